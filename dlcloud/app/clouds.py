@@ -22,7 +22,7 @@ from dlcloud.store.cache import AnswerCache, PriceCache
 from dlcloud.store.database import Database
 
 if TYPE_CHECKING:
-    from dlcloud.cloud.account import Account
+    from dlcloud.cloud.account import Ec2Account
     from dlcloud.cloud.billing import Billing
 
 LOCAL_CIDR = "127.0.0.1/32"
@@ -65,7 +65,7 @@ class Clouds:
         inside = self.on_instance or cluster.is_private
         return self.cloud(cluster.cloud, cluster.region, cluster.profile, inside=inside)
 
-    def account_of(self, cluster: Cluster) -> "Account":
+    def account_of(self, cluster: Cluster) -> "Ec2Account":
         """Return the account that a cluster was launched in."""
         return self.account(cluster.cloud, cluster.region, cluster.profile)
 
@@ -99,11 +99,11 @@ class Clouds:
 
         return SecretValues(self.clients.get(name, region))
 
-    def account(self, name: str, region: str, profile: str | None = None) -> "Account":
+    def account(self, name: str, region: str, profile: str | None = None) -> "Ec2Account":
         """Return the account's limits, usage and subnets in a region; `profile` as for `cloud`."""
-        from dlcloud.cloud.account import Account  # noqa: PLC0415  few commands need it
+        from dlcloud.cloud.account import Ec2Account  # noqa: PLC0415  few commands need it
 
-        return Account(
+        return Ec2Account(
             clients=self.clients.get(name, region, profile),
             catalog=Catalog(),
             cache=AnswerCache(self.database),

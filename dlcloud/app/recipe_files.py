@@ -1,13 +1,18 @@
 """Recipes as commands read them, with what the chosen profile adds."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dlcloud.app.profiles import chosen_profile
 from dlcloud.launch.acquire import RecipeFile
+from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.profile import apply_profile, merge
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.resources.texts import recipe_text
+
+SCRIPTS = {".py", ".sh", ".ipynb"}
+"""Endings of files that `dlcloud init` writes a recipe for, or that are none."""
 
 
 def read_recipe_file(name: str) -> RecipeFile:
@@ -16,6 +21,8 @@ def read_recipe_file(name: str) -> RecipeFile:
     Raises:
         RecipeError: Either is at fault.
     """
+    if Path(name).suffix in SCRIPTS and Path(name).is_file():
+        raise RecipeError(f"{name} is a script, not a recipe", f"dlcloud init {name} writes its recipe")
     text, path = recipe_text(name)
     recipe, merged = with_profile(read_recipe(text, str(path or name)), text, str(path or name))
     return RecipeFile(

@@ -25,6 +25,7 @@ COMMANDS = {
     "image": "Make an image with a recipe's environment in it.",
     "down": "Terminate clusters and all that belongs to them.",
     "cost-report": "Throughput, speed-up and cost of what was measured.",
+    "predict": "What a measured job would do on all other CPU types.",
     "compare": "Two runs, types, settings or dates side by side.",
     "training": "Steps, world sizes, pauses and cost of elastic trainings.",
     "simulate": "Replay spot policies over availability traces.",

@@ -39,7 +39,7 @@ class Day(click.ParamType[datetime]):
 DAY = Day()
 
 
-class Network(click.ParamType[str]):
+class NetworkOptions(click.ParamType[str]):
     """A network, spelt as EC2 does."""
 
     name = "network"
@@ -67,7 +67,7 @@ def cidr_option(instances: str) -> Callable[[Command], Command]:
         "--cidr",
         "cidrs",
         multiple=True,
-        type=Network(),
+        type=NetworkOptions(),
         help=f"A network that may reach {instances}; may be repeated; default: your own address.",
     )
 

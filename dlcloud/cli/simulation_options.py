@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 import click
 
 from dlcloud.cli.options import Command, Number
-from dlcloud.scheduling.simulation.defaults import CHANGEOVER_S, SPOT_SHARE, TRAFFIC_USD_PER_GB
+from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB
+from dlcloud.scheduling.simulation.defaults import CHANGEOVER_S, SPOT_SHARE
 
 SOURCE = (
     click.option("--traces", default="", help="Folder of traces, or one of them; each file is one window."),
@@ -111,7 +112,7 @@ SETTING = (
         type=Number(0, 1e6),
         default=0.0,
         show_default=True,
-        help=f"GB that a worker in another zone exchanges an hour, at {TRAFFIC_USD_PER_GB} USD.",
+        help=f"GB that a worker in another zone exchanges an hour, at {ZONE_TRAFFIC_USD_PER_GB} USD.",
     ),
 )
 

@@ -37,7 +37,7 @@ class Cache(Protocol):
     def put(self, subject: str, content: str, as_of: datetime) -> None: ...
 
 
-class Account:
+class Ec2Account:
     """The account in one region.
 
     Args:

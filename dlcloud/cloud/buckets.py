@@ -11,7 +11,7 @@ from dlcloud.model.errors import CloudError
 from dlcloud.recipe.data_set import DataSet, split_uri
 
 MANIFEST = re.compile(r"manifest-(?P<step>\d{12})-[0-9a-f]{32}-(?P<size>\d+)\.json")
-"""As templates/storage.py names them; the checkpoint beside it is `step-STEP-DIGEST.pt`."""
+"""The names that templates/storage.py gives; the checkpoint beside a manifest is `step-STEP-DIGEST.pt`."""
 
 
 class S3Buckets:

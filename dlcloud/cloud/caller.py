@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
-from dlcloud.planning.protocols import Identity
+from dlcloud.planning.protocols import CallerIdentity
 
 
 class Ec2Caller:
@@ -19,10 +19,10 @@ class Ec2Caller:
         self._clients = clients
         self._own_cidr = own_cidr
 
-    def identity(self) -> Identity:
+    def identity(self) -> CallerIdentity:
         with translate_errors("checking the credentials (sts:GetCallerIdentity)"):
             answer = self._clients.get("sts").get_caller_identity()
-        return Identity(account=answer["Account"], arn=answer["Arn"])
+        return CallerIdentity(account=answer["Account"], arn=answer["Arn"])
 
     def cidr(self) -> str:
         return self._own_cidr()

@@ -7,6 +7,7 @@ from decimal import Decimal
 from functools import cached_property
 from importlib.resources import files
 
+from dlcloud.model.cluster import DEFAULT_REGION
 from dlcloud.model.instance import Accelerator, InstanceType, Market, Price
 
 _MANUFACTURERS = {"Inferentia": "AWS", "Trainium": "AWS", "Radeon": "AMD"}
@@ -48,6 +49,26 @@ class Catalog:
             as_of=datetime.fromisoformat(row["price_date"]).replace(tzinfo=UTC),
             source="bundled table",
         )
+
+    def listed_prices(self, region: str) -> list[Price]:
+        """Return the dated on-demand prices of all types; empty for a region that is not listed.
+
+        Source: karpenter-provider-aws (Apache-2.0), generated from the AWS Pricing API on that day.
+        """
+        if region != DEFAULT_REGION:
+            return []
+        text = files("dlcloud.cloud").joinpath("on_demand.csv").read_text("utf-8")
+        return [
+            Price(
+                instance_type=row["instance_type"],
+                region=region,
+                market=Market.ON_DEMAND,
+                hourly_usd=Decimal(row["usd_hr_us_east_1"]),
+                as_of=datetime(2026, 7, 20, tzinfo=UTC),
+                source="bundled table",
+            )
+            for row in csv.DictReader(text.splitlines())
+        ]
 
     def __iter__(self) -> Iterator[InstanceType]:
         return (_hardware(row) for row in self._rows.values())

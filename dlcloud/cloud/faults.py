@@ -65,7 +65,7 @@ ACCOUNT_HINTS = {
     "OptInRequired": "subscribe to what the message names, or finish the account's registration with AWS",
     "PendingVerification": "AWS still verifies this account for the region: run it again later",
 }
-"""What to do about refusals of the account as such, whatever its policies allow."""
+"""The hints for refusals of the account as such, whatever its policies allow."""
 INVALID_HINTS = {
     "InvalidBlockDeviceMapping": "change disk_gib in the recipe to what the message asks for",
 }

@@ -24,7 +24,7 @@ PRICING_ENDPOINT = "api.pricing"
 log = logging.getLogger(__name__)
 
 
-class PriceCache(Protocol):
+class KeptPrices(Protocol):
     """Remembers on-demand prices between commands."""
 
     def get(self, instance_type: str, region: str, market: Market) -> Price | None:
@@ -43,7 +43,7 @@ class Prices:
         clock: Dates answers.
     """
 
-    def __init__(self, *, clients: Clients, catalog: Catalog, cache: PriceCache | None, clock: Clock) -> None:
+    def __init__(self, *, clients: Clients, catalog: Catalog, cache: KeptPrices | None, clock: Clock) -> None:
         self._clients = clients
         self._catalog = catalog
         self._cache = cache

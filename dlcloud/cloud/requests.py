@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from dlcloud.cloud.faults import refusal
 from dlcloud.model.cluster import CLUSTER_TAG, SSH_PORT_TAG
 from dlcloud.model.instance import SSH_PORT, Instance, InstanceState, Market
-from dlcloud.planning.launch_request import FleetRequest, LaunchRequest, LaunchResult, Refusal
+from dlcloud.planning.launch_request import FleetRequest, LaunchRequest, LaunchResult, PoolRefusal
 
 FLEET_TAG = "aws:ec2:fleet-id"
 """Set by EC2 on the instances of a fleet."""
@@ -273,10 +273,10 @@ def _zone_of(pool: Mapping[str, Any], request: FleetRequest) -> str:
     return str(pool.get("AvailabilityZone") or zones.get(pool.get("SubnetId", ""), ""))
 
 
-def _pool_refusal(error: Mapping[str, Any], request: FleetRequest) -> Refusal:
+def _pool_refusal(error: Mapping[str, Any], request: FleetRequest) -> PoolRefusal:
     pool = error.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
     zone = _zone_of(pool, request) or pool.get("SubnetId") or "any zone"
     name = f"{pool.get('InstanceType', '')} {error.get('Lifecycle', '')}"
     code = error.get("ErrorCode", "")
     foreign = ClientError({"Error": {"Code": code, "Message": error.get("ErrorMessage", "")}}, "CreateFleet")
-    return Refusal(pool=name, zone=zone, error=refusal(f"{name} in {zone}", foreign), code=code)
+    return PoolRefusal(pool=name, zone=zone, error=refusal(f"{name} in {zone}", foreign), code=code)

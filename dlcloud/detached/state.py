@@ -5,13 +5,16 @@ ran, too: it is read through the same checks as an import.
 """
 
 import re
+import sqlite3
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import StoreError
+from dlcloud.recipe.document import LONGEST_TEXT
 from dlcloud.results.result import RunState
-from dlcloud.store.clusters import FETCH, HAND_OVER, IN_CHARGE, RESIZE, Clusters
+from dlcloud.store.clusters import FETCH, HAND_OVER, IN_CHARGE, RESIZE, Clusters, read_ids
 from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs
 from dlcloud.store.selection import Selection
@@ -22,8 +25,6 @@ _OF_RUN = ("records", "results", "run_prices")
 _INSTANCE_ID = re.compile(r"i-[0-9a-f]{1,32}")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SIZE = re.compile(r"[0-9]{1,4}")
-_RESOURCE = re.compile(r"\b(?:i|fleet)-[0-9a-f-]+")
-_LONGEST_RECIPE = 1_000_000
 MOST_NAMED = 5
 
 
@@ -131,7 +132,7 @@ def _refuse_nonsense(fetched: Database, cluster: Cluster) -> None:
         or not all(_SIZE.fullmatch(size) for size in sizes)
         or not cluster.recipe_path.isprintable()
         or cluster.cloud not in {"aws", "local"}
-        or len(cluster.recipe_text) > _LONGEST_RECIPE
+        or len(cluster.recipe_text) > LONGEST_TEXT
     ):
         raise StoreError(f"the fetched store has invalid values for cluster {cluster.cluster_id}")
 
@@ -139,11 +140,10 @@ def _refuse_nonsense(fetched: Database, cluster: Cluster) -> None:
 def _refuse_others(fetched: Database, home: Database, cluster: Cluster) -> None:
     """Refuse instances, runs and fleets of other clusters of this home, and another name of a known one."""
     stored = Clusters(home).find(cluster.cluster_id)
-    texts = [row["outcome"] or "" for row in fetched.read("SELECT outcome FROM intents")]
     members = {row["instance_id"] for row in fetched.read("SELECT instance_id FROM members")}
-    named = {word for text in texts for word in _RESOURCE.findall(text)} | members
-    others = home.read("SELECT outcome FROM intents WHERE cluster_id != ?", cluster.cluster_id)
-    elsewhere = {word for row in others for word in _RESOURCE.findall(row["outcome"] or "")}
+    select = "SELECT fleet_id, instance_ids FROM intents"
+    named = _named_by(fetched.read(select)) | members
+    elsewhere = _named_by(home.read(f"{select} WHERE cluster_id != ?", cluster.cluster_id))
     rows = home.read("SELECT instance_id FROM members WHERE cluster_id != ?", cluster.cluster_id)
     elsewhere |= {row["instance_id"] for row in rows}
     runs = {row["run_id"] for row in fetched.read("SELECT run_id FROM runs")}
@@ -159,9 +159,16 @@ def _refuse_others(fetched: Database, home: Database, cluster: Cluster) -> None:
         )
 
 
+def _named_by(intents: Sequence[sqlite3.Row]) -> set[str]:
+    """Return the ids of all that intents launched, or end."""
+    fleets = {row["fleet_id"] for row in intents if row["fleet_id"]}
+    return fleets.union(*(read_ids(row["instance_ids"]) for row in intents))
+
+
 def _add_intents(fetched: Database, home: Database, cluster_id: str) -> None:
     """Add what was begun there: by it `down` finds fleets that never had an instance."""
-    select = "SELECT action, detail, begun_at, outcome, ended_at FROM intents WHERE cluster_id = ?"
+    columns = "action, detail, begun_at, outcome, ended_at, fleet_id, instance_ids"
+    select = f"SELECT {columns} FROM intents WHERE cluster_id = ?"
     present = {(row["action"], row["begun_at"]) for row in home.read(select, cluster_id)}
     for row in fetched.read(f"{select} ORDER BY intent_id", cluster_id):
         if (row["action"], row["begun_at"]) not in present:

@@ -23,7 +23,14 @@ from dlcloud.scheduling.deadline_scaling import (
 )
 from dlcloud.scheduling.elastic import LONGEST_WAIT, ScalingDecision, Worker, WorkerState, choose_coordinator
 from dlcloud.scheduling.outlook import Outlook
-from dlcloud.scheduling.policies.situation import REFUSAL_S, Decision, Policy, Pool, PoolKey, Situation
+from dlcloud.scheduling.policies.situation import (
+    REFUSAL_S,
+    Policy,
+    PoolDecision,
+    PoolKey,
+    PoolState,
+    Situation,
+)
 
 ASK_EVERY_S = 60.0
 """The policy is asked so often, and whenever a worker or a pool has changed."""
@@ -76,8 +83,8 @@ class DeadlineScaler:
     store_outlook: Callable[[Outlook, bool], None]
     meter: SpeedMeter = field(default_factory=SpeedMeter)
     histories: dict[PoolKey, PoolHistory] = field(default_factory=dict)
-    _decision: Decision | None = None
-    _hope: Decision | None = None
+    _decision: PoolDecision | None = None
+    _hope: PoolDecision | None = None
     _situation: Situation | None = None
     _asked_at: datetime | None = None
     _signature: object = None
@@ -218,7 +225,9 @@ class DeadlineScaler:
         full_speed = self.meter.scaling.speed(self.size[1])
         return allowed_s * ASSUMED_SHARE * full_speed, max(0.0, time_left_s) * ASSUMED_SHARE * full_speed
 
-    def _pools(self, workers: Sequence[Worker], now: datetime, askable: set[PoolKey]) -> tuple[Pool, ...]:
+    def _pools(
+        self, workers: Sequence[Worker], now: datetime, askable: set[PoolKey]
+    ) -> tuple[PoolState, ...]:
         # A worker of a pool that is not offered any more stays, until the policy lets it go.
         prices = {
             pool_of(w.member.instance): float(w.member.hourly_usd or 0) or UNKNOWN_USD
@@ -231,7 +240,7 @@ class DeadlineScaler:
             here = [w for w in workers if w.stays and pool_of(w.member.instance) == key]
             running = sum(worker.state is WorkerState.TRAINING for worker in here)
             pools.append(
-                Pool(
+                PoolState(
                     market=key[0],
                     name=key[1],
                     hourly_usd=hourly_usd,
@@ -252,7 +261,7 @@ class DeadlineScaler:
         on_demand = [key for key in prices if key[0] is Market.ON_DEMAND]
         return min(on_demand, key=lambda key: prices[key], default=None)
 
-    def _outlook(self, now: datetime, situation: Situation, decision: Decision) -> Outlook:
+    def _outlook(self, now: datetime, situation: Situation, decision: PoolDecision) -> Outlook:
         on_demand = [h for key, h in self.histories.items() if key[0] is Market.ON_DEMAND]
         record = OnDemandRecord(
             requests=sum(h.requests for h in on_demand), refusals=sum(h.refused for h in on_demand)

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from dlcloud.scheduling.elastic import FIRST_WAIT, LONGEST_WAIT
 from dlcloud.scheduling.policies.situation import Availability
+from dlcloud.scheduling.spells import SpellFit
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class PoolHistory:
     _has: bool = False
     _available: timedelta = field(default_factory=timedelta)
     _spells: int = 0
+    _on: SpellFit = field(default_factory=SpellFit)
+    _off: SpellFit = field(default_factory=SpellFit)
     _refusals: int = 0
     _retry_at: datetime | None = None
     _denied: bool = False
@@ -62,6 +65,8 @@ class PoolHistory:
             available_s=available.total_seconds(),
             spells=self._spells,
             unchanged_s=unchanged.total_seconds(),
+            median_on_s=self._on.median_s(unchanged.total_seconds() if self._has else 0.0),
+            median_off_s=self._off.median_s(0.0 if self._has else unchanged.total_seconds()),
         )
 
     def _wait(self, now: datetime) -> None:
@@ -74,7 +79,9 @@ class PoolHistory:
         self._since = self._since or now
         if self._changed_at is not None and has == self._has:
             return
-        if self._changed_at is not None and self._has:
-            self._available += now - self._changed_at
+        if self._changed_at is not None:
+            spell = now - self._changed_at
+            (self._on if self._has else self._off).end(spell.total_seconds())
+            self._available += spell if self._has else timedelta()
         self._spells += has
         self._has, self._changed_at = has, now

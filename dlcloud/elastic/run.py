@@ -29,7 +29,7 @@ from dlcloud.model.errors import InstanceError
 from dlcloud.model.events import Warned
 from dlcloud.model.instance import Market
 from dlcloud.planning.plan import Plan
-from dlcloud.planning.reservations import CapacityReservation, Fit, choose_reservations
+from dlcloud.planning.reservations import CapacityReservation, ReservationFit, choose_reservations
 from dlcloud.planning.storage import run_name
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
@@ -214,7 +214,7 @@ def _watch_reservations(launcher: Launcher, recipe: Recipe) -> ReservationWatch 
     instances, choice = recipe.instances, recipe.instances.reservations
     if choice is None or not choice.is_used or recipe.deadline is not None:
         return None
-    fit = Fit(types=instances.types, zones=instances.zones, group=instances.own_group)
+    fit = ReservationFit(types=instances.types, zones=instances.zones, group=instances.own_group)
 
     def ask() -> list[CapacityReservation]:
         return choose_reservations(choice, launcher.cloud.capacity.reservations(), fit, strict=False)[0]

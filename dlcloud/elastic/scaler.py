@@ -7,7 +7,7 @@ from typing import Protocol
 from dlcloud.elastic.reports import WorkerReport
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CloudError
-from dlcloud.planning.launch_request import Refusal
+from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.scheduling.elastic import ScalingDecision, Worker
 
 
@@ -24,7 +24,7 @@ class RequestEnded:
 
     decision: ScalingDecision
     new: Sequence[Member] = ()
-    refusals: Sequence[Refusal] = ()
+    refusals: Sequence[PoolRefusal] = ()
     error: BaseException | None = None
 
     @property

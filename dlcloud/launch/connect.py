@@ -13,7 +13,7 @@ from dlcloud.model.instance import Instance, InstanceState, boot_timeout_s
 from dlcloud.model.remote import Connection, Endpoint
 from dlcloud.model.wait import wait_until
 from dlcloud.planning.plan import Plan
-from dlcloud.system.parallel import Outcome, all_or_raise, fan_out
+from dlcloud.system.parallel import CallOutcome, all_or_raise, fan_out
 
 ADDRESS_POLL_S = 1.0
 UNADDRESSED_S = 30.0
@@ -122,14 +122,14 @@ def connect(
     }
     connected: dict[str, Connection] = {}
 
-    def give_up(outcomes: Sequence[Outcome[Endpoint, Connection]]) -> None:
+    def give_up(outcomes: Sequence[CallOutcome[Endpoint, Connection]]) -> None:
         if lost is None:
             all_or_raise(outcomes)
         _lose_or_raise({outcome.item.instance_id: _own_error(outcome.error) for outcome in outcomes}, lost)
         for outcome in outcomes:
             del waiting[outcome.item.instance_id]
 
-    def dial_waiting() -> list[Outcome[Endpoint, Connection]]:
+    def dial_waiting() -> list[CallOutcome[Endpoint, Connection]]:
         """Dial those that are waited for; return the outcomes of those that may still come to answer."""
         outcomes = fan_out(
             lambda endpoint: managed.dialer.dial(endpoint, wait_s=DIAL_ROUND_S), list(waiting.values())
@@ -156,7 +156,7 @@ def connect(
 
 
 def _add_prices(
-    silent: Sequence[Outcome[Endpoint, Connection]], members: Sequence[Member], timeout_s: float
+    silent: Sequence[CallOutcome[Endpoint, Connection]], members: Sequence[Member], timeout_s: float
 ) -> None:
     """Add to the errors of instances that are given up what waiting on, or another instance, costs."""
     prices = {member.instance.instance_id: member.hourly_usd for member in members}

@@ -1,6 +1,5 @@
 """Terminate a cluster, or what is left of one that no store remembers, and verify that nothing is left."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import not_
@@ -20,7 +19,6 @@ from dlcloud.system.parallel import fan_out
 
 TERMINATION_TIMEOUT_S = 600.0
 FIRST_POLL_S, POLL_S = 0.125, 1.0
-FLEET = re.compile(r"\bfleet-[0-9a-f-]+")
 
 
 def terminate_cluster(managed: ManagedCluster) -> list[Member]:
@@ -127,11 +125,10 @@ def _fleets(managed: ManagedCluster, instances: Iterable[Instance]) -> list[str]
     looked for by tag: a fleet that had no instance can be found in no other way.
     """
     intents = managed.store.clusters.intents(managed.cluster_id, LAUNCH)
-    texts = [intent.outcome or "" for intent in intents]
-    texts += [instance.fleet_id for instance in instances]
+    fleets = {intent.fleet_id for intent in intents} | {instance.fleet_id for instance in instances}
     if any(intent.outcome in {None, UNSEEN} for intent in intents):
-        texts += managed.cloud.fleets.find(managed.cluster_id)
-    return sorted({fleet for text in texts for fleet in FLEET.findall(text)})
+        fleets.update(managed.cloud.fleets.find(managed.cluster_id))
+    return sorted(filter(None, fleets))
 
 
 def _terminate_all(managed: ManagedCluster) -> dict[str, Instance]:

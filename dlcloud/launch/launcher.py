@@ -23,7 +23,7 @@ from dlcloud.model.errors import CloudError, DlcloudError, UnwritableError
 from dlcloud.model.events import Notice, Warned, stage
 from dlcloud.model.money import billed_seconds
 from dlcloud.model.remote import Connection
-from dlcloud.planning.launch_request import Refusal
+from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.planning.placement import group_name
 from dlcloud.planning.plan import Plan, make_plan
 from dlcloud.planning.protocols import Account
@@ -46,7 +46,7 @@ class LaunchedMembers:
 
     members: list[Member]
     connections: dict[str, Connection]
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[PoolRefusal, ...] = ()
     lost: Mapping[str, DlcloudError] = field(default_factory=dict)
 
 
@@ -236,7 +236,7 @@ class Launcher(ManagedCluster):
         return group_id
 
     def _connect(
-        self, plan: Plan, group_id: str, members: Sequence[Member], *, refusals: tuple[Refusal, ...]
+        self, plan: Plan, group_id: str, members: Sequence[Member], *, refusals: tuple[PoolRefusal, ...]
     ) -> LaunchedMembers:
         """Connect to instances; name those that are lost."""
         if not members:

@@ -26,7 +26,7 @@ UNSEEN = "its answer was not seen"
 """The outcome of a request that was cut off and is not repeated: it may have made an unknown fleet."""
 
 SHRINK = "shrink"
-"""The intent that precedes the end of instances; its detail names them."""
+"""The intent that precedes the end of instances; its `instance_ids` name them."""
 
 CONSISTENCY_WINDOW_S = 30.0
 """For so long EC2 may not yet list an instance whose launch was requested."""
@@ -63,11 +63,10 @@ def unlisted_ids(managed: ManagedCluster, listed: Collection[str]) -> set[str]:
     """Return the ids of instances that were launched so lately that EC2's lists may not show them yet."""
     clusters, now = managed.store.clusters, managed.clock.now()
     launched = {
-        word
+        name
         for intent in clusters.intents(managed.cluster_id, LAUNCH)
         if (now - intent.at).total_seconds() < CONSISTENCY_WINDOW_S
-        for word in (intent.outcome or "").split()
-        if word.startswith("i-")
+        for name in intent.instance_ids
     }
     return launched - set(listed)
 
@@ -102,9 +101,7 @@ def terminate_members(managed: ManagedCluster, members: Sequence[Member]) -> lis
     cluster, clock = managed.cluster, managed.clock
     ids = [member.instance.instance_id for member in members]
     with stage(managed.emit, clock, f"ending {len(ids)} instance(s) of {cluster.name}"):
-        intent_id = managed.store.clusters.begin_intent(
-            cluster.cluster_id, SHRINK, " ".join(ids), clock.now()
-        )
+        intent_id = managed.store.clusters.begin_intent(cluster.cluster_id, SHRINK, "", clock.now(), ids)
         requested_at = clock.now()
         managed.cloud.instances.terminate(ids)
         listed = _wait_for_end(managed, ids)
@@ -116,7 +113,7 @@ def terminate_members(managed: ManagedCluster, members: Sequence[Member]) -> lis
 
 def terminating_ids(cluster_id: str, clusters: Clusters) -> set[str]:
     """Return the ids of the instances that were ever asked to end by a shrink of the cluster."""
-    return {name for intent in clusters.intents(cluster_id, SHRINK) for name in intent.detail.split()}
+    return {name for intent in clusters.intents(cluster_id, SHRINK) for name in intent.instance_ids}
 
 
 def mark_ended(
@@ -166,11 +163,10 @@ def existing_capacity(
 def life_minutes(cluster_id: str, clusters: Clusters) -> dict[str, int]:
     """Return after how many minutes each instance ends itself, as its launch said, by instance id."""
     return {
-        word: life
+        name: life
         for intent in clusters.intents(cluster_id, LAUNCH)
         if (life := LaunchAttempt.from_text(intent.detail).life_minutes)
-        for word in (intent.outcome or "").split()
-        if word.startswith("i-")
+        for name in intent.instance_ids
     }
 
 
@@ -179,7 +175,7 @@ def _repeat_terminations(managed: ManagedCluster) -> None:
     clusters = managed.store.clusters
     for intent in clusters.intents(managed.cluster_id, SHRINK):
         if intent.outcome is None:
-            managed.cloud.instances.terminate(intent.detail.split())
+            managed.cloud.instances.terminate(list(intent.instance_ids))
             clusters.end_intent(intent.intent_id, "asked for again", managed.clock.now())
 
 

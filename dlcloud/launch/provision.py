@@ -22,7 +22,7 @@ from dlcloud.planning.attempts import (
     next_zone,
     reserved_attempt,
 )
-from dlcloud.planning.launch_request import FleetRequest, LaunchRequest, LaunchResult, Refusal
+from dlcloud.planning.launch_request import FleetRequest, LaunchRequest, LaunchResult, PoolRefusal
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.reservations import MARGINAL_USD
 
@@ -45,7 +45,7 @@ class Provisioned:
     """
 
     members: list[Member]
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[PoolRefusal, ...] = ()
     earlier_ids: frozenset[str] = frozenset()
 
 
@@ -83,12 +83,12 @@ class Provisioner:
             self.managed.emit(Warned(message=line))
         return provisioned
 
-    def _request_reserved(self, members: list[Member]) -> list[Refusal]:
+    def _request_reserved(self, members: list[Member]) -> list[PoolRefusal]:
         """Request what the plan takes of reservations; what they refuse is not bought instead.
 
         The plan's price would not hold then: the next plan counts it.
         """
-        refusals: list[Refusal] = []
+        refusals: list[PoolRefusal] = []
         for reserved in self.plan.reserved:
             missing = self.plan.max_count - len(members)
             if missing <= 0:
@@ -106,9 +106,9 @@ class Provisioner:
         """Return how many instances the markets are to give."""
         return self.plan.max_count - sum(self._withheld.values()) - len(members)
 
-    def _request_round(self, market: Market, members: list[Member]) -> list[Refusal]:
+    def _request_round(self, market: Market, members: list[Member]) -> list[PoolRefusal]:
         """Request what the plan lacks from one market, add it to the members, and return the refusals."""
-        refusals: list[Refusal] = []
+        refusals: list[PoolRefusal] = []
         pauses = iter(GROUP_PAUSES_S)
         zone: str | None = first_zone(self.plan, market, members)
         while zone is not None and (missing := self._count_missing(members)) > 0:
@@ -192,7 +192,7 @@ class Provisioner:
         except (CapacityError, QuotaError) as error:
             zone = attempt.pools[0][1]
             launched = LaunchResult(
-                instances=(), refusals=(Refusal(pool=_pool_name(attempt), zone=zone, error=error),)
+                instances=(), refusals=(PoolRefusal(pool=_pool_name(attempt), zone=zone, error=error),)
             )
         except CloudError as error:
             if error.answered:
@@ -200,8 +200,8 @@ class Provisioner:
             raise
         # Before the intent ends: EC2's lists may not show them yet.
         clusters.put_members(managed.cluster_id, [self._member(instance) for instance in launched.instances])
-        ids = [launched.fleet_id, *(instance.instance_id for instance in launched.instances)]
-        clusters.end_intent(intent_id, " ".join(filter(None, ids)) or "refused", managed.clock.now())
+        ids = [instance.instance_id for instance in launched.instances]
+        clusters.end_launch(intent_id, launched.fleet_id or "", ids, managed.clock.now())
         return launched
 
     def _template(self, attempt: LaunchAttempt, request: LaunchRequest) -> str:
@@ -323,9 +323,9 @@ def capacity_error(provisioned: Provisioned, minimum: int) -> CloudError:
     return CapacityError(message, special.pop() if len(special) == 1 else hint)
 
 
-def refusal_lines(refusals: Sequence[Refusal]) -> list[str]:
+def refusal_lines(refusals: Sequence[PoolRefusal]) -> list[str]:
     """Return a line for each refused pool, its zones together; the first of each code has EC2's message."""
-    pools: dict[tuple[str, str], list[Refusal]] = {}
+    pools: dict[tuple[str, str], list[PoolRefusal]] = {}
     for refusal in refusals:
         pools.setdefault((refusal.pool, refusal.code or refusal.error.message), []).append(refusal)
     lines, shown = [], set()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dlcloud.local.instance.images import IMAGES
 from dlcloud.local.site_files import SitePaths
+from dlcloud.model.errors import DlcloudError
 from dlcloud.system.files import FileLock
 from dlcloud.system.open_files import allow_many_files
 
@@ -42,6 +43,9 @@ def main(arguments: list[str]) -> int:
         return 1
     try:
         run(paths)
+    except DlcloudError as error:
+        log.error("%s; hint: %s", error.message, error.hint)  # noqa: TRY400 - the message says it all
+        return 1
     except Exception:
         log.exception("the local cloud failed")
         return 1

@@ -25,6 +25,7 @@ from dlcloud.local.control import CONTROL_PREFIX
 from dlcloud.local.control_pages import ControlPages
 from dlcloud.local.ec2.fleets import POOL_ERROR_HEADER, is_pool_error
 from dlcloud.local.ec2.instances import Instances
+from dlcloud.local.ec2.mends import mend
 from dlcloud.local.ec2.services import ServiceError, answer_instance_connect, answer_pricing, answer_quotas
 from dlcloud.local.iam.authorization import (
     Caller,
@@ -34,10 +35,12 @@ from dlcloud.local.iam.authorization import (
     fleet_refusals,
     may_call,
 )
+from dlcloud.local.iam.managed_policies import add_managed_policy
 from dlcloud.local.iam.trust import trust_refusal
 from dlcloud.local.instance.firewall import GROUP_ACTIONS
 from dlcloud.local.moto_app import Wsgi
-from dlcloud.local.s3.calls import S3Call, is_s3, read_s3_call
+from dlcloud.local.s3.calls import S3Call, bucket_of, is_s3, read_s3_call
+from dlcloud.local.s3.forms import form_reply, is_form, put_environ, read_form
 from dlcloud.local.s3.front import S3Front, error_reply
 from dlcloud.local.site_files import AccessKey
 from dlcloud.model.instance import Market
@@ -91,7 +94,7 @@ class Endpoint:
         """Return how many bytes a request may bring, by its headers alone, or the answer that refuses it."""
         if environ["PATH_INFO"].startswith(CONTROL_PREFIX):
             return _MOST_CONTROL if self.pages.is_known(environ) else MOST_UNSIGNED
-        if not is_s3(environ):
+        if not is_s3(environ) or is_form(environ):
             return MOST_UNSIGNED
         call = read_s3_call(environ, b"")
         _, secret = self._find_caller(call.access_key)
@@ -122,7 +125,20 @@ class Endpoint:
         caller = find_caller(access_key)
         return caller, caller.secret if caller else None
 
+    def _answer_form(self, environ: dict[str, Any]) -> Reply:
+        """Answer an upload to S3 by a form, whose fields carry the signature."""
+        upload = read_form(environ, bucket_of(environ))
+        put = put_environ(environ, upload)
+        call = read_s3_call(put, upload.content, (upload.key_id, upload.region))
+        caller, secret = self._find_caller(call.access_key)
+        if caller is not None and upload.fields.get("x-amz-security-token", "") != caller.token:
+            secret = None
+        refused = self._s3.form_refusal(call, upload, put, secret)
+        return refused or form_reply(upload, self._answer_call(call, caller, put))
+
     def _answer_s3(self, environ: dict[str, Any]) -> Reply:
+        if is_form(environ):
+            return self._answer_form(environ)
         call = read_s3_call(environ, environ["wsgi.input"].read())
         caller, secret = self._find_caller(call.access_key)
         refused = self._s3.refusal(call, environ, secret)
@@ -201,6 +217,7 @@ class Endpoint:
             log.debug("moto answers %s%s", status, " after an exception" if exc_info else "")
             started.append((status, headers))
 
+        add_managed_policy(call)
         try:
             if isinstance(call, S3Call):
                 return self._s3.answer(environ)
@@ -217,6 +234,9 @@ class Endpoint:
             )
             return Refusal(code="UnsupportedOperation", message=message).reply_to(call)
         status, headers = started[-1]
+        if call.service == "ec2":
+            body = mend(body)
+            headers = [(name, value) for name, value in headers if name.lower() != "content-length"]
         code = int(status.split(" ", 1)[0])
         # EC2 answers that it has no capacity with a server error, which makes stock clients try again.
         code = 500 if code == HTTPStatus.BAD_REQUEST and _NO_CAPACITY in body else code

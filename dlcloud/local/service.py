@@ -66,7 +66,7 @@ async def _serve(paths: SitePaths) -> None:
         endpoint.pages.state = _announce(paths, server.port)
         await ended.wait()
     finally:
-        _end_in_time(isolation)
+        _end_in_time(isolation, instances)
         # Out of sight first, so that no command finds a daemon that is ending.
         paths.state.unlink(missing_ok=True)
         await asyncio.to_thread(server.shutdown)
@@ -77,12 +77,12 @@ async def _serve(paths: SitePaths) -> None:
         log.info("the local cloud ends")
 
 
-def _end_in_time(isolation: Isolation) -> None:
+def _end_in_time(isolation: Isolation, instances: Instances) -> None:
     """Let this process end within a time, whatever it waits for by then."""
 
     def end() -> None:
         log.error("the local cloud did not end within %.0f s: programs of instances are killed", _END_S)
-        kill_users(isolation)
+        kill_users(isolation, instances.users())
         os._exit(1)
 
     timer = threading.Timer(_END_S, end)

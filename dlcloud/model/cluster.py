@@ -25,7 +25,7 @@ NEW_GROUP = "cluster"
 CLUSTER_TAG = "dlcloud:cluster"
 NAME_TAG = "Name"
 SSH_PORT_TAG = "dlcloud:ssh-port"
-"""Where an instance's SSH server listens, if not on 22."""
+"""The tag with the port of an instance's SSH server, if that is not 22."""
 CONTROLLER_TAG = "dlcloud:controller"
 """On the instance that controls its own cluster; its value is the login user."""
 HOST_KEY_TAG = "dlcloud:host-key"
@@ -126,7 +126,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """An action that was about to be taken; `outcome` is None until it ended."""
+    """An action that was about to be taken; `outcome` is None until it ended.
+
+    `fleet_id` and `instance_ids`: what it launched, or the instances that it ends.
+    """
 
     intent_id: int
     action: str
@@ -134,6 +137,8 @@ class Intent:
     begun_at: datetime
     outcome: str | None
     ended_at: datetime | None = None
+    fleet_id: str = ""
+    instance_ids: tuple[str, ...] = ()
 
     @property
     def at(self) -> datetime:

@@ -39,7 +39,7 @@ class Owner:
     def relation(self, other: "Owner") -> Ownership:
         """Return whose something is that `other` made, as this owner sees it.
 
-        What carries no owner is another owner's: nobody ends it by accident.
+        What carries no owner is another owner's, so that no one ends it by accident.
         """
         if other.home and other.home == self.home:
             return Ownership.THIS_HOME

@@ -9,8 +9,8 @@ from typing import Any
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import QuotaError, StoreError
 from dlcloud.model.instance import Image, Market
-from dlcloud.planning.launch_request import Refusal
-from dlcloud.planning.plan import Plan, Pool
+from dlcloud.planning.launch_request import PoolRefusal
+from dlcloud.planning.plan import CapacityPool, Plan
 from dlcloud.planning.reservations import ReservedCapacity
 from dlcloud.planning.resize import coordinator
 
@@ -187,7 +187,7 @@ def first_zone(plan: Plan, market: Market, members: Sequence[Member]) -> str:
 
 
 def next_zone(
-    zone: str, attempt: LaunchAttempt, refusals: Sequence[Refusal], *, missing: int, home: str
+    zone: str, attempt: LaunchAttempt, refusals: Sequence[PoolRefusal], *, missing: int, home: str
 ) -> str | None:
     """Return the zone of the request after one that left instances missing; None if more would be in vain.
 
@@ -212,16 +212,16 @@ def next_zone(
     return EVERY_ZONE if home and is_zonal else None
 
 
-def _pools(plan: Plan, market: Market) -> list[Pool]:
+def _pools(plan: Plan, market: Market) -> list[CapacityPool]:
     """Return the pools of a round: those of its market; where none is left, the on-demand base's."""
     return [pool for pool in plan.pools if pool.market is market] or list(plan.pools)
 
 
-def _limits(pools: Sequence[Pool]) -> dict[str, Decimal]:
+def _limits(pools: Sequence[CapacityPool]) -> dict[str, Decimal]:
     return {pool.instance_type: pool.ceiling_usd for pool in pools if pool.ceiling_usd is not None}
 
 
-def _zoned(pools: Sequence[Pool], only: str) -> list[tuple[str, str]]:
+def _zoned(pools: Sequence[CapacityPool], only: str) -> list[tuple[str, str]]:
     """Name every zone of every pool, or one, so that refusals name the zone; none if they are too many."""
     zoned = [(pool.instance_type, zone) for pool in pools for zone in pool.zones or (pool.zone,)]
     if only not in {ANY_ZONE, EVERY_ZONE}:

@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from dlcloud.model.instance import Image, InstanceType, Market, Price
-from dlcloud.planning.protocols import FoundNetwork, Identity, Subnet
+from dlcloud.planning.protocols import CallerIdentity, FoundNetwork, Subnet
 from dlcloud.planning.quota import Quota
 from dlcloud.planning.reservations import CapacityReservation
 from dlcloud.planning.successors import KnownType
@@ -16,7 +16,7 @@ from dlcloud.planning.successors import KnownType
 class PreflightFacts:
     """What preflight found. `zones` and `hardware` are by instance type; an absent type is not offered."""
 
-    identity: Identity
+    identity: CallerIdentity
     cidrs: tuple[str, ...]
     """The networks that may reach the instances."""
     zones: Mapping[str, tuple[str, ...]]
@@ -58,7 +58,7 @@ NO_CAPACITY = ExistingCapacity()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class CapacityPool:
     """Capacity that a request can draw from; `zone` empty: any of `zones`, or whichever offers the type.
 
     `price` is the lowest over the zones, `zone_prices` are those of each zone where they differ (spot), and

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from dlcloud.model.instance import Image, Market
-from dlcloud.planning.facts import Pool
+from dlcloud.planning.facts import CapacityPool
 from dlcloud.planning.networks import DEFAULT_NETWORK, PlannedNetwork
 from dlcloud.planning.reservations import ReservedCapacity
 
@@ -21,7 +21,7 @@ class Plan:
     cloud: str
     region: str
     account: str
-    pools: tuple[Pool, ...]
+    pools: tuple[CapacityPool, ...]
     min_count: int
     max_count: int
     image: Image

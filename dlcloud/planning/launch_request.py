@@ -73,7 +73,7 @@ class FleetRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class PoolRefusal:
     """A pool's refusal of all or some instances; `code` is EC2's error code, if it is known."""
 
     pool: str
@@ -87,5 +87,5 @@ class LaunchResult:
     """The instances of a launch request, and the refusals of pools that gave none or too few."""
 
     instances: tuple[Instance, ...]
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[PoolRefusal, ...] = ()
     fleet_id: str = ""

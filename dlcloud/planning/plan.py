@@ -9,7 +9,7 @@ from dlcloud.model.money import SECONDS_PER_HOUR, cost_of_seconds, rounded
 from dlcloud.model.remote import Access
 from dlcloud.planning.account_settings import describe_account
 from dlcloud.planning.compatibility import check_types
-from dlcloud.planning.facts import NO_CAPACITY, ExistingCapacity, Pool, PreflightFacts
+from dlcloud.planning.facts import NO_CAPACITY, CapacityPool, ExistingCapacity, PreflightFacts
 from dlcloud.planning.launch_plan import SHORTEST_MINUTES, Plan
 from dlcloud.planning.networks import (
     PlannedNetwork,
@@ -28,7 +28,7 @@ from dlcloud.recipe.deadline import Deadline, describe_deadline
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload_summary import describe_workload
 
-__all__ = ["NO_CAPACITY", "ExistingCapacity", "Plan", "Pool", "PreflightFacts", "make_plan"]
+__all__ = ["NO_CAPACITY", "CapacityPool", "ExistingCapacity", "Plan", "PreflightFacts", "make_plan"]
 
 MINUTES_PER_HOUR = 60
 SPOT_HEADROOM = Decimal("1.2")
@@ -100,15 +100,7 @@ class _Planner:
         self._reasons += check_types(recipe, offered, facts.hardware, facts.image, facts.known_types)
         self._describe_disk()
         self._reasons += check_placement(recipe.instances, offered, facts.hardware)
-        self._reserved, reasons = take_reserved(
-            recipe,
-            facts,
-            offered=offered,
-            zones=tuple(self._subnets or ()),
-            most=self._missing,
-            strict=not self._present.count,
-        )
-        self._reasons += reasons
+        self._take_reserved(offered)
         pools = self._within_quota(pools)
         self._describe_scores()
         ceiling = _highest_ceiling(pools)
@@ -152,6 +144,17 @@ class _Planner:
             public_addresses=needs_addresses({zone for pool in pools for zone in pool.zones}, self._subnets),
         )
 
+    def _take_reserved(self, offered: Sequence[str]) -> None:
+        self._reserved, reasons = take_reserved(
+            self._recipe,
+            self._facts,
+            offered=offered,
+            zones=tuple(self._subnets or ()),
+            most=self._missing,
+            strict=not self._present.count,
+        )
+        self._reasons += reasons
+
     def _describe_disk(self) -> None:
         asked, image = self._recipe.instances.disk_gib, self._facts.image
         if self._disk_gib > asked:
@@ -191,7 +194,7 @@ class _Planner:
             self._reasons.append(f"{name} is left out: no subnet of the network is in {', '.join(zones)}")
         return chosen
 
-    def _offered_pools(self) -> tuple[Pool, ...]:
+    def _offered_pools(self) -> tuple[CapacityPool, ...]:
         """List the pools market by market, type by type; record why a type is left out."""
         instances = self._recipe.instances
         offered = [name for name in instances.types if self._is_offered(name)]
@@ -236,9 +239,9 @@ class _Planner:
             price for price in self._facts.prices if (price.instance_type, price.market) == (name, market)
         ]
 
-    def _pool(self, name: str, market: Market, zone: str) -> Pool:
+    def _pool(self, name: str, market: Market, zone: str) -> CapacityPool:
         prices = [price for price in self._prices(name, market) if zone in {"", price.zone} or not price.zone]
-        return Pool(
+        return CapacityPool(
             instance_type=name,
             market=market,
             zone=zone,
@@ -261,14 +264,14 @@ class _Planner:
             limits.append(highest * SPOT_HEADROOM)
         return min(limits, default=highest)
 
-    def _within_quota(self, pools: Sequence[Pool]) -> tuple[Pool, ...]:
+    def _within_quota(self, pools: Sequence[CapacityPool]) -> tuple[CapacityPool, ...]:
         """Leave out the pools that the account's limits forbid; EC2 would only refuse them.
 
         Raises:
             QuotaError: No pool is left; the message has the limits, the hint asks AWS for more.
         """
         facts, hint = self._facts, ""
-        kept: list[Pool] = []
+        kept: list[CapacityPool] = []
         for pool in pools:
             key, hardware = quota_key(pool.instance_type, pool.market), facts.hardware.get(pool.instance_type)
             quota = facts.quotas.get(key) if key else None
@@ -365,7 +368,7 @@ class _Planner:
         return reserved * (self._missing - self._paid) + paid * self._paid
 
 
-def _highest_ceiling(pools: Sequence[Pool]) -> Decimal | None:
+def _highest_ceiling(pools: Sequence[CapacityPool]) -> Decimal | None:
     """Return the highest hourly price among the pools; None if any is unknown."""
     ceilings = [pool.ceiling_usd for pool in pools if pool.ceiling_usd is not None]
     return max(ceilings) if ceilings and len(ceilings) == len(pools) else None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class CallerIdentity:
     """The caller's identity, by its credentials."""
 
     account: str
@@ -87,7 +87,7 @@ class Account(Protocol):
 class CloudCaller(Protocol):
     """The owner of the credentials."""
 
-    def identity(self) -> Identity:
+    def identity(self) -> CallerIdentity:
         """Return the caller's identity."""
 
     def cidr(self) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # recipes bring pydantic, which `--help` never needs
     from dlcloud.recipe.reservations import Reservations
 
 OPEN = "open"
-"""As in recipes: any reservation that instances run in without naming it."""
+"""The word of recipes for any reservation that instances run in without naming it."""
 
 MARGINAL_USD = Decimal(0)
 """An hour of one more instance in a reservation, which is paid for anyway."""
@@ -82,7 +82,7 @@ class ReservedCapacity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class ReservationFit:
     """What instances of a recipe are like, as far as a reservation must match it.
 
     Attributes:
@@ -99,7 +99,7 @@ class Fit:
 
 
 def choose_reservations(
-    choice: "Reservations", listed: Sequence[CapacityReservation], fit: Fit, *, strict: bool = True
+    choice: "Reservations", listed: Sequence[CapacityReservation], fit: ReservationFit, *, strict: bool = True
 ) -> tuple[list[CapacityReservation], list[str]]:
     """Return the reservations that a recipe may launch into, in the order in which they are taken.
 
@@ -179,7 +179,7 @@ def _names_none(name: str, listed: Sequence[CapacityReservation]) -> bool:
     return name.startswith("tag:") and not any(_is_meant(one, name) for one in listed)
 
 
-def _refuse_unusable(name: str, one: CapacityReservation | None, fit: Fit) -> None:
+def _refuse_unusable(name: str, one: CapacityReservation | None, fit: ReservationFit) -> None:
     if one is None:
         raise CloudError(
             f"the reservation {name} is not there: it has ended, or is of another region or account",
@@ -192,7 +192,7 @@ def _refuse_unusable(name: str, one: CapacityReservation | None, fit: Fit) -> No
         )
 
 
-def _fault(one: CapacityReservation, fit: Fit) -> str:
+def _fault(one: CapacityReservation, fit: ReservationFit) -> str:
     """Return why a reservation does not suit; empty if it does."""
     begin = f" from {one.starts_at:%Y-%m-%d %H:%M} UTC on" if one.starts_at is not None else ""
     is_early = one.ends_at is not None and fit.ends_after is not None and one.ends_at < fit.ends_after

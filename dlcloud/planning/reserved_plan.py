@@ -7,7 +7,7 @@ from dlcloud.model.instance import Market
 from dlcloud.planning.facts import PreflightFacts
 from dlcloud.planning.reservations import (
     BLOCK_MARGIN,
-    Fit,
+    ReservationFit,
     ReservedCapacity,
     choose_reservations,
     describe_reserved,
@@ -43,7 +43,7 @@ def take_reserved(
     if choice is None or not choice.is_used:
         return (), []
     length = timedelta(hours=recipe.budget.max_hours)
-    fit = Fit(
+    fit = ReservationFit(
         types=instances.types,
         zones=instances.zones or zones,
         group=instances.own_group,

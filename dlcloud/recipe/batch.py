@@ -17,7 +17,7 @@ IMAGE = "public.ecr.aws/docker/library/python:3.12"
 """The container image; a recipe's instances boot Ubuntu 24.04, whose Python is the same."""
 
 MEMORY_SHARE = 0.9
-"""Of the instance's memory: the rest is the operating system's and that of the ECS agent."""
+"""The share of an instance's memory for the job; the operating system and the ECS agent need the rest."""
 
 ATTEMPTS = 5
 _RETRIES = [

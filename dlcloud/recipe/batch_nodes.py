@@ -12,7 +12,7 @@ from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import Recipe
 
 PORT = 29500
-"""Of the head: every node has a network interface of its own, so that any port is free."""
+"""The port of the head; every node has a network interface of its own, so that any port is free."""
 
 _OURS = re.compile(r"\bbenchmarks\.distributed\.[a-z_]+")
 _UNKNOWN = ("DLCLOUD_NODE_ADDRESSES", "DLCLOUD_HOST_FILE", "DLCLOUD_SECRET", "TF_CONFIG")

@@ -15,7 +15,7 @@ _UNITS = {"w": timedelta(weeks=1), "d": timedelta(days=1), "h": timedelta(hours=
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?\s*[wdhm]\s*)+", re.ASCII)
 _TERM = re.compile(r"(\d+(?:\.\d+)?)\s*([wdhm])", re.ASCII)
 _LONGEST = timedelta(days=30)
-"""As the longest `budget.max_hours`, after which instances end themselves."""
+"""The longest deadline is the longest `budget.max_hours`, after which instances end themselves."""
 
 _FORMS = "write a duration (52h, 2d 12h) or a date-time with its time zone (2026-11-27T18:00+01:00)"
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
+from dlcloud.model.trial import describe_values
 from dlcloud.recipe.part import Part
 from dlcloud.recipe.workload import Workload
 
@@ -149,11 +150,6 @@ def refuse_unfit(experiment: Experiment, workload: Workload) -> None:
     metrics = [*(["throughput"] if has_throughput else ["time"]), *workload.facts]
     if experiment.metric not in metrics:
         raise ValueError(f"experiment.metric: {experiment.metric} is not measured; {' or '.join(metrics)} is")
-
-
-def describe_values(values: Mapping[str, str]) -> str:
-    """Return the values of a trial in one line, as `lr=0.1 depth=3`."""
-    return " ".join(f"{name}={value}" for name, value in values.items()) or "(no values)"
 
 
 def _fits(values: Mapping[str, str], some: Mapping[str, str]) -> bool:

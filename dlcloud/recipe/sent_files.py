@@ -15,7 +15,7 @@ MOST_BYTES = 1 << 30
 """A program with its configuration is smaller by far; more is data, which has a place of its own."""
 
 NOTED_BYTES = 100 << 20
-"""From here on the plan names the largest folders."""
+"""The plan names the largest folders if more is sent than this."""
 
 MOST_NAMED = 3
 DOMINANT = 0.9

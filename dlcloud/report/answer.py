@@ -11,7 +11,7 @@ from dlcloud.report import cells
 from dlcloud.report.job import case_name, duration, time_text, usd_text
 from dlcloud.report.printed import fact_notes
 from dlcloud.report.table import Section
-from dlcloud.results.ranking import Best, By, best_of_case, newest_of_cases
+from dlcloud.results.ranking import Best, By, best_of_case, newest_of_cases, rank
 from dlcloud.results.result_row import ResultRow
 from dlcloud.results.settling import Settling, settle
 from dlcloud.results.user_job import UserJob, estimate_job
@@ -148,6 +148,16 @@ def _figures(first: ResultRow, question: Question) -> list[tuple[str, Callable[[
     return lines
 
 
+def settling_notes(first: ResultRow, second: ResultRow, commands: Mapping[str, str]) -> list[str]:
+    """Return what would name the faster of two rows between which none can be named, with the command."""
+    question = Question(commands=commands)
+    rows = tuple(rank([first, second], By.THROUGHPUT, question.market))
+    answer = CaseAnswer(rows=rows, winners={}, settlings={})
+    best = Best(case=first.result.case, row=None, reason="", tied=rows)
+    settling = settle(best, By.THROUGHPUT, question.market)
+    return _on_aws(answer, question) if settling is None else _settling_note(settling, question)
+
+
 def _summary(answers: Sequence[CaseAnswer], question: Question) -> Section:
     units = dict.fromkeys(answer.rows[0].throughput.unit for answer in answers if answer.rows[0].throughput)
     workloads = {answer.rows[0].run.workload for answer in answers}
@@ -173,7 +183,7 @@ def _summary(answers: Sequence[CaseAnswer], question: Question) -> Section:
             (answer.rows[0].result.case if is_shared else answer.name, *_summary_row(answer, question))
             for answer in answers
         ],
-        notes=[*notes, *_tie_notes(answers, question)],
+        notes=[*notes, *_tie_notes(answers, question), *_all_on_aws(answers, question)],
         numeric=frozenset({2, 4}),
         optional=(4,) if question.job else (),
         leads=2,
@@ -244,6 +254,11 @@ def _on_aws(answer: CaseAnswer, question: Question) -> list[str]:
     types = dict.fromkeys(row.run.instance_type for row in answer.rows)
     words = [prefix, *(f"-i {name}" for name in types)]
     return ["to measure it on AWS:", f"  {' '.join(words)}"] if prefix and answer.is_rehearsal else []
+
+
+def _all_on_aws(answers: Sequence[CaseAnswer], question: Question) -> list[str]:
+    """Return the same of several cases, each command once."""
+    return [*dict.fromkeys(note for answer in answers for note in _on_aws(answer, question))]
 
 
 def _tie_notes(answers: Sequence[CaseAnswer], question: Question) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money
 from dlcloud.report.cells import REHEARSED, setting
-from dlcloud.report.encoding import (
+from dlcloud.report.html.encoding import (
     BLUE,
     DESCRIPTION,
     GREY,
@@ -25,7 +25,7 @@ from dlcloud.results.spending import ClusterCost, costs_by_day
 
 MOST_BARS = 20
 ROOM = 1.45
-"""What is written behind the longest bar takes so much of the axis more."""
+"""The share by which the axis is longer than the longest bar: room for the text behind it."""
 
 
 def cost_bars(rows: Sequence[ResultRow], market: Market, place: int) -> list[Chart]:

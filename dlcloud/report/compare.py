@@ -1,9 +1,12 @@
 """Two sides compared: ratios with intervals and verdicts in words, then what else differs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from dlcloud.benchmarks.harness.verdict_words import Verdict
 from dlcloud.model.money import rounded
+from dlcloud.report.answer import settling_notes
 from dlcloud.report.cells import REHEARSED, UNSTABLE, digits, ratio
 from dlcloud.report.table import Cell, Report, Section
 from dlcloud.results.compare import Difference, Pair
@@ -18,9 +21,21 @@ class Sides:
     second: str
 
 
-def compare_report(sides: Sides, pairs: Sequence[Pair], differing: Sequence[Difference]) -> Report:
-    """Return the comparison: above 1, the second side is faster."""
-    sections = [_ratio_section(sides, pairs)]
+def compare_report(
+    sides: Sides,
+    pairs: Sequence[Pair],
+    differing: Sequence[Difference],
+    commands: Mapping[str, str] = MappingProxyType({}),
+) -> Report:
+    """Return the comparison: above 1, the second side is faster.
+
+    Args:
+        sides: The names of both.
+        pairs: What was measured on both.
+        differing: In what else they differ.
+        commands: The beginning of the command that measures a run's workload again, by run id.
+    """
+    sections = [_ratio_section(sides, pairs, commands)]
     if differing:
         sections.append(_difference_section(sides, differing))
     return Report(
@@ -32,7 +47,7 @@ def compare_report(sides: Sides, pairs: Sequence[Pair], differing: Sequence[Diff
     )
 
 
-def _ratio_section(sides: Sides, pairs: Sequence[Pair]) -> Section:
+def _ratio_section(sides: Sides, pairs: Sequence[Pair], commands: Mapping[str, str]) -> Section:
     unit = pairs[0].first.throughput.unit if pairs[0].first.throughput else "items/s"
     mark = REHEARSED if any(_is_rehearsal(pair) for pair in pairs) else ""
     notes = [f"ratio: {unit} of B over A with its 95 % interval; above 1, B is faster"]
@@ -43,6 +58,10 @@ def _ratio_section(sides: Sides, pairs: Sequence[Pair]) -> Section:
         notes.append("~: a side did not settle")
     if not all(pair.ratio.paired for pair in pairs):
         notes.append("of two runs: the interval comes from those of both medians")
+    tied = [pair for pair in pairs if pair.ratio.verdict not in {Verdict.FASTER, Verdict.SLOWER}]
+    notes += dict.fromkeys(
+        note for pair in tied for note in settling_notes(pair.first, pair.second, commands)
+    )
     names = [_names(pair) for pair in pairs]
     # The setting is always shown, of the others those in which the rows differ.
     titles = [title for title in names[0] if title == "setting" or len({of[title] for of in names}) > 1]

@@ -148,7 +148,8 @@ def heading(rows: Sequence[ResultRow]) -> str:
         place = run.zone or run.region
         return f"{run.run_id}: {text}\n{run.state}, {run.market}, {place}, {first:%Y-%m-%d %H:%M} UTC"
     last = max(run.started_at for run in runs.values())
-    return f"{text}\n{len(runs)} runs, {first:%Y-%m-%d} to {last:%Y-%m-%d}"
+    days = dict.fromkeys(f"{day:%Y-%m-%d}" for day in (first, last))
+    return f"{text}\n{len(runs)} runs, {' to '.join(days)}"
 
 
 def _shared(names: Iterable[str]) -> str:

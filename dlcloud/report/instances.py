@@ -12,7 +12,7 @@ from dlcloud.results.cost import tflops_per_usd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class TypeOffer:
     """A type with what is known of its prices; `successors` are named for a retired one."""
 
     hardware: InstanceType
@@ -28,7 +28,7 @@ class Offer:
         )
 
 
-def instances_report(offers: Sequence[Offer], *, region: str) -> Report:
+def instances_report(offers: Sequence[TypeOffer], *, region: str) -> Report:
     """Return the types as a table, in their order."""
     section = Section(
         heading="",
@@ -57,7 +57,7 @@ def instances_report(offers: Sequence[Offer], *, region: str) -> Report:
     )
 
 
-def _row(offer: Offer, *, spot: bool) -> tuple[str, ...]:
+def _row(offer: TypeOffer, *, spot: bool) -> tuple[str, ...]:
     hardware = offer.hardware
     mark = {"retired": "†", "previous-generation": "‡"}.get(hardware.status, "")
     return (
@@ -74,7 +74,7 @@ def _row(offer: Offer, *, spot: bool) -> tuple[str, ...]:
     )
 
 
-def _notes(offers: Sequence[Offer], region: str) -> list[str]:
+def _notes(offers: Sequence[TypeOffer], region: str) -> list[str]:
     peaks = "peak TFLOPS of the data sheets, of all GPUs, or of the CPU at its listed clock"
     notes = [f"{region}; FP32 and fp16 (tensor cores): {peaks}"]
     notes.append("per USD: fp16, or FP32 without a GPU, by the on-demand price of an hour")
@@ -94,7 +94,7 @@ def _notes(offers: Sequence[Offer], region: str) -> list[str]:
     return notes
 
 
-def _record(offer: Offer) -> dict[str, Cell]:
+def _record(offer: TypeOffer) -> dict[str, Cell]:
     hardware, accelerator = offer.hardware, offer.hardware.accelerator
     return {
         "instance_type": hardware.name,

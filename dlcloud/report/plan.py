@@ -6,13 +6,13 @@ from dlcloud.model.cluster import NEW_GROUP, Member
 from dlcloud.model.instance import X86_64, Market
 from dlcloud.model.money import exact, money, rounded
 from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB, describe_surcharges
-from dlcloud.planning.plan import Plan, Pool
+from dlcloud.planning.plan import CapacityPool, Plan
 from dlcloud.planning.reservations import MARGINAL_USD, ReservedCapacity
 from dlcloud.planning.resize import Resize
 from dlcloud.report.table import Cell, Report, Section
 
 RESERVED = "reserved"
-"""In place of a market: the instances are taken of a reservation."""
+"""The word that stands in place of a market for instances in a reservation."""
 
 
 def plan_report(plan: Plan, *, command: str = "up", detached: bool = False) -> Report:
@@ -137,7 +137,7 @@ def _reserved_record(plan: Plan, one: ReservedCapacity) -> dict[str, Cell]:
     }
 
 
-def _row(number: int, pool: Pool) -> tuple[str, ...]:
+def _row(number: int, pool: CapacityPool) -> tuple[str, ...]:
     price = pool.price
     return (
         str(number),
@@ -149,7 +149,7 @@ def _row(number: int, pool: Pool) -> tuple[str, ...]:
     )
 
 
-def _record(plan: Plan, pool: Pool) -> dict[str, Cell]:
+def _record(plan: Plan, pool: CapacityPool) -> dict[str, Cell]:
     return {
         "instance_type": pool.instance_type,
         "market": str(pool.market),

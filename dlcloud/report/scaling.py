@@ -6,23 +6,23 @@ from typing import Any
 from dlcloud.model.instance import Market
 from dlcloud.model.money import exact, money, rounded
 from dlcloud.report import cells
-from dlcloud.report.encoding import BLUE, DESCRIPTION, GREY, Chart, Spec, field
+from dlcloud.report.html.encoding import BLUE, DESCRIPTION, GREY, Chart, Spec, field
 from dlcloud.report.printed import fact_notes, facts_of
 from dlcloud.report.table import Section
 from dlcloud.results.compare import Ratio
-from dlcloud.results.node_scaling import Point, Scaling, count_nodes
+from dlcloud.results.node_scaling import NodeScaling, Point, count_nodes
 from dlcloud.results.ranking import Best, By
 
 _SUPERLATIVES = {By.COST: "cheapest", By.THROUGHPUT: "fastest"}
 _DIGITS = 6
 
 
-def scaling_sections(scalings: Sequence[Scaling], market: Market) -> list[Section]:
+def scaling_sections(scalings: Sequence[NodeScaling], market: Market) -> list[Section]:
     """Return a table for each job, with its answer."""
     return [_section(scaling, market) for scaling in scalings]
 
 
-def scaling_records(scalings: Sequence[Scaling], market: Market) -> list[dict[str, Any]]:
+def scaling_records(scalings: Sequence[NodeScaling], market: Market) -> list[dict[str, Any]]:
     """Return the same for programs."""
     return [
         {
@@ -39,12 +39,12 @@ def scaling_records(scalings: Sequence[Scaling], market: Market) -> list[dict[st
     ]
 
 
-def scaling_charts(scalings: Sequence[Scaling], market: Market) -> list[Chart]:
+def scaling_charts(scalings: Sequence[NodeScaling], market: Market) -> list[Chart]:
     """Return throughput by the number of nodes, beside that of perfect scaling, a chart for each job."""
     return [_chart(scaling, market, place) for place, scaling in enumerate(scalings)]
 
 
-def _section(scaling: Scaling, market: Market) -> Section:
+def _section(scaling: NodeScaling, market: Market) -> Section:
     first = scaling.points[0].row
     mark = cells.REHEARSED if scaling.is_rehearsal else ""
     unit = first.throughput.unit if first.throughput else "items/s"
@@ -59,7 +59,7 @@ def _section(scaling: Scaling, market: Market) -> Section:
     )
 
 
-def _title(scaling: Scaling) -> str:
+def _title(scaling: NodeScaling) -> str:
     row = scaling.points[0].row
     several = row.comparison is not None or row.result.baseline
     setting = f", {row.result.setting}" if several and row.result.setting != "as it is" else ""
@@ -81,7 +81,7 @@ def _row(point: Point, market: Market) -> list[str]:
     ]
 
 
-def _notes(scaling: Scaling, market: Market) -> list[str]:
+def _notes(scaling: NodeScaling, market: Market) -> list[str]:
     first = scaling.points[0]
     notes = []
     if scaling.is_rehearsal:
@@ -138,7 +138,7 @@ def _percents(ratio: Ratio) -> str:
     return "" if ratio.low is None or ratio.high is None else f"{ratio.low:.0%}–{ratio.high:.0%}"
 
 
-def _chart(scaling: Scaling, market: Market, place: int) -> Chart:
+def _chart(scaling: NodeScaling, market: Market, place: int) -> Chart:
     values = [_value(scaling, point, market) for point in scaling.points]
     unit = values[0]["unit"]
     x = field("nodes", "nodes", "ordinal", axis={"labelAngle": 0})
@@ -177,7 +177,7 @@ def _chart(scaling: Scaling, market: Market, place: int) -> Chart:
     )
 
 
-def _value(scaling: Scaling, point: Point, market: Market) -> dict[str, Any]:
+def _value(scaling: NodeScaling, point: Point, market: Market) -> dict[str, Any]:
     row, first = point.row, scaling.points[0]
     if row.throughput is None or first.row.throughput is None:
         raise ValueError("a point has a throughput")

@@ -5,7 +5,7 @@ from math import isfinite
 
 from dlcloud.report.table import Cell, Report, Section
 from dlcloud.scheduling.policies.situation import HOUR_S
-from dlcloud.scheduling.simulation.replay import Job
+from dlcloud.scheduling.simulation.replay import SimulatedJob
 from dlcloud.scheduling.simulation.summary import BOUND, Row
 
 TITLES = ("policy", "cost/on-demand", "95 %", "over bound", "hours", "lost", "on-dem.", "missed", "late")
@@ -18,7 +18,7 @@ NOTES = (
 )
 
 
-def simulation_report(results: Sequence[tuple[Job, Sequence[Row]]]) -> Report:
+def simulation_report(results: Sequence[tuple[SimulatedJob, Sequence[Row]]]) -> Report:
     """Return the report over jobs, each with its rows."""
     last = len(results) - 1
     sections = [
@@ -28,7 +28,7 @@ def simulation_report(results: Sequence[tuple[Job, Sequence[Row]]]) -> Report:
     return Report(command="simulate", records=records, sections=sections, empty="no window was replayed")
 
 
-def _section(job: Job, rows: Sequence[Row], notes: Sequence[str]) -> Section:
+def _section(job: SimulatedJob, rows: Sequence[Row], notes: Sequence[str]) -> Section:
     windows = rows[0].windows
     size = f"{job.maximum} workers" if job.maximum > 1 else "one worker"
     work_h = job.work_s / HOUR_S / job.scaling.speed(job.maximum)
@@ -56,7 +56,7 @@ def _late(row: Row) -> str:
     return f"{row.late_h:.1f} h" if isfinite(row.late_h) else "never done"
 
 
-def _record(job: Job, row: Row) -> Mapping[str, Cell]:
+def _record(job: SimulatedJob, row: Row) -> Mapping[str, Cell]:
     late_h = row.late_h if row.late_h is None or isfinite(row.late_h) else None
     return {
         "policy": row.policy,

@@ -23,7 +23,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 # By default tabulate makes columns of numbers two wider than their titles; 80 columns have no room for that.
 tabulate_module.MIN_PADDING = 0
 WIDTH = 80
-"""Of a terminal, in characters."""
+"""The width of a terminal, in characters."""
 GAP = 2
 """Between two columns, in characters."""
 MARKDOWN_STYLE = "github"

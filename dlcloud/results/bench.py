@@ -19,7 +19,7 @@ LONGEST_NAME = 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class BenchJob:
     """One workload for every type; `benchmark` is None for the user's own command.
 
     `nodes`: the number of instances of one job over several; None for one that runs on each by itself.
@@ -43,7 +43,7 @@ class BenchmarkMatrix:
 
     base: Recipe
     types: tuple[str, ...]
-    jobs: tuple[Job, ...]
+    jobs: tuple[BenchJob, ...]
 
     @property
     def digest(self) -> str:
@@ -68,12 +68,12 @@ class BenchmarkMatrix:
         update = {"name": label, "instances": instances, "workload": self.jobs[0].workload}
         return self.base.model_copy(update=update)
 
-    def recipe_of_job(self, name: str, job: Job) -> Recipe:
+    def recipe_of_job(self, name: str, job: BenchJob) -> Recipe:
         """Return the recipe of one job on one type."""
         return self.recipe_of_type(name).model_copy(update={"name": self.base.name, "workload": job.workload})
 
 
-def rehearsal_s(job: Job) -> float | None:
+def rehearsal_s(job: BenchJob) -> float | None:
     """Estimate the seconds that a job takes on two cores, without its environment; None for a command."""
     benchmark, parameters = job.benchmark, job.workload.parameters
     if benchmark is None:
@@ -109,7 +109,7 @@ class TypeResult:
     refused: CloudError | None = None
 
 
-def fits(jobs: Sequence[Job], hardware: InstanceType | Machine | None) -> Fit:
+def fits(jobs: Sequence[BenchJob], hardware: InstanceType | Machine | None) -> Fit:
     """Return which jobs run on a type or a probed machine; on an unknown type, all."""
     from_catalog = [job.benchmark for job in jobs if job.benchmark is not None]
     own = tuple(job.name for job in jobs if job.benchmark is None)

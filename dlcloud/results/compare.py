@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +11,7 @@ from dlcloud.results.result import Metric
 from dlcloud.results.result_row import ResultRow
 
 FEWEST_SAMPLES = 6
-"""With fewer, the interval of a median is not of 95 %: 1 - 2**(1 - n)."""
+"""The interval of a median of fewer samples covers less than 95 %: 1 - 2**(1 - n)."""
 
 _OPPOSITE: dict[str, str] = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
 
@@ -105,6 +105,15 @@ def ratio_of(first: Metric, second: Metric) -> Ratio:
     enough = min(first.samples, second.samples) >= FEWEST_SAMPLES
     verdict = verdict_of(low, high) if enough else Verdict.UNDECIDED
     return Ratio(value=value, low=low, high=high, verdict=verdict)
+
+
+def scale_ratio(ratio: Ratio, factor: float) -> Ratio:
+    """Return a ratio times a certain factor, with the verdict of its interval; one undecided stays so."""
+    if ratio.low is None or ratio.high is None:
+        return replace(ratio, value=ratio.value * factor)
+    low, high = ratio.low * factor, ratio.high * factor
+    verdict = ratio.verdict if ratio.verdict == Verdict.UNDECIDED else verdict_of(low, high)
+    return replace(ratio, value=ratio.value * factor, low=low, high=high, verdict=verdict)
 
 
 def verdict_of(low: float, high: float) -> str:

@@ -9,7 +9,7 @@ from math import isfinite
 from statistics import median
 
 from dlcloud.model.money import money
-from dlcloud.recipe.experiment import describe_values
+from dlcloud.model.trial import describe_values
 from dlcloud.results.result import Result, Run, RunState
 
 THROUGHPUT, TIME = "throughput", "time"

@@ -44,7 +44,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
+class NodeScaling:
     """One job, setting and instance type on several numbers of nodes, the fewest first."""
 
     case: str
@@ -55,7 +55,7 @@ class Scaling:
         return self.points[0].row.rehearsal
 
     def best(self, by: By, market: Market) -> Best:
-        """Name the best number of nodes, only where its interval overlaps with no other's.
+        """Name the best number of nodes, only where the interval of its ratio to each other excludes 1.
 
         Nodes of a rehearsal share the processors of one machine, so that none is best.
         """
@@ -70,7 +70,7 @@ class Scaling:
         return replace(best, case=self.case, row=row, tied=tied)
 
 
-def scalings_of(rows: Iterable[ResultRow]) -> list[Scaling]:
+def scalings_of(rows: Iterable[ResultRow]) -> list[NodeScaling]:
     """Return the jobs that were measured on more than one number of nodes, each count by its newest run."""
     jobs: dict[tuple[object, ...], dict[int, ResultRow]] = {}
     for row in sorted(rows, key=lambda row: row.run.started_at):
@@ -82,16 +82,16 @@ def scalings_of(rows: Iterable[ResultRow]) -> list[Scaling]:
     ]
 
 
-def rows_apart(rows: Iterable[ResultRow], scalings: Collection[Scaling]) -> list[ResultRow]:
+def rows_apart(rows: Iterable[ResultRow], scalings: Collection[NodeScaling]) -> list[ResultRow]:
     """Return the rows of no scaling."""
     scaled = {id(point.row) for scaling in scalings for point in scaling.points}
     return [row for row in rows if id(row) not in scaled]
 
 
-def _scaling(rows: Sequence[ResultRow]) -> Scaling:
+def _scaling(rows: Sequence[ResultRow]) -> NodeScaling:
     first = rows[0]
     points = [Point(row=row, speed_up=_speed_up(first, row), fewest=first.run.nodes) for row in rows]
-    return Scaling(case=_case(first), points=points)
+    return NodeScaling(case=_case(first), points=points)
 
 
 def _speed_up(first: ResultRow, row: ResultRow) -> Ratio:

@@ -1,13 +1,15 @@
 """How far a run is, by the records that it sent: steps or cases, the time left, and whether it stalls."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from dlcloud.model.untrusted import number_or_none
+from dlcloud.model.trial import describe_values
+from dlcloud.model.untrusted import number_or_none, parse_json
+from dlcloud.results.result import Run, RunState
 
 RECENT = 50
 """Steps from which the speed is taken."""
@@ -43,6 +45,24 @@ class RunProgress:
     def is_stalled(self) -> bool:
         """True if the next step takes far longer than usual."""
         return self.step_s is not None and self.silent_s > max(STALL_S, STALL_FACTOR * self.step_s)
+
+
+def progress_of_trials(runs: Sequence[Run]) -> RunProgress:
+    """Return the progress of an experiment on a cluster, by its runs there."""
+    done = {run.trial for run in runs if run.state is RunState.DONE}
+    failures = sum(run.state is RunState.FAILED for run in runs)
+    running = [_trial_words(run) for run in runs if run.state is RunState.RUNNING]
+    parts = [f"{failures} run(s) failed"] if failures else []
+    parts += [f"running {', '.join(running)}"] if running else []
+    return RunProgress(done=len(done), total=None, unit="trials done", message="; ".join(parts))
+
+
+def _trial_words(run: Run) -> str:
+    try:
+        values = parse_json(run.trial_values)
+    except ValueError:
+        values = None
+    return describe_values(values) if isinstance(values, dict) else f"trial {run.trial}"
 
 
 def progress_of(records: Iterable[Mapping[str, Any]], now: datetime) -> RunProgress | None:

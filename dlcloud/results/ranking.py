@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from dlcloud.benchmarks.harness.verdict_words import Verdict
 from dlcloud.model.instance import Market
+from dlcloud.results.compare import FEWEST_SAMPLES, Ratio, ratio_of, ratio_of_rows, scale_ratio
 from dlcloud.results.result import Metric
 from dlcloud.results.result_row import ResultRow
 
@@ -76,7 +77,7 @@ def natural_group(rows: Iterable[ResultRow]) -> Group:
 
 
 def best_of(rows: Iterable[ResultRow], by: By, market: Market) -> list[Best]:
-    """Name the best of each case, only where its interval overlaps with no other's.
+    """Name the best of each case, only where the interval of its ratio to each other excludes 1.
 
     Rows of one case compete, whatever their type and setting, each by its newest run. All types rehearsed on
     one machine have the same speed, so several rehearsed types do not compete.
@@ -120,7 +121,7 @@ def _are_several_rehearsed(rows: Sequence[ResultRow]) -> bool:
 
 
 def best_of_case(rows: Sequence[ResultRow], by: By, market: Market) -> Best:
-    """Name the best row of a case, only where its interval overlaps with no other's."""
+    """Name the best row of a case, only where the interval of its ratio to each other excludes 1."""
     case = rows[0].result.case
     if _are_several_rehearsed(rows):
         return Best(case=case, row=None, reason="all types were rehearsed on this one machine")
@@ -130,7 +131,7 @@ def best_of_case(rows: Sequence[ResultRow], by: By, market: Market) -> Best:
     ties = [(other, reason) for other in others if (reason := _tie(first, other, rows, by, market))]
     if ties:
         return Best(case=case, row=None, reason=ties[0][1], tied=(first, *(other for other, _ in ties)))
-    reason = "its interval overlaps with no other" if others else "nothing else was measured"
+    reason = "the interval of its ratio to each other excludes 1" if others else "nothing else was measured"
     return Best(case=case, row=first, reason=reason)
 
 
@@ -142,16 +143,37 @@ def _tie(first: ResultRow, other: ResultRow, rows: Sequence[ResultRow], by: By, 
     if theirs is None:
         return f"{_name(other, rows)} has no interval"
     names = f"{_name(first, rows)} and {_name(other, rows)}"
-    if theirs[0] <= ours[1] and ours[0] <= theirs[1]:
-        return f"the intervals of {names} overlap"
-    undecided = _undecided(first, other) if by is not By.LATENCY else ""
-    return f"{undecided} between {names}" if undecided else ""
+    if by is not By.LATENCY and (undecided := _undecided(first, other)):
+        return f"{undecided} between {names}"
+    ratio = advantage(first, other, by, market)
+    if ratio.verdict is Verdict.UNDECIDED:
+        return f"{names} were not both measured {FEWEST_SAMPLES} times"
+    if ratio.verdict == Verdict.FASTER:
+        return ""
+    return f"the interval of the ratio of {names} includes 1"
+
+
+def advantage(first: ResultRow, other: ResultRow, by: By, market: Market) -> Ratio:
+    """Return how many times as good one row is as another, with its interval; above 1, the first is better.
+
+    The ratio of costs is that of the throughputs times that of the prices, which are certain.
+    """
+    if by is By.LATENCY:
+        ours, theirs = metric_of(first, by), metric_of(other, by)
+        if ours is None or theirs is None:
+            raise ValueError("both rows must have a latency")
+        return ratio_of(ours, theirs)
+    ratio = ratio_of_rows(other, first)
+    if by is By.THROUGHPUT or ratio.paired:
+        return ratio
+    prices = first.prices.hourly_usd(market), other.prices.hourly_usd(market)
+    return scale_ratio(ratio, float((prices[1] or 0) / prices[0]) if prices[0] else 1.0)
 
 
 def _undecided(first: ResultRow, other: ResultRow) -> str:
     """Return the verdict of the paired comparison of two settings of a run; empty if it has a winner.
 
-    Samples of one run are compared in pairs, which may see no difference where the intervals do not overlap.
+    Samples of one run are compared in pairs, which is surer than two independent intervals are.
     """
     if first.run.run_id != other.run.run_id:
         return ""

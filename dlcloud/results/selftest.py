@@ -73,7 +73,7 @@ def read_probe(text: str) -> dict[str, Any]:
     return {name: answer[name] for name in kinds}
 
 
-class Verdict(StrEnum):
+class SelftestVerdict(StrEnum):
     """What a self-test knows of one risk."""
 
     HELD = "held"
@@ -112,7 +112,7 @@ class Finding:
 
     number: str
     claim: str
-    verdict: Verdict
+    verdict: SelftestVerdict
     evidence: str
 
 
@@ -138,12 +138,12 @@ def judge(observations: Observations) -> list[Finding]:
     return findings
 
 
-Judged = tuple[Verdict, str]
-_UNSEEN = (Verdict.NOT_SEEN, "the run did not come so far")
+Judged = tuple[SelftestVerdict, str]
+_UNSEEN = (SelftestVerdict.NOT_SEEN, "the run did not come so far")
 
 
 def _held(good: object, evidence: str) -> Judged:
-    return Verdict.HELD if good else Verdict.FAILED, evidence
+    return SelftestVerdict.HELD if good else SelftestVerdict.FAILED, evidence
 
 
 def _market(market: str) -> Callable[[Observations], Judged]:
@@ -151,7 +151,7 @@ def _market(market: str) -> Callable[[Observations], Judged]:
 
     def observe(observations: Observations) -> Judged:
         ids = [member["instance_id"] for member in observations.members if member["market"] == market]
-        return (Verdict.HELD, f"launched {ids[0]}") if ids else _UNSEEN
+        return (SelftestVerdict.HELD, f"launched {ids[0]}") if ids else _UNSEEN
 
     return observe
 
@@ -160,17 +160,17 @@ def _disk(observations: Observations) -> Judged:
     if not observations.probes:
         return _UNSEEN
     sizes = [probe["root_gib"] for probe in observations.probes]
-    return Verdict.HELD, f"EC2 took the volume; the root file system has {min(sizes):g} GiB"
+    return SelftestVerdict.HELD, f"EC2 took the volume; the root file system has {min(sizes):g} GiB"
 
 
 def _boot(observations: Observations) -> Judged:
     seconds = [run["boot_seconds"] for run in observations.runs if run.get("boot_seconds") is not None]
-    return (Verdict.HELD, f"{max(seconds)} s from launch to login at most") if seconds else _UNSEEN
+    return (SelftestVerdict.HELD, f"{max(seconds)} s from launch to login at most") if seconds else _UNSEEN
 
 
 def _set_up(observations: Observations) -> Judged:
     seconds = [run["setup_seconds"] for run in observations.runs if run.get("setup_seconds") is not None]
-    return (Verdict.HELD, f"set-up commands took {max(seconds)} s at most") if seconds else _UNSEEN
+    return (SelftestVerdict.HELD, f"set-up commands took {max(seconds)} s at most") if seconds else _UNSEEN
 
 
 def _address(observations: Observations) -> Judged:
@@ -196,7 +196,7 @@ def _watchdog(observations: Observations) -> Judged:
 
 def _python(observations: Observations) -> Judged:
     versions = sorted({f"Python {probe['python']} on {probe['machine']}" for probe in observations.probes})
-    return (Verdict.HELD, ", ".join(versions)) if versions else _UNSEEN
+    return (SelftestVerdict.HELD, ", ".join(versions)) if versions else _UNSEEN
 
 
 def _check(name: str) -> Callable[[Observations], Judged]:
@@ -205,7 +205,7 @@ def _check(name: str) -> Callable[[Observations], Judged]:
     def observe(observations: Observations) -> Judged:
         verdict, detail = observations.checks.get(name, ("", ""))
         if verdict in {"", "unknown"}:
-            return Verdict.NOT_SEEN, detail or "doctor did not ask"
+            return SelftestVerdict.NOT_SEEN, detail or "doctor did not ask"
         return _held(verdict == "ok", detail)
 
     return observe
@@ -229,7 +229,7 @@ def _bill(observations: Observations) -> Judged:
         return _UNSEEN
     sources = sorted({str(run["price_source"]) for run in observations.runs})
     return (
-        Verdict.HELD,
+        SelftestVerdict.HELD,
         f"{money(sum(amounts, Decimal(0)))} USD by {', '.join(sources)}; compare with the bill",
     )
 
@@ -238,13 +238,13 @@ def _resize(observations: Observations) -> Judged:
     return (
         _UNSEEN
         if observations.resize_s is None
-        else (Verdict.HELD, f"one more in {observations.resize_s:.0f} s")
+        else (SelftestVerdict.HELD, f"one more in {observations.resize_s:.0f} s")
     )
 
 
 def _interruption(observations: Observations) -> Judged:
     if observations.notice is None:
-        return Verdict.NOT_SEEN, "EC2 sends notices on demand for a fee only"
+        return SelftestVerdict.NOT_SEEN, "EC2 sends notices on demand for a fee only"
     return _held("terminate" in observations.notice, observations.notice.strip())
 
 
@@ -257,12 +257,12 @@ def _nothing_left(observations: Observations) -> Judged:
 
 def _no_error(observations: Observations) -> Judged:
     if not observations.errors:
-        return Verdict.NOT_SEEN, "EC2 refused nothing"
-    return Verdict.FAILED, observations.errors[0]
+        return SelftestVerdict.NOT_SEEN, "EC2 refused nothing"
+    return SelftestVerdict.FAILED, observations.errors[0]
 
 
 def _unseen(why: str) -> Callable[[Observations], Judged]:
-    return lambda _: (Verdict.NOT_SEEN, why)
+    return lambda _: (SelftestVerdict.NOT_SEEN, why)
 
 
 _RISKS: tuple[tuple[str, str, Callable[[Observations], Judged]], ...] = (

@@ -71,7 +71,7 @@ def settle(best: Best, by: By, market: Market) -> Settling | None:
 
 
 def _samples(first: ResultRow, other: ResultRow, by: By, market: Market) -> int | None:
-    """Return how many samples of both keep their intervals apart; None if too many."""
+    """Return how many samples of both keep the interval of their ratio from 1; None if too many."""
     metrics = metric_of(first, by), metric_of(other, by)
     deviations = [_deviation(metric) for metric in metrics]
     more = 1 + max(metric.samples if metric else 0 for metric in metrics)
@@ -81,7 +81,7 @@ def _samples(first: ResultRow, other: ResultRow, by: By, market: Market) -> int 
         return max(FEWEST, more)
     if gap < SMALLEST_GAP:
         return None
-    needed = MARGIN * (MEDIAN_HALF_WIDTH * sum(measured) / math.log1p(gap)) ** 2
+    needed = MARGIN * (MEDIAN_HALF_WIDTH * math.hypot(*measured) / math.log1p(gap)) ** 2
     return max(FEWEST, more, math.ceil(needed)) if needed <= MOST else None
 
 

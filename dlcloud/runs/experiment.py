@@ -18,7 +18,7 @@ from dlcloud.recipe.workload import Setting
 from dlcloud.results.experiment import ExperimentProgress, Trial, TrialState, TrialStatus, best_trial
 from dlcloud.results.result import Run, RunState
 from dlcloud.runs.experiment_records import ExperimentRecords
-from dlcloud.runs.program import Program
+from dlcloud.runs.program import RunProgram
 from dlcloud.runs.run import Runner
 from dlcloud.runs.trial_queue import TrialQueue
 from dlcloud.system.parallel import all_or_raise, fan_out
@@ -65,7 +65,7 @@ class ExperimentRunner:
 
     runner: Runner
     records: ExperimentRecords
-    program_of: Callable[[Recipe], Program]
+    program_of: Callable[[Recipe], RunProgram]
     queue: TrialQueue
     launch_replacement: LaunchReplacement
     on_result: Callable[[TrialStatus], None] = lambda _: None

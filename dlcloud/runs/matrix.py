@@ -10,7 +10,7 @@ from dlcloud.benchmarks.harness.benchmark import Benchmark
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.recipe.workload import Workload
-from dlcloud.results.bench import BenchmarkMatrix, Job
+from dlcloud.results.bench import BenchJob, BenchmarkMatrix
 from dlcloud.results.node_scaling import nodes_name
 from dlcloud.runs.tiny import has_tiny_form, tiny_form
 
@@ -78,8 +78,8 @@ def matrix_of_recipe(
             raise RecipeError(f"{recipe.name} has no tiny form: its recipe has no workload.tiny", hint)
         workload = tiny_form(workload)
     types = types or recipe.instances.types
-    jobs: tuple[Job, ...] = (
-        Job(name=workload.benchmark or recipe.name, workload=workload, benchmark=benchmark),
+    jobs: tuple[BenchJob, ...] = (
+        BenchJob(name=workload.benchmark or recipe.name, workload=workload, benchmark=benchmark),
     )
     if workload.nodes is not None:
         jobs = _node_jobs(jobs[0], nodes or [recipe.instances.maximum])
@@ -90,7 +90,7 @@ def matrix_of_recipe(
     return _matrix(types, jobs, _merge(document, options))
 
 
-def _node_jobs(job: Job, nodes: Sequence[int]) -> tuple[Job, ...]:
+def _node_jobs(job: BenchJob, nodes: Sequence[int]) -> tuple[BenchJob, ...]:
     """Return a job for each number of nodes, the largest first: what it needs no more is terminated."""
     counts = sorted(set(nodes), reverse=True)
     return tuple(replace(job, name=nodes_name(job.name, count), nodes=count) for count in counts)
@@ -108,13 +108,13 @@ def _repeat(workload: Workload, samples: int) -> Workload:
     return workload.model_copy(update={"parameters": {**workload.parameters, "rounds": str(samples)}})
 
 
-def _job(benchmark: Benchmark, *, tiny: bool) -> Job:
+def _job(benchmark: Benchmark, *, tiny: bool) -> BenchJob:
     parameters = {**(benchmark.sweep or {}), **(benchmark.tiny if tiny else {})}
     workload = Workload(benchmark=benchmark.name, parameters=parameters)
-    return Job(name=benchmark.name, workload=workload, benchmark=benchmark)
+    return BenchJob(name=benchmark.name, workload=workload, benchmark=benchmark)
 
 
-def _matrix(types: Sequence[str], jobs: tuple[Job, ...], document: Mapping[str, Any]) -> BenchmarkMatrix:
+def _matrix(types: Sequence[str], jobs: tuple[BenchJob, ...], document: Mapping[str, Any]) -> BenchmarkMatrix:
     names = tuple(dict.fromkeys(types))
     count = max(job.nodes or 1 for job in jobs)
     document = _merge(document, {"instances": {"types": list(names), "count": count}})

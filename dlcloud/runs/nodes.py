@@ -18,7 +18,7 @@ from dlcloud.runs.run import Runner
 from dlcloud.system.parallel import all_or_raise, fan_out
 
 PORT = 29530
-"""Of the head, for the workers; the cluster's security group lets only its own instances reach it."""
+"""The port of the head for the workers; the cluster's security group admits only its own instances."""
 
 KEY = "nodes.key"
 """The file in a run's folder with the secret that its nodes share."""

@@ -8,12 +8,12 @@ from dlcloud.model.hardware import hardware_of
 from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import parse_json
 from dlcloud.planning.fit import Machine, machine_of_probe
-from dlcloud.runs.program import Program, is_sent
+from dlcloud.runs.program import RunProgram, is_sent
 
 PROBE = f"{FOLDER}/probe"
 
 
-def probe_machine(connection: Connection, program: Program, *, instance_type: str) -> Machine:
+def probe_machine(connection: Connection, program: RunProgram, *, instance_type: str) -> Machine:
     """Return the machine that an instance reports.
 
     Args:

@@ -34,7 +34,7 @@ WHOLE = (0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class RunProgram:
     """The program that runs on each instance.
 
     Attributes:
@@ -61,7 +61,7 @@ class Program:
         """The oldest Python that it runs on; empty for the user's command, to which the image's belongs."""
         return "" if self.name == COMMAND else OLDEST_PYTHON
 
-    def on_nodes(self, line: str, nodes: int) -> "Program":
+    def on_nodes(self, line: str, nodes: int) -> "RunProgram":
         """Return the program for several nodes: `line` starts the user's command on all of them."""
         arguments = list(self.arguments)
         arguments[arguments.index("--run") + 1] = line
@@ -87,7 +87,7 @@ class Program:
         return f"{'PYTHONPATH=.. ' if beside else 'cd .. && '}exec {shlex.join(words)}\n"
 
 
-def program_of(recipe: Recipe, recipe_folder: Path) -> Program:
+def program_of(recipe: Recipe, recipe_folder: Path) -> RunProgram:
     """Return the program of a recipe.
 
     Raises:
@@ -107,7 +107,7 @@ def program_of(recipe: Recipe, recipe_folder: Path) -> Program:
     _check_arguments(arguments, BENCHMARKS[name])
     files = _files(workload, recipe_folder)
     _check_files(workload, BENCHMARKS[name], files)
-    return Program(
+    return RunProgram(
         name=name,
         arguments=tuple(arguments),
         requirements="\n".join(

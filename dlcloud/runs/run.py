@@ -28,7 +28,7 @@ from dlcloud.recipe.sent_files import FileSet
 from dlcloud.results.result import Run, RunState
 from dlcloud.results.resume import FinishedCase, finished_cases, resumable_runs
 from dlcloud.runs.live import LiveOutput
-from dlcloud.runs.program import EARLIER, Program, is_sent, list_package
+from dlcloud.runs.program import EARLIER, RunProgram, is_sent, list_package
 from dlcloud.system.parallel import all_or_raise, fan_out
 
 
@@ -49,7 +49,7 @@ class Runner:
 
     managed: ManagedCluster
     recipe: Recipe
-    program: Program
+    program: RunProgram
     image_id: str
     fresh: bool = False
     environment: JobEnvironment = INHERITED

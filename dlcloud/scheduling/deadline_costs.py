@@ -9,9 +9,9 @@ from math import isfinite
 from statistics import fmean
 
 from dlcloud.model.instance import Market, Price
-from dlcloud.scheduling.policies.situation import HOUR_S, Decision, Policy, Situation
+from dlcloud.scheduling.policies.situation import HOUR_S, Policy, PoolDecision, Situation
 from dlcloud.scheduling.simulation.generate import MEAN_DOWN_H, MEAN_UP_H
-from dlcloud.scheduling.simulation.replay import Job, replay
+from dlcloud.scheduling.simulation.replay import SimulatedJob, replay
 from dlcloud.scheduling.simulation.trace import PoolTrace, Window
 
 AVAILABILITY = MEAN_UP_H / (MEAN_UP_H + MEAN_DOWN_H)
@@ -58,7 +58,7 @@ class DeadlineCost:
 def keep_base(policy: Policy, base: int) -> Policy:
     """Return a policy that never leaves the on-demand instances that coordinate a training."""
 
-    def kept(situation: Situation) -> Decision:
+    def kept(situation: Situation) -> PoolDecision:
         pools, left = [], base
         for pool in situation.pools:
             keep = left if pool.market is Market.ON_DEMAND else 0
@@ -82,7 +82,7 @@ def choose_pools(windows: Sequence[Window]) -> dict[str, list[Window]]:
 
 
 def cost_of_deadlines(
-    job: Job, hours: Sequence[float], choices: Mapping[str, Sequence[Window]], policy: Policy
+    job: SimulatedJob, hours: Sequence[float], choices: Mapping[str, Sequence[Window]], policy: Policy
 ) -> list[DeadlineCost]:
     """Replay a job with each deadline over each choice; at most a tenth of the time is kept for refusals."""
     return [
@@ -97,7 +97,7 @@ def cost_of_deadlines(
     ]
 
 
-def _cost(job: Job, name: str, windows: Sequence[Window], policy: Policy) -> DeadlineCost:
+def _cost(job: SimulatedJob, name: str, windows: Sequence[Window], policy: Policy) -> DeadlineCost:
     outcomes = [replay(job, window, policy) for window in windows]
     costs = sorted(outcome.usd for outcome in outcomes)
     cut = int(len(costs) * SPREAD)

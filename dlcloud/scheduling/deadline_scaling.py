@@ -9,7 +9,7 @@ from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Instance, Market
 from dlcloud.planning.plan import Plan
 from dlcloud.scheduling.elastic import ScalingDecision, Worker, WorkerState, choose_coordinator
-from dlcloud.scheduling.policies.situation import Decision, PoolKey, Situation
+from dlcloud.scheduling.policies.situation import PoolDecision, PoolKey, Situation
 
 REFUSAL_MEAN_S = 900.0
 """Prior of how long a refusal of on-demand instances lasts. An assumption: AWS publishes no figure, and asks
@@ -34,8 +34,8 @@ def spot_pool(zone: str, instance_type: str) -> str:
 
 def follow_targets(
     workers: Sequence[Worker],
-    decision: Decision,
-    hope: Decision,
+    decision: PoolDecision,
+    hope: PoolDecision,
     *,
     askable: Collection[PoolKey],
     is_launching: bool,

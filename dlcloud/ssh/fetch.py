@@ -66,8 +66,8 @@ class Packing:
     @property
     def is_older(self) -> str:
         """The condition for a shell that the file `$name` is none of them."""
-        found = f'"$(find "$name" -prune {self.condition})"'
-        return f"[ -z {found} ]" if self.written_after else "false"
+        newer = f'"$(find "$name" -prune {self.condition})"'
+        return f"[ -z {newer} ]" if self.written_after else "false"
 
 
 def fetch_files(

@@ -1,5 +1,6 @@
 """Stored clusters: their recipe, their instances, and the intents of what was done to them."""
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -7,6 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 
 from dlcloud.model.cluster import Cluster, ClusterState, Intent, Member
+from dlcloud.model.errors import StoreError
 from dlcloud.model.instance import Instance
 from dlcloud.scheduling.outlook import Outlook, read_outlook
 from dlcloud.store.database import Database, read_row
@@ -48,8 +50,26 @@ REFUSED = "refused"
 GROUP = "security group"
 """Intent recorded before the cluster's security group is created."""
 
+LAUNCHED = "launched"
+"""The outcome of a request that gave instances, or a fleet."""
+
 IN_CHARGE = "in charge"
 """The outcome of a complete hand-over."""
+
+
+def read_ids(text: str) -> tuple[str, ...]:
+    """Return the ids in a column.
+
+    Raises:
+        StoreError: It is no JSON list of texts.
+    """
+    try:
+        ids = json.loads(text)
+    except (ValueError, RecursionError):
+        ids = None
+    if not isinstance(ids, list) or not all(isinstance(name, str) for name in ids):
+        raise StoreError("the store holds ids that cannot be read", "restore store.sqlite from a backup")
+    return tuple(ids)
 
 
 class Clusters:
@@ -113,10 +133,15 @@ class Clusters:
         statement = "SELECT * FROM members WHERE cluster_id = ? ORDER BY launched_at, instance_id"
         return [_member(row) for row in self._database.read(statement, cluster_id)]
 
-    def begin_intent(self, cluster_id: str, action: str, detail: str, now: datetime) -> int:
-        """Record an action before it may cost money; return the intent's number."""
+    def begin_intent(
+        self, cluster_id: str, action: str, detail: str, now: datetime, instance_ids: Sequence[str] = ()
+    ) -> int:
+        """Record an action before it may cost money; return the intent's number.
+
+        `instance_ids` are those of the instances that it ends.
+        """
         row = {"cluster_id": cluster_id, "action": action, "detail": detail, "begun_at": now}
-        return self._database.insert("intents", row)
+        return self._database.insert("intents", {**row, "instance_ids": json.dumps(list(instance_ids))})
 
     def begin_launch(self, cluster_id: str, action: str, detail: str, now: datetime) -> int | None:
         """Record a request for instances before it is sent; None once the cluster is being terminated.
@@ -137,6 +162,18 @@ class Clusters:
             intent_id,
         )
 
+    def end_launch(self, intent_id: int, fleet_id: str, instance_ids: Sequence[str], now: datetime) -> None:
+        """Record what a request for instances launched; no fleet and no instances: it was refused."""
+        outcome = LAUNCHED if fleet_id or instance_ids else REFUSED
+        with self._database.transaction():
+            self._database.write(
+                "UPDATE intents SET fleet_id = ?, instance_ids = ? WHERE intent_id = ?",
+                fleet_id,
+                json.dumps(list(instance_ids)),
+                intent_id,
+            )
+            self.end_intent(intent_id, outcome, now)
+
     def open_intents(self, cluster_id: str) -> list[str]:
         """Return the actions that were begun for a cluster and not ended."""
         statement = "SELECT action FROM intents WHERE cluster_id = ? AND outcome IS NULL ORDER BY intent_id"
@@ -145,7 +182,8 @@ class Clusters:
     def intents(self, cluster_id: str, action: str) -> list[Intent]:
         """Return a cluster's intents of one action, the oldest first."""
         statement = "SELECT * FROM intents WHERE cluster_id = ? AND action = ? ORDER BY intent_id"
-        return [read_row(Intent, row) for row in self._database.read(statement, cluster_id, action)]
+        rows = self._database.read(statement, cluster_id, action)
+        return [read_row(Intent, row, instance_ids=read_ids(row["instance_ids"])) for row in rows]
 
     def keep_free(self, cluster_id: str) -> int | None:
         """Return how many reserved instances the last resize said to keep free; None: the recipe's."""

@@ -132,6 +132,18 @@ MIGRATIONS = (
     ALTER TABLE runs ADD COLUMN trial_values TEXT NOT NULL DEFAULT '';
     CREATE INDEX runs_by_experiment ON runs (experiment) WHERE experiment <> ''
     """,
+    # What an intent launched, or ends: before, the ids were words of its texts.
+    """
+    ALTER TABLE intents ADD COLUMN fleet_id TEXT NOT NULL DEFAULT '';
+    ALTER TABLE intents ADD COLUMN instance_ids TEXT NOT NULL DEFAULT '[]';
+    UPDATE intents SET fleet_id = substr(outcome, 1, instr(outcome || ' ', ' ') - 1)
+    WHERE action = 'launch' AND outcome LIKE 'fleet-%';
+    UPDATE intents SET
+        instance_ids = '["' || replace(trim(substr(outcome, length(fleet_id) + 1)), ' ', '","') || '"]'
+    WHERE action = 'launch' AND (outcome LIKE 'i-%' OR outcome LIKE 'fleet-% i-%');
+    UPDATE intents SET instance_ids = '["' || replace(detail, ' ', '","') || '"]'
+    WHERE action = 'shrink' AND detail LIKE 'i-%'
+    """,
 )
 
 

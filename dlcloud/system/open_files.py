@@ -3,7 +3,7 @@
 import resource
 
 MOST = 10_240
-"""Of all systems macOS allows fewest, whatever its limit says."""
+"""The most open files that macOS allows, whatever its limit says; other systems allow more."""
 
 
 def allow_many_files() -> None:

@@ -23,7 +23,7 @@ _MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Generic[T, R]):
+class CallOutcome(Generic[T, R]):
     """The result of one item: a value, or the error that prevented it."""
 
     item: T
@@ -38,7 +38,7 @@ def fan_out(
     width: int = 32,
     grace_s: float | None = _GRACE_S,
     on_interrupt: Callable[[], None] | None = None,
-) -> list[Outcome[T, R]]:
+) -> list[CallOutcome[T, R]]:
     """Call `work` for every item, on up to `width` threads, and return all outcomes in the items' order.
 
     An exception of one item stops no other. Ctrl-C starts no further item and waits for the running ones.
@@ -56,7 +56,7 @@ def fan_out(
     waiting: queue.SimpleQueue[tuple[int, T]] = queue.SimpleQueue()
     for numbered in enumerate(items):
         waiting.put(numbered)
-    outcomes: dict[int, Outcome[T, R]] = {}
+    outcomes: dict[int, CallOutcome[T, R]] = {}
     stop = threading.Event()
 
     def serve() -> None:
@@ -66,9 +66,9 @@ def fan_out(
             except queue.Empty:
                 return
             try:
-                outcomes[index] = Outcome(item=item, value=work(item))
+                outcomes[index] = CallOutcome(item=item, value=work(item))
             except Exception as error:  # noqa: BLE001 every error is kept, and raised by all_or_raise
-                outcomes[index] = Outcome(item=item, error=error)
+                outcomes[index] = CallOutcome(item=item, error=error)
 
     workers = [_Worker(serve, number) for number in range(min(width, len(items)))]
     try:
@@ -85,7 +85,7 @@ def fan_out(
     return [outcomes[index] for index in range(len(items))]
 
 
-def all_or_raise(outcomes: Sequence[Outcome[T, R]], *, name: Callable[[T], str] | None = None) -> list[R]:
+def all_or_raise(outcomes: Sequence[CallOutcome[T, R]], *, name: Callable[[T], str] | None = None) -> list[R]:
     """Return the values of all outcomes, in order.
 
     Args:

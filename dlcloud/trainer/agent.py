@@ -19,18 +19,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from .children import Child
 from .control import Control, ControlFile
+from .coordination.ledger import LedgerClient, LedgerError
 from .drain import DRAINED
 from .events import EventName
-from .ledger import LedgerClient, LedgerError
-from .notices import POLL_S, MetadataClient, MetadataError, NoticeTracker, SpotStatus
-from .options import Options, parse, promote
-from .orphan import OrphanWatch, power_off
-from .processes import make_lighthouse, make_workers
+from .instance.children import Child
+from .instance.notices import POLL_S, MetadataClient, MetadataError, NoticeTracker, SpotStatus
+from .instance.options import Options, parse, promote
+from .instance.orphan import OrphanWatch, power_off
+from .instance.processes import make_lighthouse, make_workers
+from .instance.successor import Successor
 from .records import Records, log_to_stderr
 from .settings import ledger_address
-from .successor import Successor
 
 TICK_S = 0.1
 LEDGER_S = 1.0

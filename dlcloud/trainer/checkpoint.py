@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 
 from .control import ControlFile
+from .coordination.ledger import LedgerReporter
 from .engine import State, copy_state
 from .events import EventName
 from .job import TrainingState
-from .ledger import LedgerReporter
 from .records import Records
 from .settings import Settings
 

@@ -16,12 +16,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from .children import watch_termination
-from .history import Journal
-from .ledger import LIMIT_BYTES, PATH, TIMEOUT_S, Entry, WrongRunError, parse_entry
-from .options import parse_lighthouse
-from .quorum import Roster
-from .quorum_server import QuorumServer
+from .coordination.history import Journal
+from .coordination.ledger import LIMIT_BYTES, PATH, TIMEOUT_S, Entry, WrongRunError, parse_entry
+from .coordination.quorum import Roster
+from .coordination.quorum_server import QuorumServer
+from .instance.children import watch_termination
+from .instance.options import parse_lighthouse
 
 CLAIM_S = 10.0
 """A first step that was claimed and not committed for so long may be claimed again."""

@@ -13,12 +13,12 @@ from .batches import WorkerStep
 from .checkpoint import Checkpoints
 from .compute import Compute
 from .control import Control, ControlFile
+from .coordination.history import History
+from .coordination.ledger import LedgerReporter, WrongRunError
 from .drain import Drain, DrainedError
 from .engine import Connect, Engine, QuorumMember
 from .events import EventName
-from .history import History
 from .job import TrainingState, WorkerJob
-from .ledger import LedgerReporter, WrongRunError
 from .membership import Membership
 from .records import Records
 from .settings import Settings, Timing

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from .checkpoint import Checkpoints
 from .control import Control, ControlFile
+from .coordination.fence import CommitDecision, CommitVerdict, check_history, check_size
+from .coordination.ledger import LedgerReporter
+from .coordination.quorum import NoQuorumError
 from .drain import Drain
 from .engine import Connect, Engine, QuorumMember
 from .events import EventName
-from .fence import CommitDecision, CommitVerdict, check_history, check_size
 from .job import TrainingState
-from .ledger import LedgerReporter
-from .quorum import NoQuorumError
 from .records import Records
 from .settings import ledger_address
 

@@ -10,12 +10,12 @@ from datetime import timedelta
 from torch import Tensor
 from torch.distributed import TCPStore
 
+from .coordination.history import History
+from .coordination.quorum import Ask, NoQuorumError
+from .coordination.quorum_client import Agreement, QuorumClient
 from .engine import Load, QuorumMember, Save, StateError, copy_state
 from .group import GroupError, WorkerGroup
-from .history import History
 from .probe import Probes
-from .quorum import Ask, NoQuorumError
-from .quorum_client import Agreement, QuorumClient
 from .settings import Timing
 from .transfer import SPARE, StateServer, TransferError, count_bytes, fetch_history, fetch_state
 

@@ -12,9 +12,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from .children import end_with_parent, watch_termination
 from .drain import DRAINED
-from .options import positive
+from .instance.children import end_with_parent, watch_termination
+from .instance.options import positive
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -33,12 +33,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .children import end_with_parent
+from .coordination.history import History
+from .coordination.ledger import LedgerClient, LedgerReporter, WrongRunError
 from .drain import Drain
 from .engine import Connect, Solo, StateError
-from .history import History
+from .instance.children import end_with_parent
 from .job import Loss, Samples, WorkerJob
-from .ledger import LedgerClient, LedgerReporter, WrongRunError
 from .loop import Loop, Outcome, count_steps
 from .records import Records, log_to_stderr
 from .settings import Settings, from_environment

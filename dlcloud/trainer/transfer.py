@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from .coordination.history import History
 from .engine import State
-from .history import History
 from .limits import time_limit
 
 IDLE_S = 5.0

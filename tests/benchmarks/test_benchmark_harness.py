@@ -10,7 +10,7 @@ import pytest
 from dlcloud.benchmarks.harness import usage
 from dlcloud.benchmarks.harness.case import Case, Limits, Session
 from dlcloud.benchmarks.harness.protocol import measure
-from dlcloud.benchmarks.harness.records import Metric, Recorder
+from dlcloud.benchmarks.harness.records import MetricName, Recorder
 from dlcloud.benchmarks.harness.table import render
 from dlcloud.benchmarks.harness.usage import CpuTimes, disturbance, read_cpu_times
 from dlcloud.benchmarks.harness.variant import Finish, Slice, VariantError, WarmUp
@@ -52,7 +52,7 @@ class FakeVariant:
     settled: bool = True
     fails: str = ""
     fails_at: int = 0
-    metric: Metric = Metric.THROUGHPUT
+    metric: MetricName = MetricName.THROUGHPUT
     unit: str = "images/s"
     process_spread: float = 0.0
     used: float = 0.0
@@ -151,7 +151,11 @@ def test_a_clear_case_stops_at_the_first_look(bench, machine):
     assert (baseline.baseline, candidate.baseline) == (True, False)
     assert candidate.facts == {"model_bytes": 100, "agreement": pytest.approx(1 / 3)}
     assert baseline.facts == {"model_bytes": 100}
-    assert set(baseline.metrics) == {Metric.THROUGHPUT, Metric.LATENCY_P50, Metric.LATENCY_P99}
+    assert set(baseline.metrics) == {
+        MetricName.THROUGHPUT,
+        MetricName.LATENCY_P50,
+        MetricName.LATENCY_P99,
+    }
     assert baseline.stable
     assert all(variant.closed for variant in variants)
 
@@ -397,7 +401,7 @@ def test_where_everything_fails_there_is_no_result(bench, machine):
 
 def test_one_setting_alone_is_measured_to_its_own_width(bench, machine):
     recorder = bench.run(FakeVariant("a", 10.0, machine, noise=0.01))
-    assert recorder.results[0].metrics[Metric.THROUGHPUT].samples == 8
+    assert recorder.results[0].metrics[MetricName.THROUGHPUT].samples == 8
     assert recorder.comparisons == []
 
 
@@ -410,7 +414,8 @@ def test_what_two_processes_of_one_setting_may_differ_by_names_no_winner(bench, 
 
 def test_less_is_better_for_durations(bench, machine):
     variants = [
-        FakeVariant(name, value, machine, metric=Metric.DURATION) for name, value in (("a", 2.0), ("b", 1.0))
+        FakeVariant(name, value, machine, metric=MetricName.DURATION)
+        for name, value in (("a", 2.0), ("b", 1.0))
     ]
     comparison = bench.run(*variants).comparisons[0]
     assert (comparison.ratio, comparison.verdict) == (2.0, "faster")

@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 
 from dlcloud.benchmarks.harness import table
 from dlcloud.benchmarks.harness.records import (
-    Comparison,
+    ComparisonRecord,
     Measurement,
-    Metric,
+    MetricName,
     Recorder,
-    Result,
+    ResultRecord,
     open_records,
 )
 
@@ -25,20 +25,20 @@ def result(setting="fp32", **changes):
         "case": "vgg16 batch 1",
         "setting": setting,
         "baseline": setting == "fp32",
-        "metrics": {Metric.THROUGHPUT: throughput},
+        "metrics": {MetricName.THROUGHPUT: throughput},
         "facts": {"model_bytes": 1 << 20, "weights": "random"},
         "warnings": (),
         "stable": True,
     }
-    return Result(**{**fields, **changes})
+    return ResultRecord(**{**fields, **changes})
 
 
 def comparison():
-    return Comparison(
+    return ComparisonRecord(
         case="vgg16 batch 1",
         baseline="fp32",
         candidate="int8",
-        metric=Metric.THROUGHPUT,
+        metric=MetricName.THROUGHPUT,
         ratio=3.6,
         low=3.5,
         high=3.7,

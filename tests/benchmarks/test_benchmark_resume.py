@@ -16,7 +16,7 @@ import pytest
 from dlcloud.benchmarks.harness import resume
 from dlcloud.benchmarks.harness.case import Case, Limits, Session
 from dlcloud.benchmarks.harness.protocol import measure
-from dlcloud.benchmarks.harness.records import Metric, Recorder
+from dlcloud.benchmarks.harness.records import MetricName, Recorder
 from dlcloud.benchmarks.harness.usage import CpuTimes
 from dlcloud.benchmarks.harness.variant import Finish, Slice, WarmUp
 
@@ -221,7 +221,7 @@ class SlowVariant:
 
     name: str
     time: list
-    metric: Metric = Metric.THROUGHPUT
+    metric: MetricName = MetricName.THROUGHPUT
     unit: str = "images/s"
     process_spread: float = 0.0
 

@@ -14,7 +14,7 @@ import pytest
 
 from dlcloud.benchmarks import catalog
 from dlcloud.benchmarks.harness.case import Limits, Session
-from dlcloud.benchmarks.harness.records import Metric, Recorder
+from dlcloud.benchmarks.harness.records import MetricName, Recorder
 from dlcloud.benchmarks.harness.usage import CpuTimes
 from dlcloud.benchmarks.harness.variant import Finish, Slice, WarmUp
 from dlcloud.benchmarks.tensorflow_cpu import __main__ as main
@@ -52,7 +52,7 @@ class KnownVariant:
     speed: float
     losses: list
     clock: list
-    metric: Metric = Metric.THROUGHPUT
+    metric: MetricName = MetricName.THROUGHPUT
     unit: str = "images/s"
     process_spread: float = 0.02
     closed: bool = False

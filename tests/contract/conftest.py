@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dlcloud.cloud.account import Account
+from dlcloud.cloud.account import Ec2Account
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.ec2 import Ec2Cloud
@@ -60,7 +60,7 @@ class Backend:
     name: str
     clients: Clients
     cloud: Ec2Cloud
-    account: Account
+    account: Ec2Account
     clock: Clock = field(default_factory=Clock)
 
     @property
@@ -83,7 +83,7 @@ def backend(name, url, access_key=("local", "local")):
         control_policy=control_policy,
         pause=time.sleep,
     )
-    account = Account(clients=clients, catalog=catalog, cache=FakeAnswerCache(), clock=clock)
+    account = Ec2Account(clients=clients, catalog=catalog, cache=FakeAnswerCache(), clock=clock)
     return Backend(name=name, clients=clients, cloud=cloud, account=account)
 
 

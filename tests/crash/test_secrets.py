@@ -3,6 +3,8 @@
 import subprocess
 from pathlib import Path
 
+from tests.needs import needs
+
 RECIPE = """
 name: secret
 cloud: local
@@ -26,6 +28,7 @@ def readable(home):
             yield path
 
 
+@needs("ps")
 def test_neither_logs_nor_the_store_nor_process_lists_contain_a_secret(home):
     path = home.folder / "secret.yaml"
     path.write_text(RECIPE)

@@ -2,11 +2,11 @@
 
 import json
 import os
-import shutil
 
 import pytest
 
 from dlcloud.resources.texts import recipe_text
+from tests.needs import needs
 
 SMALL = {
     "cloud: aws": "cloud: local",
@@ -19,7 +19,7 @@ SMALL = {
 
 @pytest.mark.timeout(1000)  # it installs 423 MB and starts four Java machines
 @pytest.mark.skipif(os.environ.get("DLCLOUD_TEST_RECIPES") != "all", reason="DLCLOUD_TEST_RECIPES=all")
-@pytest.mark.skipif(shutil.which("java") is None, reason="there is no java")
+@needs("java")
 def test_the_recipe_for_bigdl_runs_small_on_the_local_cloud(user):
     text = recipe_text("quantization-bigdl")[0]
     for of_aws, of_here in SMALL.items():

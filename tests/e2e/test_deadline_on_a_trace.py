@@ -14,7 +14,7 @@ from dlcloud.elastic.program import PACKAGE
 from dlcloud.elastic.speed import SpeedMeter
 from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.policies.catalog import POLICIES
-from dlcloud.scheduling.simulation.replay import Job, Outcome, replay
+from dlcloud.scheduling.simulation.replay import SimulatedJob, SimulatedOutcome, replay
 from dlcloud.scheduling.simulation.trace import PoolTrace, Window
 from tests.environments import python_with
 
@@ -124,7 +124,7 @@ class Record:
         return median(boots.values())
 
 
-def simulate(record: Record, counts: dict[str, list[int]], *, traced_at: datetime) -> Outcome:
+def simulate(record: Record, counts: dict[str, list[int]], *, traced_at: datetime) -> SimulatedOutcome:
     """Replay the same traces, with the speed, the scaling, the boots and the pauses of this run."""
     meter = SpeedMeter()
     for step in record.steps:
@@ -145,7 +145,7 @@ def simulate(record: Record, counts: dict[str, list[int]], *, traced_at: datetim
                 end_s=10_000.0,  # the last tick stays
             )
         )
-    job = Job(
+    job = SimulatedJob(
         work_s=len(record.steps) / meter.steps_per_second,
         allowed_s=finish_s,
         on_demand_usd=ON_DEMAND_USD,

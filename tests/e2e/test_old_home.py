@@ -4,6 +4,10 @@
 local EC2 are left out. `expected.json` is what the dlcloud that wrote it printed. Its clusters: `tiny-7534`
 is down after its run, `tiny-c5-xlarge-21a2` and `tiny-c7i-xlarge-5926` are those of one bench, `mine` is
 kept, `elastic-5fc2` trained through an interruption, `left` is detached, `cut` was killed while it launched.
+
+`tests/fixtures/home-before-ids` is a later one, the last before the ids of launched instances had columns of
+their own; both of its clusters are down, `noticed-8711` trained through an interruption. Its `expected.json`
+has the commands, too.
 """
 
 import json
@@ -18,6 +22,7 @@ from terminal import User
 from dlcloud.ssh.keys import create_key
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "home-2026-11"
+LATER_FIXTURE = FIXTURE.with_name("home-before-ids")
 COMMANDS = {
     "status": ("status", "--all"),
     "one status": ("status", "mine"),
@@ -37,19 +42,19 @@ GROWING = {
     "rest_seconds",
 }
 UP = {"i-3c0b3707a1b6b5d89", "i-12ea34cc1f7b998c4", "i-a8be804ee137e55dc", "mine-deb5f764"}
-LATER_KEYS = {"nodes", "rank", "head_run_id"}
+LATER_KEYS = {"nodes", "rank", "head_run_id", "experiment", "trial", "trial_values"}
 """Of exported runs."""
 
 
-def write_home(folder: Path) -> None:
+def write_home(folder: Path, fixture: Path = FIXTURE) -> None:
     folder.mkdir(mode=0o700, parents=True)
     store = folder / "store.sqlite"
     with sqlite3.connect(store) as connection:
-        connection.executescript((FIXTURE / "store.sql").read_text("utf-8"))
+        connection.executescript((fixture / "store.sql").read_text("utf-8"))
         rows = connection.execute("SELECT run_id, line FROM records ORDER BY run_id, position").fetchall()
     connection.close()
     store.chmod(0o600)
-    for log in FIXTURE.glob("*.log"):
+    for log in fixture.glob("*.log"):
         run = folder / "runs" / log.stem
         run.mkdir(mode=0o700, parents=True)
         (run / "log").write_bytes(log.read_bytes())
@@ -164,3 +169,18 @@ def test_an_unfinished_launch_of_an_old_home_is_completed_by_up(reopened):
     clusters = {record["cluster"]: record for record in reopened.json("status", "--all")["result"]["records"]}
     assert clusters["cut"]["cluster_id"] == cluster_id
     assert clusters["cut"]["cluster_state"] == "down"
+
+
+def test_a_later_home_gives_the_figures_that_it_gave(newcomer):
+    write_home(newcomer.home / ".dlcloud", LATER_FIXTURE)
+    expected = json.loads((LATER_FIXTURE / "expected.json").read_text("utf-8"))
+    for name, words in expected["commands"].items():
+        then = expected["documents"][name]
+        assert without_later_keys(newcomer.json(*words)["result"], then) == then, name
+    with sqlite3.connect(newcomer.home / ".dlcloud" / "store.sqlite") as store:
+        rows = store.execute(
+            "SELECT fleet_id, instance_ids FROM intents WHERE action = 'launch' AND outcome LIKE '%i-%'"
+        )
+        launched = [(fleet_id, json.loads(ids)) for fleet_id, ids in rows]
+    assert all(ids and all(name.startswith("i-") for name in ids) for _, ids in launched)
+    assert len(launched) == 4

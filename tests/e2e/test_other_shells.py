@@ -6,6 +6,8 @@ import subprocess
 import pytest
 from terminal import TIMEOUT_S, wait_until
 
+from tests.needs import needs
+
 LONG = "for i in 1 2 3 4 5 6; do echo tick $i; sleep 0.5; done; echo images/sec: 5"
 
 
@@ -58,6 +60,7 @@ def test_the_aws_command_line_sees_what_status_shows(user):
         assert tags["dlcloud:managed"] == "true"
 
 
+@needs("ssh")
 @pytest.mark.usefixtures("running")
 def test_ssh_reaches_the_instance_through_the_proven_host_key(user):
     command = user.json("ssh", "busy")["result"]["command"]

@@ -16,9 +16,13 @@ from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs
 from tests.fakes.browser import Browser, program
 from tests.fakes.samples import PRICE_DATE, THEN, cluster, instance, run
+from tests.needs import needs
 
 pytest.importorskip("vl_convert", reason="the extra plot is not installed")
-pytestmark = pytest.mark.skipif(program() is None, reason="no Chromium is installed")
+pytestmark = [
+    pytest.mark.skipif(program() is None, reason="there is no chromium (apt-get install chromium)"),
+    needs("bash"),
+]
 
 SPEEDS = {"c7i.xlarge": (10.0, 34.5), "g4dn.xlarge": (180.25, 420.75)}
 PRICES = {"c7i.xlarge": ("0.1785", "0.066"), "g4dn.xlarge": ("0.526", "0.21")}

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import socket
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from dlcloud.local.site import LocalSite
 from dlcloud.ssh.keys import create_key, public_key
 from tests.environments import python_with
 from tests.fakes.local_ec2 import Rig, wait_for
+from tests.needs import needs
 
 SILENT_S = 2.0
 RECIPE = """\
@@ -57,6 +57,7 @@ def test_a_subnet_without_an_endpoint_is_refused_before_the_launch(user: User, s
     assert user.alive() == []
 
 
+@needs("ssh", "scp")
 def test_a_cluster_is_reached_through_the_endpoint_alone(user: User, rig: Rig, subnet: str):
     rig.ec2.create_instance_connect_endpoint(SubnetId=subnet)
     network = "{subnets: 'tag:Name=private', access: instance-connect-endpoint, public_ip: false}"
@@ -87,7 +88,7 @@ def test_a_cluster_is_reached_through_the_endpoint_alone(user: User, rig: Rig, s
     assert [group["GroupName"] for group in groups if group["GroupName"].startswith("dlcloud-")] == []
 
 
-@pytest.mark.skipif(shutil.which("rsync") is None, reason="there is no rsync")
+@needs("rsync", "ssh")
 def test_rsync_copies_through_the_endpoint(user: User, rig: Rig, subnet: str):
     if not rig.ec2.describe_instance_connect_endpoints()["InstanceConnectEndpoints"]:
         rig.ec2.create_instance_connect_endpoint(SubnetId=subnet)

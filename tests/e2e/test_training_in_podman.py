@@ -11,6 +11,8 @@ from itertools import groupby
 import pytest
 from terminal import User, wait_until
 
+from tests.needs import needs
+
 IMAGE = os.environ.get("DLCLOUD_TEST_PODMAN_IMAGE", "")
 WITH_TORCH = ["podman", "run", "--rm", IMAGE, "python3", "-c", "import numpy, torch"]
 BATCHES = 12
@@ -34,9 +36,13 @@ workload:
 rehearsal:
   - {after: 600, interrupt: 0}
 """ % (IMAGE)  # noqa: UP031 - the recipe has braces
-pytestmark = pytest.mark.skipif(
-    not IMAGE, reason="DLCLOUD_TEST_PODMAN_IMAGE names an image with python3.11, NumPy and PyTorch for podman"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not IMAGE,
+        reason="DLCLOUD_TEST_PODMAN_IMAGE names an image with python3.11, NumPy and PyTorch for podman",
+    ),
+    needs("podman"),
+]
 
 
 @pytest.fixture

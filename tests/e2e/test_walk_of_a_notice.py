@@ -18,8 +18,8 @@ import pytest
 
 from dlcloud.elastic.program import PACKAGE
 from dlcloud.trainer.agent import Agent
-from dlcloud.trainer.notices import MetadataClient
-from dlcloud.trainer.options import parse
+from dlcloud.trainer.instance.notices import MetadataClient
+from dlcloud.trainer.instance.options import parse
 from tests.environments import python_with
 
 ROOT = Path(__file__).parents[2]

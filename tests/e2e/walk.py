@@ -79,6 +79,16 @@ def probe(name):
     setattr(owner, function_name, wrapper)
 
 
+def write():
+    Path(os.environ["WALK_FILE"]).write_text(json.dumps({"calls": calls, "modules": [*sys.modules]}))
+
+
+def write_and_exit(status):
+    write()
+    exit_at_once(status)
+
+
+exit_at_once, os._exit = os._exit, write_and_exit  # some commands end by it
 BaseClient._make_api_call = record_call
 threading.Thread.start = record_start
 queue.Queue.put, Channel.exec_command = record_put, record_command
@@ -87,4 +97,4 @@ for probed in os.environ.get("WALK_PROBES", "").split():
 try:
     main()
 finally:
-    Path(os.environ["WALK_FILE"]).write_text(json.dumps({"calls": calls, "modules": [*sys.modules]}))
+    write()

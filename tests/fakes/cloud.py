@@ -8,8 +8,8 @@ from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CapacityError, CloudError, QuotaError
 from dlcloud.model.instance import Image, Instance, InstanceState, Market
 from dlcloud.planning.control_claim import ControlClaim
-from dlcloud.planning.launch_request import LaunchResult, Refusal
-from dlcloud.planning.protocols import Identity
+from dlcloud.planning.launch_request import LaunchResult, PoolRefusal
+from dlcloud.planning.protocols import CallerIdentity
 
 UNLIMITED = 10**6
 IMAGE = Image(image_id="ami-0123", name="Ubuntu 24.04", root_device="/dev/sda1")
@@ -58,7 +58,7 @@ class FakeCaller(_Subject):
 
     def identity(self):
         return self._cloud._call(
-            "caller.identity", lambda: Identity(account="123456789012", arn="arn:aws:iam::1:user/me")
+            "caller.identity", lambda: CallerIdentity(account="123456789012", arn="arn:aws:iam::1:user/me")
         )
 
     def cidr(self):
@@ -468,7 +468,9 @@ class FakeCloud:
                     break
                 if market in self.denied and self.clock.monotonic() < self.denied_until:
                     error, pool = self.denied[market], f"{name} {market}"
-                    refusals.append(Refusal(pool=pool, zone=zone, error=error, code=error.message.split()[0]))
+                    refusals.append(
+                        PoolRefusal(pool=pool, zone=zone, error=error, code=error.message.split()[0])
+                    )
                     continue
                 one = replace(
                     template, instance_type=name, zone=zone, market=market, min_count=1, max_count=missing
@@ -476,7 +478,7 @@ class FakeCloud:
                 try:
                     granted = self._granted(one)
                 except CloudError as error:
-                    refusals.append(Refusal(pool=f"{name} {market}", zone=zone, error=error))
+                    refusals.append(PoolRefusal(pool=f"{name} {market}", zone=zone, error=error))
                     continue
                 tagged = replace(one, tags={**one.tags, "aws:ec2:fleet-id": fleet_id})
                 instances += [self._new(tagged) for _ in range(granted)]

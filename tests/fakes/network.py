@@ -4,6 +4,10 @@ import contextlib
 import os
 import subprocess
 
+import pytest
+
+from tests.programs import missing
+
 
 class Network:
     """A bridge, at `host`, and a network namespace for each name; Linux only.
@@ -21,6 +25,8 @@ class Network:
         self.host, self.tag = f"{prefix}.1", f"dl{high:02x}{low:02x}"
 
     def __enter__(self):
+        if reason := missing("ip"):
+            pytest.skip(reason)
         self._ip(f"link add {self.tag}-bridge type bridge")
         self._ip(f"addr add {self.host}/24 dev {self.tag}-bridge")
         self._ip(f"link set {self.tag}-bridge up")

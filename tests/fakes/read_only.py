@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 
+from tests.programs import missing
+
 
 @contextlib.contextmanager
 def read_only(folder):
@@ -19,6 +21,8 @@ def read_only(folder):
         for path, mode in modes.items():
             path.chmod(mode)
         return
+    if reason := missing("mount", "umount"):
+        pytest.skip(reason)
     if subprocess.run(["mount", "--bind", "-o", "ro", folder, folder], check=False).returncode:
         pytest.skip("mounting is not allowed here")
     try:

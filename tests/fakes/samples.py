@@ -7,7 +7,7 @@ from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.instance import Instance, InstanceState, InstanceType, Market, Price
 from dlcloud.planning.launch_request import LaunchRequest
 from dlcloud.planning.plan import PreflightFacts, make_plan
-from dlcloud.planning.protocols import Identity
+from dlcloud.planning.protocols import CallerIdentity
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.results.result import Run, RunState
 from tests.fakes.cloud import IMAGE
@@ -55,7 +55,7 @@ def hardware(name="c7i.xlarge", status="current"):
 def observed(*prices, zones=("us-east-1a", "us-east-1b"), offered=None, known=()):
     names = ("c7i.xlarge", "c6i.xlarge")
     return PreflightFacts(
-        identity=Identity(account="123456789012", arn="arn:aws:iam::1:user/me"),
+        identity=CallerIdentity(account="123456789012", arn="arn:aws:iam::1:user/me"),
         cidrs=("203.0.113.7/32",),
         zones=offered if offered is not None else dict.fromkeys(names, zones),
         hardware={each.name: each for each in known},

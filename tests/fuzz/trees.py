@@ -202,7 +202,7 @@ class Daemon:
             self.shown += kept
             self.call(tree.write, path, kept + b"key\n", mode=0o600)
         address = ("127.0.0.1", 1338)
-        self.call(write_shims, tree, interpreter="python3", address=address, secret="x")
+        self.call(write_shims, tree, interpreter="python3", address=address, secret="x", owner=self.owner)
         self.call(tree.write, "var/lib/apt-lock", "0")
         self.call(tree.write, "var/log/cloud-init-output.log", "")
         self.call(tree.write, "etc/hosts", b"127.0.0.1 localhost\n")

@@ -24,14 +24,14 @@ from dlcloud.scheduling.policies.catalog import POLICIES  # noqa: E402
 from dlcloud.scheduling.policies.situation import HOUR_S, REFUSAL_S  # noqa: E402
 from dlcloud.scheduling.simulation.bound import least_cost_usd  # noqa: E402
 from dlcloud.scheduling.simulation.generate import adversarial_windows, generate_window  # noqa: E402
-from dlcloud.scheduling.simulation.replay import Job, replay_all  # noqa: E402
+from dlcloud.scheduling.simulation.replay import SimulatedJob, replay_all  # noqa: E402
 from dlcloud.scheduling.simulation.trace import Window  # noqa: E402
 
 WORK_H = 48
 CHANGEOVERS_S = (720.0, 72.0, 1.8)
 GOALS = {52.0: 1.10, 70.0: 1.05}
 SIXTEEN_GOALS = {52.8: 1.10, 72.0: 1.10}
-SINGLE = Job(work_s=WORK_H * HOUR_S, allowed_s=0, on_demand_usd=3.06, spot_usd=0.9731)
+SINGLE = SimulatedJob(work_s=WORK_H * HOUR_S, allowed_s=0, on_demand_usd=3.06, spot_usd=0.9731)
 """Source: Wu et al., "Can't Be Late", NSDI 2024: V100 in us-west-2."""
 ZONES = ("us-east-1a", "us-east-1c", "us-east-1d", "us-east-1f")
 """The zones of one region with the most capacity: pooled for sixteen workers."""
@@ -46,7 +46,9 @@ def halves(windows: Sequence[Window]) -> Iterable[tuple[str, list[Window]]]:
     yield "held out", [window for window in windows if not is_tuned(window)]
 
 
-def print_ratios(title: str, job: Job, windows: Sequence[Window], goal: float, names: Sequence[str]) -> None:
+def print_ratios(
+    title: str, job: SimulatedJob, windows: Sequence[Window], goal: float, names: Sequence[str]
+) -> None:
     bound = fmean(least_cost_usd(job, window) for window in windows)
     costs, cells = {}, []
     for name in names:

@@ -11,15 +11,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dlcloud.trainer.agent import Agent
-from dlcloud.trainer.children import Child
 from dlcloud.trainer.control import Control
+from dlcloud.trainer.coordination.ledger import Entry
 from dlcloud.trainer.drain import DRAINED
 from dlcloud.trainer.events import EventName
-from dlcloud.trainer.ledger import Entry
-from dlcloud.trainer.notices import MetadataError, SpotStatus
-from dlcloud.trainer.options import parse, promote
-from dlcloud.trainer.orphan import OrphanWatch, power_off
-from dlcloud.trainer.processes import make_workers
+from dlcloud.trainer.instance.children import Child
+from dlcloud.trainer.instance.notices import MetadataError, SpotStatus
+from dlcloud.trainer.instance.options import parse, promote
+from dlcloud.trainer.instance.orphan import OrphanWatch, power_off
+from dlcloud.trainer.instance.processes import make_workers
 from dlcloud.trainer.records import Records
 from tests.fakes.training import read_records, write_control_file
 

@@ -7,8 +7,8 @@ from dataclasses import asdict
 import pytest
 
 from dlcloud.trainer.control import Control, ControlError, ControlFile, parse
-from dlcloud.trainer.fence import CommitVerdict, check_history, check_size
-from dlcloud.trainer.ledger import Entry, LedgerClient, LedgerError, WrongRunError
+from dlcloud.trainer.coordination.fence import CommitVerdict, check_history, check_size
+from dlcloud.trainer.coordination.ledger import Entry, LedgerClient, LedgerError, WrongRunError
 from dlcloud.trainer.lighthouse import Ledger, LedgerServer
 from tests.fakes.training import write_control_file
 

@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from dlcloud.trainer.control import Control, ControlError, parse
-from dlcloud.trainer.history import History, Journal
-from dlcloud.trainer.ledger import Entry, LedgerClient, LedgerError, parse_entry
-from dlcloud.trainer.ledger import WrongRunError as LedgerOfAnotherRunError
-from dlcloud.trainer.lighthouse import Ledger, LedgerServer
-from dlcloud.trainer.protocol import (
+from dlcloud.trainer.coordination.history import History, Journal
+from dlcloud.trainer.coordination.ledger import Entry, LedgerClient, LedgerError, parse_entry
+from dlcloud.trainer.coordination.ledger import WrongRunError as LedgerOfAnotherRunError
+from dlcloud.trainer.coordination.protocol import (
     LARGEST,
     LONGEST_LINE,
     ProtocolError,
@@ -26,9 +25,10 @@ from dlcloud.trainer.protocol import (
     parse_quorum,
     parse_record,
 )
-from dlcloud.trainer.quorum import Ask, NoQuorumError, Roster
-from dlcloud.trainer.quorum_client import QuorumClient
-from dlcloud.trainer.quorum_server import QuorumServer
+from dlcloud.trainer.coordination.quorum import Ask, NoQuorumError, Roster
+from dlcloud.trainer.coordination.quorum_client import QuorumClient
+from dlcloud.trainer.coordination.quorum_server import QuorumServer
+from dlcloud.trainer.lighthouse import Ledger, LedgerServer
 from tests.fakes.training import read_records
 
 RUN, OWN = "run-1", "a:1"
@@ -253,7 +253,7 @@ def test_a_lighthouse_that_trickles_is_given_up():
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n", b""])
 def test_a_ledger_that_trickles_is_given_up(monkeypatch, head):
-    monkeypatch.setattr("dlcloud.trainer.ledger.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("dlcloud.trainer.coordination.ledger.TIMEOUT_S", 0.2)
     with lying(head + b"x", pause_s=0.05, times=100_000) as liar, pytest.raises(LedgerError):
         LedgerClient(address=liar.address, run=RUN).read()
 

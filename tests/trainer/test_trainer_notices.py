@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dlcloud.trainer.notices import MetadataClient, MetadataError, NoticeTracker, SpotStatus
+from dlcloud.trainer.instance.notices import MetadataClient, MetadataError, NoticeTracker, SpotStatus
 from tests.fakes.metadata import NOTICE, REBALANCE, Service
 
 SOON = datetime(2030, 1, 1, 12, 2, tzinfo=UTC)

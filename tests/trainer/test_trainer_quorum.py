@@ -8,11 +8,19 @@ import time
 
 import pytest
 
-from dlcloud.trainer.history import History, Journal
-from dlcloud.trainer.ledger import WrongRunError
-from dlcloud.trainer.quorum import REJOIN_S, Ask, Attendant, NoQuorumError, Quorum, Roster, choose_connected
-from dlcloud.trainer.quorum_client import QuorumClient
-from dlcloud.trainer.quorum_server import QuorumServer
+from dlcloud.trainer.coordination.history import History, Journal
+from dlcloud.trainer.coordination.ledger import WrongRunError
+from dlcloud.trainer.coordination.quorum import (
+    REJOIN_S,
+    Ask,
+    Attendant,
+    NoQuorumError,
+    Quorum,
+    Roster,
+    choose_connected,
+)
+from dlcloud.trainer.coordination.quorum_client import QuorumClient
+from dlcloud.trainer.coordination.quorum_server import QuorumServer
 from tests.fakes.training import read_records, wait_until
 
 JOIN_S, SILENT_S, LIMIT_S = 4.0, 5.0, 300.0

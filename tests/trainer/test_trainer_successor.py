@@ -7,8 +7,7 @@ import pytest
 
 from dlcloud.model.secret_source import CONTROLLER_PREFIX
 from dlcloud.resources.texts import template
-from dlcloud.trainer.records import Records
-from dlcloud.trainer.successor import (
+from dlcloud.trainer.instance.successor import (
     ALONE_S,
     NAMES,
     PREFIX,
@@ -16,6 +15,7 @@ from dlcloud.trainer.successor import (
     Successor,
     controller_environment,
 )
+from dlcloud.trainer.records import Records
 from tests.fakes.training import read_records, wait_until
 
 JOB = template("job.py")

@@ -4,8 +4,8 @@ import os
 import signal
 import subprocess
 
-from dlcloud.trainer.options import parse
-from dlcloud.trainer.processes import make_lighthouse, make_workers, torchrun_command
+from dlcloud.trainer.instance.options import parse
+from dlcloud.trainer.instance.processes import make_lighthouse, make_workers, torchrun_command
 from dlcloud.trainer.records import Records
 from tests.fakes.training import free_port, read_records, wait_until
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.needs import needs
+
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = """
 from pathlib import Path
@@ -27,19 +29,21 @@ def test_sound():
 README = "```sh\n.venv/bin/python -m pytest -q{filter}\n```\n"
 
 
+pytestmark = needs("bash")
+
+
 @pytest.fixture
 def ci(tmp_path):
     """Run CI on a small project of that shape; return the exit status and the output."""
 
     def run(chosen):
-        for folder in (".ci", ".venv/bin", "programs"):
+        for folder in (".ci", ".venv/bin", "programs", "tests"):
             (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / "tests" / "programs.py").write_text("print('sh dash everything')")
         shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
         python = tmp_path / ".venv/bin/python"
         python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-        for program in (python, tmp_path / "programs/chromium"):  # found, so that it is not installed
-            program.touch()
-            program.chmod(0o755)
+        python.chmod(0o755)
         (tmp_path / "test_it.py").write_text(TESTS)
         (tmp_path / "pytest.ini").write_text("[pytest]\n")
         (tmp_path / "README.md").write_text(README.format(filter=f" -k '{chosen}'" if chosen else ""))

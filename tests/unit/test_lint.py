@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter, defaultdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,27 @@ LONGEST_NAME = 70
 LONGEST_FILE = 400
 MOST_PARAMETERS = 6
 MOST_LONG_SIGNATURES = 15
+LONGEST_FUNCTION = 60
+MOST_MODULES = 30
+ISLANDS = ("dlcloud/benchmarks", "dlcloud/trainer")
+SHARED_NAMES = {
+    *("Control", "Decision", "Endpoint", "Fault", "FaultInjector", "Image", "Instances", "Pool", "Program"),
+    *("Kind", "Reservations", "Session"),
+}
+"""Names of two classes outside the islands, which are still to be told apart."""
+SHARED_MODULES = {
+    *("app network", "app remote", "app.account plan", "app.account program", "app.bench bench"),
+    *("app.bench matrix", "app.bench parallel", "app.clusters files", "app.clusters plan"),
+    *("app.clusters program", "app.clusters progress", "app.clusters run", "app.clusters workload"),
+    *("app.deadlines catalog", "app.deadlines deadline", "app.deadlines deadline_costs"),
+    *("app.deadlines simulation", "app.results compare", "app.results cost", "app.results spending"),
+    *("app.results training", "cloud denials", "cloud login", "cloud network", "cloud own_images"),
+    *("elastic deadline", "elastic storage", "launch storage", "local.ec2 instance"),
+    *("local.instance instance", "planning reservations", "local.ec2 images", "runs experiment"),
+    *("elastic events", "app.clusters experiment", "local.instance images"),
+    *("app.results table", "app.bench table"),
+}
+"""Packages that import two modules of one name, which are still to be told apart."""
 PRIVATE_WORDS = re.compile(r"\b(told|whoever|nobody|somebody)\b", re.IGNORECASE)
 VAGUE_NAMES = {"each", "what", "told", "said", "known", "seen", "wanted", "found"}
 LINTERS = [
@@ -75,12 +97,41 @@ def test_files_and_functions_are_short_and_take_few_parameters():
     lengths = sorted(node.end_lineno - node.lineno + 1 for _, node in functions())
     assert lengths[len(lengths) // 2] <= 8
     assert lengths[len(lengths) * 9 // 10] <= 22
+    assert lengths[-1] <= LONGEST_FUNCTION
     signatures = [
         name
         for name, node in functions()
         if len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]) > MOST_PARAMETERS + 1
     ]
     assert len(signatures) <= MOST_LONG_SIGNATURES, signatures
+
+
+def test_a_folder_holds_few_modules():
+    counts = Counter(str(path.parent) for path, _ in modules())
+    assert [folder for folder, count in counts.items() if count > MOST_MODULES] == []
+
+
+def test_no_two_classes_outside_the_islands_have_one_name():
+    places = defaultdict(set)
+    for path, text in modules():
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].add(str(path))
+    of_launcher = {
+        name: {path for path in paths if not path.startswith(ISLANDS)} for name, paths in places.items()
+    }
+    assert {name: paths for name, paths in of_launcher.items() if len(paths) > 1}.keys() <= SHARED_NAMES
+
+
+def test_no_package_imports_two_modules_of_one_name():
+    imported = defaultdict(set)
+    for path, text in modules():
+        package = ".".join(path.parent.parts[1:])
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dlcloud."):
+                imported[package, node.module.rpartition(".")[2]].add(node.module)
+    shared = {" ".join(key) for key, names in imported.items() if len(names) > 1}
+    assert shared <= SHARED_MODULES
 
 
 def test_hooks_before_a_commit_run_the_same_linters():

@@ -96,7 +96,7 @@ _TITLES = {
 }
 
 Verdict = tuple[bool | None, str]
-"""Whether a check is good (None: not known), and its details."""
+"""A check's answer: True if it is good, None if that is not known; and its details."""
 
 
 def _check(name: str, preflight: Preflight, *, required: bool) -> Check:

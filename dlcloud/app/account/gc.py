@@ -167,9 +167,9 @@ class Collector:
 
     def _without_others(self, leftovers: Sequence[Leftover]) -> list[Leftover]:
         """Leave out what other owners made, and other homes of this one, as far as it is not named."""
-        known = {cluster.cluster_id for cluster in self.context.clusters.all()}
-        kept = [item for item in leftovers if item.cluster_id in known]
-        foreign = [item for item in leftovers if item.cluster_id not in known]
+        ours = {cluster.cluster_id for cluster in self.context.clusters.all()}
+        kept = [item for item in leftovers if item.cluster_id in ours]
+        foreign = [item for item in leftovers if item.cluster_id not in ours]
         for cluster_id in sorted({item.cluster_id for item in foreign}):
             items = [item for item in foreign if item.cluster_id == cluster_id]
             mine = self.context.owner(self.cloud, items[0].region, None)

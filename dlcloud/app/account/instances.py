@@ -10,7 +10,7 @@ from dlcloud.cloud.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import InstanceType, Market, Price
 from dlcloud.planning.successors import KnownType, successors
-from dlcloud.report.instances import Offer, instances_report
+from dlcloud.report.instances import TypeOffer, instances_report
 from dlcloud.report.table import Format, render
 
 # Names of /proc/cpuinfo, and the words of the table.
@@ -100,13 +100,13 @@ def _live_prices(context: Context, chosen: Sequence[KnownType], region: str, clo
     return context.clouds.cloud(cloud, region).prices.find(names, [Market.ON_DEMAND, Market.SPOT])
 
 
-def _offer(candidate: KnownType, offered: Sequence[KnownType], prices: Sequence[Price]) -> Offer:
+def _offer(candidate: KnownType, offered: Sequence[KnownType], prices: Sequence[Price]) -> TypeOffer:
 
     hardware = candidate.hardware
     own = [price for price in prices if price.instance_type == hardware.name]
     spot = [price for price in own if price.market is Market.SPOT]
     near = successors(hardware.name, offered) if hardware.retired else []
-    return Offer(
+    return TypeOffer(
         hardware=hardware,
         on_demand=next((price for price in own if price.market is Market.ON_DEMAND), candidate.price),
         spot=min(spot, key=lambda price: price.hourly_usd, default=None),

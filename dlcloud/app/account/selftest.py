@@ -28,7 +28,7 @@ from dlcloud.results.selftest import (
     MAX_USD,
     PROBE,
     Observations,
-    Verdict,
+    SelftestVerdict,
     judge,
     read_probe,
     recipe_text,
@@ -57,7 +57,7 @@ def run(*, cloud: str, region: str, instance_type: str, yes: bool, output: str) 
         trip.run(most)
     findings = judge(trip.observations)
     say(render(selftest_report(findings, errors=trip.observations.errors), Format(output)))
-    return 5 if any(finding.verdict is Verdict.FAILED for finding in findings) else 0
+    return 5 if any(finding.verdict is SelftestVerdict.FAILED for finding in findings) else 0
 
 
 def _confirm(usd: Decimal, *, limit: Decimal, is_rehearsal: bool, yes: bool) -> None:

@@ -20,11 +20,11 @@ from dlcloud.planning.plan import Plan
 from dlcloud.planning.protocols import Cloud
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.report.bench import TypePlan
-from dlcloud.results.bench import BenchmarkMatrix, Job, TypeResult, fits
+from dlcloud.results.bench import BenchJob, BenchmarkMatrix, TypeResult, fits
 from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.parallel import ExclusiveSlot, StoppableClock, StoppedError, stop_emitting
 from dlcloud.runs.probe import probe_machine
-from dlcloud.runs.program import Program
+from dlcloud.runs.program import RunProgram
 from dlcloud.runs.run import Runner
 
 
@@ -46,7 +46,7 @@ class Shared:
 
     bench_id: str
     matrix: BenchmarkMatrix
-    programs: Mapping[str, Program]
+    programs: Mapping[str, RunProgram]
     environment: JobEnvironment
     cloud: Cloud
     fresh: bool
@@ -153,7 +153,7 @@ class TypeRun:
             launcher.shrink(surplus)
         return list(members[:nodes])
 
-    def _fitting(self, launched: LaunchedMembers) -> list[Job]:
+    def _fitting(self, launched: LaunchedMembers) -> list[BenchJob]:
         """Return the jobs that fit the instance's real hardware; store and emit why others do not."""
         waiting = [job for job in self.shared.matrix.jobs if job.name in self.planned.waiting]
         connection = next(iter(launched.connections.values()))
@@ -165,7 +165,7 @@ class TypeRun:
             self.emit(Warned(message=f"{left.benchmark} is left out: {left.reason}"))
         return [job for job in waiting if job.name in decided.benchmarks]
 
-    def _run(self, job: Job, launcher: Launcher, members: Sequence[Member]) -> None:
+    def _run(self, job: BenchJob, launcher: Launcher, members: Sequence[Member]) -> None:
         """Run one program; its failure keeps no other from running."""
         runner = Runner(
             managed=launcher,

@@ -11,6 +11,7 @@ from typing import Any
 
 from dlcloud.app.bench.matrix import command_again, read_matrix
 from dlcloud.app.bench.one_type import Shared, TypeRun, label_events, recipe_file
+from dlcloud.app.bench.predicted import choose_measured, with_predictions
 from dlcloud.app.bench.summary import offer_again, results_report
 from dlcloud.app.clusters.program_environment import environment_of
 from dlcloud.app.context import Context
@@ -29,7 +30,7 @@ from dlcloud.results.result_row import ResultRow
 from dlcloud.results.resume import RESUME_WINDOW
 from dlcloud.runs.matrix import repeat_matrix
 from dlcloud.runs.parallel import ExclusiveSlot, run_parallel
-from dlcloud.runs.program import Program, program_of
+from dlcloud.runs.program import RunProgram, program_of
 from dlcloud.system.parallel import fan_out
 
 
@@ -45,6 +46,7 @@ class BenchOptions:
     repeats: int | None
     view: View
     tiny: bool
+    predict: bool
     fresh: bool
     dry_run: bool
     yes: bool
@@ -55,7 +57,7 @@ class BenchOptions:
 def run(context: Context, options: BenchOptions) -> None:
     """Run the benchmarks that fit on every TYPE at once, and print throughput and cost side by side."""
     matrix, folder = read_matrix(
-        options.types,
+        _types(context, options),
         options.benchmarks,
         options.recipe,
         options.keys,
@@ -72,6 +74,7 @@ def run(context: Context, options: BenchOptions) -> None:
         output=options.output,
         fresh=options.fresh,
         view=options.view,
+        predict=options.predict,
         again=command_again(
             options.benchmarks,
             options.recipe,
@@ -95,6 +98,18 @@ def run(context: Context, options: BenchOptions) -> None:
         bench.run(bench.plan(), yes=True)
 
 
+def _types(context: Context, options: BenchOptions) -> tuple[str, ...]:
+    """Return the types to measure: those that were named, or of --predict the ones that tell most."""
+    if not options.predict:
+        return options.types
+    if options.recipe and not options.types:
+        raise RecipeError(
+            "--predict with --recipe needs the types to choose from", "name them with --instance"
+        )
+    is_local = options.keys["cloud"] == "local"
+    return choose_measured(context, options.types, region=options.keys["region"], is_local=is_local)
+
+
 @dataclass(kw_only=True)
 class Bench:
     """One `dlcloud bench`.
@@ -107,6 +122,7 @@ class Bench:
         output: The format of the result.
         fresh: Measure again what an interrupted bench had measured.
         view: What of the results is shown.
+        predict: Other types are predicted from the results.
         again: The beginning of the command that measures the same again.
         rows: The results, once they are printed.
     """
@@ -118,11 +134,12 @@ class Bench:
     output: str
     fresh: bool = False
     view: View | None = None
+    predict: bool = False
     again: str = ""
     rows: Sequence[ResultRow] = ()
 
     @cached_property
-    def programs(self) -> dict[str, Program]:
+    def programs(self) -> dict[str, RunProgram]:
         """The program of each job, by its name."""
         first = self.matrix.types[0]
         recipes = {job.name: self.matrix.recipe_of_job(first, job) for job in self.matrix.jobs}
@@ -271,5 +288,7 @@ class Bench:
         left_out = context.benches.left_out(bench_id)
         commands = {row.run.run_id: self.again for row in self.rows}
         report = results_report(self.rows, results, left_out, view=self.view, commands=commands)
+        if self.predict:
+            report = with_predictions(context, report, self.rows, self.matrix.base, Format(self.output))
         say(render(report, Format(self.output)))
         return True

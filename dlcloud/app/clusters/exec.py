@@ -15,13 +15,13 @@ from dlcloud.launch.setup import FOLDER
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, PartialError, RemoteCommandError
 from dlcloud.report.table import Format, Report, Section, render
-from dlcloud.system.parallel import Outcome, fan_out
+from dlcloud.system.parallel import CallOutcome, fan_out
 
 Streams = tuple[IO[bytes], IO[bytes]]
 """Standard output and standard error of one instance."""
 
 _IN_MEMORY_BYTES = 1 << 20
-"""Of each stream; more is kept in a temporary file."""
+"""The bytes of each stream that are kept in memory; more is kept in a temporary file."""
 
 
 def run(context: Context, *, cluster: str, words: tuple[str, ...], instance: str, output: str) -> int | None:
@@ -90,7 +90,7 @@ def _text(stream: IO[bytes]) -> str:
     return stream.read().decode("utf-8", "replace")
 
 
-def _report(outcomes: Sequence[Outcome[Member, int]], streams: Mapping[str, Streams]) -> Report:
+def _report(outcomes: Sequence[CallOutcome[Member, int]], streams: Mapping[str, Streams]) -> Report:
 
     records = [
         {
@@ -107,7 +107,7 @@ def _report(outcomes: Sequence[Outcome[Member, int]], streams: Mapping[str, Stre
     return Report(command="exec", records=records, sections=[section], empty="")
 
 
-def _raise_for(outcomes: Sequence[Outcome[Member, int]]) -> None:
+def _raise_for(outcomes: Sequence[CallOutcome[Member, int]]) -> None:
     failed = [outcome for outcome in outcomes if outcome.value != 0]
     if not failed:
         return
@@ -120,5 +120,5 @@ def _raise_for(outcomes: Sequence[Outcome[Member, int]]) -> None:
     raise kind("\n".join([summary, *lines]), result_shown=True)
 
 
-def _reason(outcome: Outcome[Member, int]) -> str:
+def _reason(outcome: CallOutcome[Member, int]) -> str:
     return f"status {outcome.value}" if outcome.value else str(outcome.error)

@@ -22,7 +22,7 @@ from dlcloud.results.experiment import TrialState, TrialStatus
 from dlcloud.results.result import RunState
 from dlcloud.runs.experiment import ExperimentRunner, refuse_failed, trial_recipe
 from dlcloud.runs.experiment_records import ExperimentRecords, digest_of
-from dlcloud.runs.program import Program, program_of
+from dlcloud.runs.program import RunProgram, program_of
 from dlcloud.runs.run import Runner
 from dlcloud.runs.trial_queue import TrialQueue
 
@@ -159,7 +159,7 @@ class ExperimentUp:
         say(render(experiment_report(table), Format(output)))
         return any(status.state is TrialState.DONE for status in statuses)
 
-    def _program_of(self, recipe: Recipe) -> Program:
+    def _program_of(self, recipe: Recipe) -> RunProgram:
         return program_of(recipe, self.workload.folder)
 
     def _end_lost(self, members: Sequence[Member]) -> None:

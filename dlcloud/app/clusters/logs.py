@@ -97,7 +97,7 @@ def _with_log(context: Context, runs: Sequence[Run]) -> Run:
 
 
 def _of_cluster(context: Context, runs: Sequence[Run], name: str) -> list[Run]:
-    """Return the runs of the only cluster whose name begins so.
+    """Return the runs of the newest cluster whose name begins so, as `dlcloud training` takes it.
 
     Raises:
         RecipeError: There is none, or it has run nothing.
@@ -108,8 +108,8 @@ def _of_cluster(context: Context, runs: Sequence[Run], name: str) -> list[Run]:
     names = sorted({cluster.name for cluster in clusters.values()})
     if len(names) == 1 and not named:
         raise RecipeError(f"{names[0]} has run no program", f"dlcloud status {names[0]}")
-    if len(names) == 1:
-        return named
+    if named:
+        return [run for run in named if run.cluster_id == named[-1].cluster_id]
     hint = f"dlcloud logs {runs[-1].run_id} prints the newest"
     raise RecipeError(f"no run {name}", f"{' or '.join(names)}?" if names else hint)
 

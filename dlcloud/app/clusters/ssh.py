@@ -1,12 +1,12 @@
 """`dlcloud ssh`: a shell or a command on an instance, forwarded ports, and entries for ~/.ssh/config."""
 
-from dlcloud.app.clusters.ssh_session import Session, open_session, write_config
+from dlcloud.app.clusters.ssh_session import SshSession, open_session, write_config
 from dlcloud.app.context import Context
 from dlcloud.model.errors import RecipeError
 
 
 def run(
-    context: Context, *, cluster: str, session: Session, config: bool, include: bool, output: str
+    context: Context, *, cluster: str, session: SshSession, config: bool, include: bool, output: str
 ) -> int | None:
     """Open a shell on an instance of CLUSTER (the only one, if none is named), or run COMMAND there."""
     if include and not config:

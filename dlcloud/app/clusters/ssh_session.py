@@ -20,7 +20,7 @@ CONFIG = "ssh_config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class SshSession:
     """What is opened: a command (none: a shell), with forwarded ports, on one instance of a cluster."""
 
     words: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Session:
         return context.detached.open_shell(name, self.instance, self.words)
 
 
-def open_session(context: Context, name: str, session: Session, *, print_only: bool) -> None:
+def open_session(context: Context, name: str, session: SshSession, *, print_only: bool) -> None:
     """Become the system's ssh, held to the pinned host key.
 
     Raises:

@@ -16,7 +16,7 @@ from dlcloud.model.money import member_usd, money, rounded
 from dlcloud.model.ownership import Ownership, owner_of
 from dlcloud.report.progress import describe_progress, progress_record
 from dlcloud.report.table import Format, Report, Section, render
-from dlcloud.results.progress import RunProgress, progress_of
+from dlcloud.results.progress import RunProgress, progress_of, progress_of_trials
 from dlcloud.scheduling.outlook import Outlook, describe_outlook
 
 WATCH_S = 5.0
@@ -62,7 +62,11 @@ def _progress(context: Context, cluster_ids: Iterable[str]) -> dict[str, RunProg
     """Return the progress of the runs that have not ended, by cluster."""
     by_cluster = {}
     for cluster_id in cluster_ids:
-        running = [run.run_id for run in context.runs.of_cluster(cluster_id) if run.ended_at is None]
+        runs = context.runs.of_cluster(cluster_id)
+        if trials := [run for run in runs if run.experiment]:
+            by_cluster[cluster_id] = progress_of_trials(trials)
+            continue
+        running = [run.run_id for run in runs if run.ended_at is None]
         records = [
             record
             for kind in ("start", "step", "progress")
@@ -136,8 +140,8 @@ def instance_lines(context: Context, name: str, scope: Scope) -> list[InstanceLi
     clusters = context.clusters.all() if scope.all_clusters else context.clusters.active()
     places = {(cluster.cloud, cluster.region, cluster.profile) for cluster in context.clusters.active()}
     if scope.everywhere:
-        found = replace(context.detached, all_owners=scope.all_owners).find_all()
-        places |= {(cluster.cloud, cluster.region, cluster.profile) for cluster in found}
+        elsewhere = replace(context.detached, all_owners=scope.all_owners).find_all()
+        places |= {(cluster.cloud, cluster.region, cluster.profile) for cluster in elsewhere}
     reported = {place: _reported(context, *place) for place in sorted(places)}
     known_ids = {cluster.cluster_id for cluster in context.clusters.all()}
     if not scope.all_owners:

@@ -25,7 +25,7 @@ from dlcloud.recipe.deadline import check_deadline
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.runs.program import Program, program_of
+from dlcloud.runs.program import RunProgram, program_of
 from dlcloud.runs.tiny import describe_tiny, tiny_form
 
 NOTE_WIDTH = 76
@@ -53,7 +53,7 @@ class RecipeWorkload:
         return self.recipe.workload.elastic is not None
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> RunProgram:
         """The program that the recipe measures."""
         return program_of(self.recipe, self.folder)
 
@@ -98,10 +98,7 @@ class RecipeWorkload:
         yield from (textwrap.fill(note, NOTE_WIDTH, break_on_hyphens=False) for note in notes)
 
     def _looseness(self) -> str:
-        """Return what this rehearsal cannot show, for want of isolation; empty if there is nothing.
-
-        The local EC2 of another home does not say.
-        """
+        """Return what this rehearsal cannot show, for want of isolation; empty if it can, or is unknown."""
         control = self.context.local_endpoint().control
         level = control.status().get("isolation", {}).get("level") if control.token else None
         if level in {None, Level.NAMESPACES}:

@@ -19,7 +19,7 @@ from dlcloud.recipe.deadline import read_duration
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.deadline_costs import deadline_costs_chart, deadline_costs_report
 from dlcloud.report.files import report_file
-from dlcloud.report.page import bundle, page, picture
+from dlcloud.report.html.page import bundle, page, picture
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import template
 from dlcloud.scheduling.deadline_costs import (
@@ -32,7 +32,7 @@ from dlcloud.scheduling.deadline_costs import (
     keep_base,
 )
 from dlcloud.scheduling.policies.catalog import POLICIES
-from dlcloud.scheduling.simulation.replay import Job
+from dlcloud.scheduling.simulation.replay import SimulatedJob
 from dlcloud.scheduling.simulation.trace import Window
 
 LADDER = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0)
@@ -101,7 +101,7 @@ def _on_demand_usd(context: Context, recipe: Recipe, options: PlanOptions) -> fl
     return float(min(usd))
 
 
-def _job(recipe: Recipe, options: PlanOptions, on_demand_usd: float) -> Job:
+def _job(recipe: Recipe, options: PlanOptions, on_demand_usd: float) -> SimulatedJob:
 
     hours = options.worker_hours
     if hours is None and recipe.deadline is not None:
@@ -110,7 +110,7 @@ def _job(recipe: Recipe, options: PlanOptions, on_demand_usd: float) -> Job:
         raise RecipeError(
             "how much work is it?", "--worker-hours, or deadline.work with per_hour in the recipe"
         )
-    return Job(
+    return SimulatedJob(
         work_s=hours * HOUR_S,
         allowed_s=0.0,
         on_demand_usd=on_demand_usd,
@@ -121,12 +121,12 @@ def _job(recipe: Recipe, options: PlanOptions, on_demand_usd: float) -> Job:
     )
 
 
-def _least_h(job: Job) -> float:
+def _least_h(job: SimulatedJob) -> float:
     """Return the hours that the work takes with all workers on-demand from the start."""
     return (job.work_s / job.scaling.speed(job.maximum) + job.boot_s + job.changeover_s) / HOUR_S
 
 
-def _hours(recipe: Recipe, options: PlanOptions, job: Job) -> list[float]:
+def _hours(recipe: Recipe, options: PlanOptions, job: SimulatedJob) -> list[float]:
     """Return the deadlines in hours: those of the command, else the recipe's and a ladder.
 
     Raises:

@@ -5,22 +5,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlcloud.app.context import Context
-from dlcloud.app.deadlines.simulation import Setting, Source, build_jobs, build_windows
+from dlcloud.app.deadlines.simulation import SimulationSetting, Source, build_jobs, build_windows
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import Notice
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.report.files import report_file
-from dlcloud.report.page import bundle, page, picture
+from dlcloud.report.html.page import bundle, page, picture
+from dlcloud.report.html.simulation_charts import simulation_charts
 from dlcloud.report.simulation import simulation_report
-from dlcloud.report.simulation_charts import simulation_charts
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import recipe_text, template
 from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.policies.catalog import POLICIES
 from dlcloud.scheduling.policies.situation import Policy
 from dlcloud.scheduling.simulation.bound import least_cost_usd
-from dlcloud.scheduling.simulation.replay import Job, replay, replay_all
+from dlcloud.scheduling.simulation.replay import SimulatedJob, replay, replay_all
 from dlcloud.scheduling.simulation.summary import Row, bound_row, policy_row
 from dlcloud.scheduling.simulation.trace import Window
 
@@ -33,7 +33,7 @@ class SimulateOptions:
 
     recipe: str
     source: Source
-    setting: Setting
+    setting: SimulationSetting
     policies: tuple[str, ...]
     plot: str
     window_name: str
@@ -64,7 +64,7 @@ def _read_recipe(name: str) -> Recipe:
     return read_recipe(text, str(path or name))
 
 
-def _rows(job: Job, windows: Sequence[Window], policies: Mapping[str, Policy]) -> list[Row]:
+def _rows(job: SimulatedJob, windows: Sequence[Window], policies: Mapping[str, Policy]) -> list[Row]:
 
     bounds = [least_cost_usd(job, window) for window in windows]
     rows = [
@@ -80,7 +80,9 @@ def _find(windows: Sequence[Window], name: str) -> Window:
     raise RecipeError(f"--window {name}: no such window", f"for example {windows[0].name}")
 
 
-def _draw(context: Context, path: Path, job: Job, window: Window, policies: Mapping[str, Policy]) -> None:
+def _draw(
+    context: Context, path: Path, job: SimulatedJob, window: Window, policies: Mapping[str, Policy]
+) -> None:
 
     ((name, policy),) = policies.items()
     outcome = replay(job, window, policy, keep_moments=True)

@@ -8,11 +8,12 @@ from dlcloud.app.deadlines.traces import load_windows, scale_counts
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
+from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.scheduling.policies.situation import HOUR_S, REFUSAL_S, Scaling
-from dlcloud.scheduling.simulation.defaults import SPOT_SHARE, TRAFFIC_USD_PER_GB
+from dlcloud.scheduling.simulation.defaults import SPOT_SHARE
 from dlcloud.scheduling.simulation.generate import Rates, adversarial_windows, generate_window
-from dlcloud.scheduling.simulation.replay import Job
+from dlcloud.scheduling.simulation.replay import SimulatedJob
 from dlcloud.scheduling.simulation.trace import Window
 
 
@@ -32,7 +33,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class SimulationSetting:
     """The options that say what is replayed in each window; lists multiply."""
 
     work: float | None
@@ -47,12 +48,12 @@ class Setting:
     traffic_gb: float
 
 
-def build_jobs(recipe: Recipe, setting: Setting) -> list[Job]:
+def build_jobs(recipe: Recipe, setting: SimulationSetting) -> list[SimulatedJob]:
     """Return one job per deadline and changeover."""
     maximum = recipe.instances.maximum
     on_demand_usd = _on_demand_usd(recipe, setting)
     scaling = Scaling(loss=setting.scaling_loss)
-    job = Job(
+    job = SimulatedJob(
         work_s=_work_h(recipe, setting) * scaling.speed(maximum) * HOUR_S,
         allowed_s=0.0,
         on_demand_usd=on_demand_usd,
@@ -61,7 +62,7 @@ def build_jobs(recipe: Recipe, setting: Setting) -> list[Job]:
         maximum=maximum,
         boot_s=setting.boot,
         scaling=scaling,
-        traffic_usd=setting.traffic_gb * TRAFFIC_USD_PER_GB,
+        traffic_usd=setting.traffic_gb * float(ZONE_TRAFFIC_USD_PER_GB),
         refuse_first_s=setting.refuse_first,
     )
     return [
@@ -78,7 +79,7 @@ def build_jobs(recipe: Recipe, setting: Setting) -> list[Job]:
     ]
 
 
-def _possible(job: Job) -> Job:
+def _possible(job: SimulatedJob) -> SimulatedJob:
     """Return the job.
 
     Raises:
@@ -94,7 +95,7 @@ def _possible(job: Job) -> Job:
     return job
 
 
-def _work_h(recipe: Recipe, setting: Setting) -> float:
+def _work_h(recipe: Recipe, setting: SimulationSetting) -> float:
     """Return the hours that the work takes on all workers."""
     if setting.work is not None:
         return setting.work
@@ -106,7 +107,7 @@ def _work_h(recipe: Recipe, setting: Setting) -> float:
     return hours / Scaling(loss=setting.scaling_loss).speed(recipe.instances.maximum)
 
 
-def _deadlines_h(recipe: Recipe, setting: Setting) -> Sequence[float]:
+def _deadlines_h(recipe: Recipe, setting: SimulationSetting) -> Sequence[float]:
     if setting.deadlines:
         return setting.deadlines
     length = recipe.deadline.length if recipe.deadline else None
@@ -117,7 +118,7 @@ def _deadlines_h(recipe: Recipe, setting: Setting) -> Sequence[float]:
     return [length.total_seconds() / HOUR_S]
 
 
-def _on_demand_usd(recipe: Recipe, setting: Setting) -> float:
+def _on_demand_usd(recipe: Recipe, setting: SimulationSetting) -> float:
 
     if setting.on_demand_usd is not None:
         return setting.on_demand_usd
@@ -131,7 +132,7 @@ def _on_demand_usd(recipe: Recipe, setting: Setting) -> float:
     return float(price.hourly_usd)
 
 
-def build_windows(source: Source, jobs: Sequence[Job]) -> list[Window]:
+def build_windows(source: Source, jobs: Sequence[SimulatedJob]) -> list[Window]:
 
     if sum((bool(source.traces), source.seed is not None, source.adversary)) != 1:
         raise RecipeError("which traces?", "give one of --traces DIR, --generate SEED, --adversary")

@@ -36,7 +36,7 @@ print(json.dumps(versions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class ScriptTrial:
     """What a script printed in ten seconds; `status` is None if it still ran then."""
 
     lines: tuple[str, ...] = ()
@@ -44,15 +44,15 @@ class Trial:
     ran: bool = False
 
 
-def trial_for(file: Path, *, allowed: bool | None) -> Trial:
+def trial_for(file: Path, *, allowed: bool | None) -> ScriptTrial:
     """Run a script for ten seconds if that is allowed; on a terminal ask."""
     if allowed is None:
         is_asked = sys.stdin.isatty()
         allowed = is_asked and agrees(f"Run {file} here for {TRIAL_S} s, to see what it prints?")
-    return run_trial(file, TRIAL_S) if allowed else Trial()
+    return run_trial(file, TRIAL_S) if allowed else ScriptTrial()
 
 
-def run_trial(file: Path, seconds: float) -> Trial:
+def run_trial(file: Path, seconds: float) -> ScriptTrial:
     """Run a script in its folder until it ends or the time is up, then end it with all that it started."""
     _check_file(file)
     process = subprocess.Popen(
@@ -74,12 +74,12 @@ def run_trial(file: Path, seconds: float) -> Trial:
         status = process.returncode
     finally:
         _end(process)
-    return Trial(
+    return ScriptTrial(
         lines=tuple(output[:MOST_OUTPUT].decode("utf-8", "replace").splitlines()), status=status, ran=True
     )
 
 
-def recipe_of_script(file: Path, trial: Trial) -> tuple[str, list[str]]:
+def recipe_of_script(file: Path, trial: ScriptTrial) -> tuple[str, list[str]]:
     """Return the recipe of a script, and what its user should know of it.
 
     Raises:
@@ -111,7 +111,7 @@ def python() -> str:
     return shutil.which("python3") or sys.executable
 
 
-def _notes(script: Script, recipe: ScriptRecipe, trial: Trial) -> list[str]:
+def _notes(script: Script, recipe: ScriptRecipe, trial: ScriptTrial) -> list[str]:
     notes = [f"framework: {script.framework or 'none seen'}; sent: {recipe.files}"]
     if recipe.requirements:
         notes.append(f"packages: {', '.join(recipe.requirements)}")
@@ -125,7 +125,7 @@ def _notes(script: Script, recipe: ScriptRecipe, trial: Trial) -> list[str]:
     return [*notes, _reading_note(script, recipe, trial)]
 
 
-def _reading_note(script: Script, recipe: ScriptRecipe, trial: Trial) -> str:
+def _reading_note(script: Script, recipe: ScriptRecipe, trial: ScriptTrial) -> str:
     if script.is_elastic:
         return "it trains by dlcloud.trainer: an elastic training"
     if script.reports:

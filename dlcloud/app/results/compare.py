@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from dlcloud.app.context import Context
+from dlcloud.app.results.measure_again import commands_again
 from dlcloud.app.results.rows import load_rows
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import RecipeError
@@ -47,7 +48,8 @@ def run(context: Context, *, first: str, second: str, output: str) -> None:
         _environment(store, [pair.second for pair in pairs]),
         ignored=ignored_differences(pairs),
     )
-    report = compare_report(Sides(first=first, second=second), pairs, differing)
+    commands = commands_again(context, [*ours, *theirs])
+    report = compare_report(Sides(first=first, second=second), pairs, differing, commands)
     say(render(report, Format(output)))
 
 

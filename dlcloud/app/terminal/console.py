@@ -26,7 +26,7 @@ CLOCK_WIDTH = len("0:00:00")
 WAIT = "a wait"
 """The key of the spinner of waits among those of instances."""
 MOST_LINES = 8
-"""At most so many instances are displayed at once."""
+"""The most instances that are displayed at once."""
 
 
 class Console(Protocol):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from ..harness import masking, redaction
-from ..harness.records import Measurement, Metric
+from ..harness.records import Measurement, MetricName
 from ..harness.variant import Finish, Slice, VariantError, WarmUp, describe_exit
 from . import reporting
 from .activation import activate
@@ -77,8 +77,8 @@ class CommandVariant:
         return self.setting.name
 
     @property
-    def metric(self) -> Metric:
-        return Metric.DURATION if self.reader is None else Metric.THROUGHPUT
+    def metric(self) -> MetricName:
+        return MetricName.DURATION if self.reader is None else MetricName.THROUGHPUT
 
     @property
     def unit(self) -> str:
@@ -119,7 +119,7 @@ class CommandVariant:
 
     def finish(self) -> Finish:
         """Return the largest memory of any process of any run, and the facts that the runs printed."""
-        metrics = {Metric.PEAK_MEMORY: Measurement.exact(self._peak_mib, "MiB")}
+        metrics = {MetricName.PEAK_MEMORY: Measurement.exact(self._peak_mib, "MiB")}
         printed = {name: ", ".join(self._printed.get(name, ["not printed"])) for name in self.facts}
         return Finish(metrics=metrics, outputs=[], facts={"printed": printed} if printed else {})
 

@@ -53,7 +53,7 @@ class Word(str, Enum):
     __str__ = str.__str__
 
 
-class Metric(Word):
+class MetricName(Word):
     """A measured quantity; the value is its name in the records."""
 
     THROUGHPUT = "throughput"
@@ -66,7 +66,7 @@ class Metric(Word):
 
     @property
     def higher_is_better(self) -> bool:
-        return self is Metric.THROUGHPUT
+        return self is MetricName.THROUGHPUT
 
 
 class RecordKind(Word):
@@ -102,26 +102,26 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class ResultRecord:
     """The result of one setting in one case."""
 
     case: str
     setting: str
     baseline: bool
-    metrics: Mapping[Metric, Measurement]
+    metrics: Mapping[MetricName, Measurement]
     facts: Mapping[str, Any]
     warnings: tuple[str, ...]
     stable: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ComparisonRecord:
     """A candidate compared with its baseline; `ratio` above 1 is better."""
 
     case: str
     baseline: str
     candidate: str
-    metric: Metric
+    metric: MetricName
     ratio: float
     low: float
     high: float
@@ -156,9 +156,9 @@ class Recorder:
     messages: TextIO  # stream of the progress messages
     host: str = ""
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)  # current time, aware and in UTC
-    results: list[Result] = field(default_factory=list)
-    comparisons: list[Comparison] = field(default_factory=list)
-    overall: list[Comparison] = field(default_factory=list)
+    results: list[ResultRecord] = field(default_factory=list)
+    comparisons: list[ComparisonRecord] = field(default_factory=list)
+    overall: list[ComparisonRecord] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
     secrets: tuple[str, ...] = field(default_factory=masking.secret_texts, repr=False)
@@ -188,16 +188,16 @@ class Recorder:
         """Record one slice, or one value of it."""
         self._write(RecordKind.SAMPLE, values)
 
-    def result(self, result: Result) -> None:
+    def result(self, result: ResultRecord) -> None:
         self.results.append(result)
         metrics = {metric: _fields(measured) for metric, measured in result.metrics.items()}
         self._write(RecordKind.RESULT, {**_fields(result), "metrics": metrics})
 
-    def comparison(self, comparison: Comparison) -> None:
+    def comparison(self, comparison: ComparisonRecord) -> None:
         self.comparisons.append(comparison)
         self._write(RecordKind.COMPARISON, _fields(comparison))
 
-    def overall_comparison(self, comparison: Comparison) -> None:
+    def overall_comparison(self, comparison: ComparisonRecord) -> None:
         """Record a comparison with the best of several baselines."""
         self.overall.append(comparison)
         self._write(RecordKind.OVERALL, _fields(comparison))
@@ -265,5 +265,5 @@ def format_duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
-def _fields(value: Measurement | Result | Comparison | Failure | Skip) -> dict[str, Any]:
+def _fields(value: Measurement | ResultRecord | ComparisonRecord | Failure | Skip) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from . import usage
-from .records import Measurement, Metric
+from .records import Measurement, MetricName
 from .usage import MemoryUser
 
 PIECE_BYTES = 1 << 16
@@ -71,7 +71,7 @@ class Slice:
 class Finish:
     """What is known of a variant only after it was measured."""
 
-    metrics: Mapping[Metric, Measurement]
+    metrics: Mapping[MetricName, Measurement]
     outputs: list[list[float]]
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ class Variant(MemoryUser, Protocol):
         """Return the name of the setting."""
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> MetricName:
         """Return the main metric, by which settings are compared."""
 
     @property
@@ -212,7 +212,7 @@ class WorkerVariant:
     latencies: bool = False  # record the time of every step
     # Facts known before it starts, added to those of the workload.
     facts: Mapping[str, Any] = field(default_factory=dict)
-    metric: Metric = Metric.THROUGHPUT
+    metric: MetricName = MetricName.THROUGHPUT
     process_spread: float = PROCESS_SPREAD
     python: str = sys.executable  # the interpreter, if it is not the one that measures
     expected_bytes: int = 0  # the most memory it may hold; 0 if unknown
@@ -247,8 +247,8 @@ class WorkerVariant:
     def finish(self) -> Finish:
         reply = self._running.ask({"do": "finish"}, timeout_s=STEP_TIMEOUT_S)
         metrics = {
-            Metric.RESIDENT_MEMORY: Measurement.exact(reply["resident_mib"], "MiB"),
-            Metric.PEAK_MEMORY: Measurement.exact(reply["peak_mib"], "MiB"),
+            MetricName.RESIDENT_MEMORY: Measurement.exact(reply["resident_mib"], "MiB"),
+            MetricName.PEAK_MEMORY: Measurement.exact(reply["peak_mib"], "MiB"),
         }
         return Finish(metrics=metrics, outputs=reply["outputs"], facts=reply["facts"])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import statistics
 from .case import AcceptedSlice, Case, Session, VariantResult
-from .records import Comparison, Measurement, Metric, Result
+from .records import ComparisonRecord, Measurement, MetricName, ResultRecord
 from .statistics import Interval
 
 DISTURBED_SLICE = 0.08
@@ -57,12 +57,12 @@ class _Pair:
         low, high = measured.low * min(1.0, explained), measured.high * max(1.0, explained)
         return replace(measured, low=low, high=high)
 
-    def compare(self, case: str, generator: random.Random) -> Comparison:
+    def compare(self, case: str, generator: random.Random) -> ComparisonRecord:
         """Return how the settings compare, not only the two processes that were measured for them."""
         speed_up = self.speed_up(generator, RESAMPLES)
         spread = 1.0 + max(self.baseline.variant.process_spread, self.candidate.variant.process_spread)
         speed_up = replace(speed_up, low=speed_up.low / spread, high=speed_up.high * spread)
-        return Comparison(
+        return ComparisonRecord(
             case=case,
             baseline=self.baseline.name,
             candidate=self.candidate.name,
@@ -123,7 +123,7 @@ def record_results(case: Case, results: Sequence[VariantResult], session: Sessio
         if width > limits.width and not limits.fixed:
             interval = f"the interval {100 * width:.1f} % wide, not {100 * limits.width:g} %"
             warnings.append(f"{TIME_WAS_UP} with {interval}")
-        summary = Result(
+        summary = ResultRecord(
             case=case.name,
             setting=result.name,
             baseline=case.baseline_of(result.name) == result.name,
@@ -168,14 +168,14 @@ def _facts(case: Case, results: Sequence[VariantResult], result: VariantResult) 
     return {**result.facts, **compared, **({"compared_with": name} if name != baseline else {})}
 
 
-def _metrics(result: VariantResult, generator: random.Random) -> dict[Metric, Measurement]:
+def _metrics(result: VariantResult, generator: random.Random) -> dict[MetricName, Measurement]:
     main = statistics.bootstrap(result.values, generator)
     metrics = {result.variant.metric: _measurement(main, result.variant.unit, len(result.values))}
     finished = result.finish.metrics if result.finish else {}
     return {**metrics, **_latency(result, generator), **_epoch(result, main), **finished}
 
 
-def _epoch(result: VariantResult, throughput: Interval) -> dict[Metric, Measurement]:
+def _epoch(result: VariantResult, throughput: Interval) -> dict[MetricName, Measurement]:
     """Return the computed time of an epoch, if the facts give its number of images."""
     images = result.facts.get("epoch_images")
     if images is None:
@@ -183,10 +183,10 @@ def _epoch(result: VariantResult, throughput: Interval) -> dict[Metric, Measurem
     durations = (images / value for value in (throughput.high, throughput.value, throughput.low))
     fastest, middle, slowest = map(_round, durations)
     duration = Measurement(value=middle, low=fastest, high=slowest, unit="s", samples=len(result.values))
-    return {Metric.EPOCH_DURATION: duration}
+    return {MetricName.EPOCH_DURATION: duration}
 
 
-def _latency(result: VariantResult, generator: random.Random) -> dict[Metric, Measurement]:
+def _latency(result: VariantResult, generator: random.Random) -> dict[MetricName, Measurement]:
     """Return the median and the tail of single steps, if they were timed.
 
     The steps of a slice resemble each other, so the interval of the median comes from the slices' medians. A
@@ -199,8 +199,8 @@ def _latency(result: VariantResult, generator: random.Random) -> dict[Metric, Me
     middle = statistics.bootstrap([median(latencies) for latencies in slices], generator)
     tail = statistics.percentile_interval(together, 0.99)
     return {
-        Metric.LATENCY_P50: _measurement(middle, "ms", len(together)),
-        Metric.LATENCY_P99: _measurement(tail, "ms", len(together)),
+        MetricName.LATENCY_P50: _measurement(middle, "ms", len(together)),
+        MetricName.LATENCY_P99: _measurement(tail, "ms", len(together)),
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..harness.digits import CLASSES, FOLDS, load_folds
+from ..harness.digits import CLASSES, FOLDS, Fold, load_folds
 from ..harness.kernels import capture_output
 from ..harness.usage import MIB
 from ..harness.workload import UntimedWorkload
@@ -104,18 +104,15 @@ def train_digits(*, epochs: int, **arguments: Any) -> Training:  # noqa: ANN401 
     job = TrainingJob.parse(**arguments, classes=CLASSES, learning_rate=DIGITS_LEARNING_RATE)
     torch.set_num_threads(job.threads)
     began = time.perf_counter()
-    correct: list[float] = []
-    losses = np.zeros(epochs)
-    for fold in load_folds(job.seed):
-        trainer = build_trainer(job)
-        images, labels = _to_tensors(fold.training, fold.training_labels)
-        losses += _learn(trainer, images, labels, job=job, epochs=epochs)
-        held_out, held_out_labels = _to_tensors(fold.held_out, fold.held_out_labels)
-        correct += (trainer.logits(held_out).argmax(dim=1) == held_out_labels).float().tolist()
+    folds = load_folds(job.seed)
+    learned = [_learn_fold(fold, job=job, epochs=epochs) for fold in folds]
+    correct = [float(hit) for fold in learned for hit in fold.correct]
+    last, losses = learned[-1].trainer, np.sum([fold.losses for fold in learned], axis=0)
     curve = [round(float(loss), 5) for loss in losses / FOLDS]
+    images, labels = _to_tensors(folds[-1].training, folds[-1].training_labels)
     return Training(
-        trainer=trainer,
-        batch=trainer.place(images[: job.batch], labels[: job.batch]),
+        trainer=last,
+        batch=last.place(images[: job.batch], labels[: job.batch]),
         items_per_step=job.batch,
         results=[correct, curve],
         facts={
@@ -168,6 +165,24 @@ def _step_watched(trainer: Trainer, batch: tuple[Any, Any], job: TrainingJob) ->
 def _to_tensors(images: np.ndarray, labels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     """Return images (n, 3, 8, 8) float32, the grey in every channel, and labels (n,) int64."""
     return torch.from_numpy(images).repeat(1, 3, 1, 1), torch.from_numpy(labels.astype(np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LearnedFold:
+    """A trainer after one fold: the mean loss of each epoch; 1 for each held-out image that it recognizes."""
+
+    trainer: Trainer
+    losses: np.ndarray
+    correct: list[float]
+
+
+def _learn_fold(fold: Fold, *, job: TrainingJob, epochs: int) -> _LearnedFold:
+    """Train a new network on a fold, and judge it by the images that the fold holds out."""
+    trainer = build_trainer(job)
+    losses = _learn(trainer, *_to_tensors(fold.training, fold.training_labels), job=job, epochs=epochs)
+    images, labels = _to_tensors(fold.held_out, fold.held_out_labels)
+    correct = (trainer.logits(images).argmax(dim=1) == labels).float().tolist()
+    return _LearnedFold(trainer=trainer, losses=losses, correct=correct)
 
 
 def _learn(

@@ -57,6 +57,11 @@ if TYPE_CHECKING:
     default=None,
     help="Samples of each setting, at least; default: the recipe's, or the benchmark's.",
 )
+@click.option(
+    "--predict",
+    is_flag=True,
+    help="Measure at most three types, chosen of TYPE or of all CPU types; predict the others.",
+)
 @click.option("--fresh", is_flag=True, help="Measure again what an interrupted bench had measured.")
 @click.option("--dry-run", is_flag=True, help="Show the plan with its prices; create nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Spend without asking.")
@@ -79,6 +84,10 @@ def command(*, options: object, verbose: bool) -> None:
 
     With --nodes, the largest cluster runs first; the instances that the next number does not need are then
     terminated. Efficiency is against the smallest number.
+
+    With --predict, at most three types are measured, those that tell most of all others; throughput and USD
+    per million items of the other CPU types of the region are predicted, with 90 % intervals, also from your
+    earlier results of the same job.
 
     It ends with the answer: the cheapest and the fastest, with --job for your own work. Where no winner can
     be named, it says what would settle it, and on a terminal offers to measure again.

@@ -71,7 +71,7 @@ def command(
     """Print throughput, speed-up and cost of what was measured, or of RUNS (run or cluster names).
 
     The newest result of each instance type, benchmark, case and setting is shown, the cheapest first; --all
-    shows all. Intervals are of 95 %: the best is named only where its interval overlaps with no other's.
+    shows all. Intervals are of 95 %: the best is named only where that of its ratio to each other excludes 1.
     What was only rehearsed is marked with *, what did not settle with ~. The answer comes last: the cheapest
     and the fastest of each case, with --job what they take for your own work, and where no winner can be
     named, the command that would settle it.

@@ -4,6 +4,7 @@ import click
 
 from dlcloud.cli.invoke import invoke
 from dlcloud.cli.options import output_option, verbose_option
+from dlcloud.model.errors import RecipeError
 
 
 @click.command("gc")
@@ -16,6 +17,7 @@ from dlcloud.cli.options import output_option, verbose_option
     help="Where to look; default: AWS, and the local EC2 if it runs.",
 )
 @click.option("--all-owners", is_flag=True, help="What other people, and other homes, launched, too.")
+@click.option("--cache", is_flag=True, help="Instead, what can be made again in this home: see below.")
 @click.option("--dry-run", is_flag=True, help="Show; remove nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Remove without asking.")
 @output_option
@@ -26,6 +28,7 @@ def command(
     regions: tuple[str, ...],
     cloud: str | None,
     all_owners: bool,
+    cache: bool,
     dry_run: bool,
     yes: bool,
     output: str,
@@ -41,7 +44,17 @@ def command(
     snapshots, once they are superseded by a newer one, or not launched for 30 days, or their cluster is
     named. Unfinished clusters of this home, whose launcher is gone, are listed with their price and the
     command that ends them.
+
+    With --cache it shows what environments, models, packages and container images of the local EC2 take on
+    this machine, and removes what no cluster uses; each is made again when it is needed.
     """
+    if cache:
+        if clusters or regions or cloud or all_owners:
+            raise RecipeError("--cache is of this machine alone", "dlcloud gc --cache")
+        invoke(
+            "dlcloud.app.account.cache:run", "gc", verbose=verbose, dry_run=dry_run, yes=yes, output=output
+        )
+        return
     invoke(
         "dlcloud.app.account.gc:run",
         "gc",

@@ -30,7 +30,7 @@ from dlcloud.scheduling.policies.catalog import POLICIES
 )
 @collect_options(
     "setting",
-    "dlcloud.app.deadlines.simulation:Setting",
+    "dlcloud.app.deadlines.simulation:SimulationSetting",
     (
         "work",
         "deadlines",

@@ -9,7 +9,7 @@ from dlcloud.cli.invoke import invoke
 from dlcloud.cli.options import collect_options, verbose_option
 
 if TYPE_CHECKING:
-    from dlcloud.app.clusters.ssh_session import Session
+    from dlcloud.app.clusters.ssh_session import SshSession
 
 
 @click.command("ssh", context_settings={"ignore_unknown_options": True})
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @verbose_option
 @collect_options("session", "dlcloud.app.clusters.ssh_session:Session", ("words", "forwards", "instance"))
 def command(
-    *, cluster: str, session: "Session", config: bool, include: bool, output: str, verbose: bool
+    *, cluster: str, session: "SshSession", config: bool, include: bool, output: str, verbose: bool
 ) -> int | None:
     """Open a shell on an instance of CLUSTER (the only one, if none is named), or run COMMAND there.
 

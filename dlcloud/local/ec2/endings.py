@@ -35,9 +35,9 @@ class Entry:
 async def halt(entries: Sequence[Entry], *, grace_s: float) -> None:
     """End the SSH server and the programs at once, as systemd does, then what started meanwhile."""
     roots = [entry.instance.root for entry in entries]
-    await each("end logins", entries, _end_logins)
+    await do_for_all("end logins", entries, _end_logins)
     await end_all(roots, grace_s=grace_s)
-    await each("close", entries, lambda entry: entry.instance.close())
+    await do_for_all("close", entries, lambda entry: entry.instance.close())
     await end_all(roots, grace_s=0.0)
 
 
@@ -45,7 +45,7 @@ async def remove(entries: Sequence[Entry]) -> None:
     """Remove the folders; those that take their time are removed meanwhile."""
     loop = asyncio.get_running_loop()
     removals = {entry: loop.run_in_executor(_REMOVING, entry.instance.remove) for entry in entries}
-    await each("remove", entries, lambda entry: asyncio.shield(removals[entry]))
+    await do_for_all("remove", entries, lambda entry: asyncio.shield(removals[entry]))
     # A session that was just starting may have slipped through; without its folder none can any more.
     await end_all([entry.instance.root for entry in entries], grace_s=0.0)
 
@@ -59,7 +59,7 @@ def record_end(entry: Entry, reason: StateReason) -> None:
     log.info("%s is terminated: %s", entry.record.instance_id, reason.value[0])
 
 
-async def each(name: str, entries: Iterable[Entry], step: Callable[[Entry], Awaitable[object]]) -> None:
+async def do_for_all(name: str, entries: Iterable[Entry], step: Callable[[Entry], Awaitable[object]]) -> None:
     """Do a step for all instances at once; one that fails or takes too long is logged and left alone."""
 
     async def do(entry: Entry) -> None:

@@ -109,8 +109,16 @@ class Instances:
         """
         if self._closing:
             raise OSError(errno.ESHUTDOWN, "the local cloud is ending")
-        entries = [self._create(record) for record in records]
-        self._entries |= {entry.record.instance_id: entry for entry in entries}
+        entries = []
+        for record in records:
+            try:
+                entries.append(self._create(record))
+            except OSError:
+                for entry in entries:
+                    entry.instance.listeners.close()
+                    del self._entries[entry.record.instance_id]
+                raise
+            self._entries[record.instance_id] = entries[-1]
         share_cache(self._paths.cache, self.isolation, files=not self.report())
         self._loop.call_soon_threadsafe(self._start_boots, entries)
 
@@ -229,6 +237,11 @@ class Instances:
             del self._entries[instance_id]
         return ended
 
+    def users(self) -> set[int]:
+        """Return the user ids of the programs of the instances that have not ended."""
+        ended = InstanceState.TERMINATED
+        return {entry.instance.container.owner for entry in self._all() if entry.record.state is not ended}
+
     def report(self) -> list[dict[str, object]]:
         """Return the instances as plain values, for the status page."""
         living = [entry for entry in self._all() if entry.record.state is not InstanceState.TERMINATED]
@@ -267,7 +280,9 @@ class Instances:
         instance = LocalInstance(
             identity=identity,
             root=root,
-            container=(UNISOLATED if self.machine else self.isolation).container(root, self._interpreter),
+            container=(UNISOLATED if self.machine else self.isolation).container(
+                root, self._interpreter, self.users()
+            ),
             instance_users=self.isolation.users,
             image=images_folder(self._paths) / identity.image_id,
             cache=self._paths.cache if self.shares_cache else root / "home/.cache",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dlcloud.local.instance.hosts import write_hosts
-from dlcloud.local.instance.processes import UMASK, start_process
+from dlcloud.local.instance.processes import UMASK, kill_user, start_process
 from dlcloud.local.instance.rootfs import RootFs
 from dlcloud.local.tree.instance_tree import InstanceTree
 from dlcloud.local.tree.terminals import open_terminal_in
@@ -46,6 +46,8 @@ class Container:
         root: The instance's folder.
         interpreter: The Python that builds the namespaces.
         owner: The user id of its programs, as the daemon sees it.
+        users: The user ids of all instances; empty: its own.
+        shared_group: The group of what all instances may write; None without one.
         ids: The number of user ids from `owner` on that they may take.
         rootfs: What they see of the machine; None if they have no namespaces.
         on_end: Called when the namespaces end by themselves, as by reboot(2).
@@ -55,6 +57,8 @@ class Container:
     interpreter: str
     owner: int
     ids: int = 1
+    users: range = range(0)
+    shared_group: int | None = None
     rootfs: RootFs | None = None
     on_end: Callable[[], None] | None = None
     _pid: int = 0
@@ -64,12 +68,18 @@ class Container:
     @property
     def owners(self) -> range:
         """Return who may own a file of the instance that has further names; empty if this is not root."""
-        return range(self.owner, self.owner + self.ids) if os.getuid() == 0 else range(0)
+        own = self.users or range(self.owner, self.owner + self.ids)
+        return own if os.getuid() == 0 else range(0)
 
     @property
     def tree(self) -> InstanceTree:
         """Return the files of the instance."""
         return InstanceTree(self.root, self.owners)
+
+    @property
+    def has_own_user(self) -> bool:
+        """True if no other instance runs programs with its user id, which is all that separates them."""
+        return self.shared_group is not None and self.owner != self.shared_group
 
     @property
     def base(self) -> Path:
@@ -78,7 +88,7 @@ class Container:
 
     def create_folders(self) -> None:
         """Make the folders that its programs need, before the first of them runs."""
-        self.tree.make_folder(".", mode=0o711)  # the folders above let only the daemon's user in
+        self.tree.admit(self.owner)
         if self.rootfs is not None:
             self.rootfs.create_folders(self.tree)
 
@@ -144,6 +154,8 @@ class Container:
         """Kill every program and drop the namespaces with their mounts."""
         if self._watch is not None:
             self._watch.cancel()
+        if self.has_own_user:
+            await asyncio.to_thread(kill_user, self.owner)
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 # unshare waits for the first process, and that one's end for those of all others.
@@ -172,7 +184,10 @@ class Container:
         if self.rootfs is not None:
             return await start_process(*limit_processes(), *self._enter_command(), *argv, cwd="/", **options)
         if self.owner != os.getuid():
-            options |= {"user": self.owner, "group": self.owner, "extra_groups": []}
+            groups = [] if self.shared_group is None else [self.shared_group]
+            options |= {"user": self.owner, "group": self.owner, "extra_groups": groups}
+            if self.has_own_user:
+                options["umask"] = UMASK & ~0o020  # what it puts into the cache is its group's, too
             argv = [*limit_processes(), *argv]
         return await start_process(*argv, cwd=self.root / "home", **options)
 

@@ -283,7 +283,13 @@ class LocalInstance:
 
     def _write_shims(self) -> None:
         address = (self.listeners.host, self.listeners.metadata_port)
-        write_shims(self.tree, interpreter=self.interpreter, address=address, secret=self._secret)
+        write_shims(
+            self.tree,
+            interpreter=self.interpreter,
+            address=address,
+            secret=self._secret,
+            owner=self.container.owner,
+        )
 
     async def _write_files(self) -> None:
         """Write the files of the user data as the instance's own program: it sees its own folders."""

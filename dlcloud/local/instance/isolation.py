@@ -1,13 +1,16 @@
 """How far instances are kept from the machine, as it allows: namespaces, a user of their own, or nothing."""
 
 import asyncio
+import contextlib
 import logging
 import os
+import secrets
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -18,14 +21,17 @@ from dlcloud.local.instance.processes import kill_user, package_sources
 from dlcloud.local.instance.rootfs import RootFs, interpreter_folders
 from dlcloud.local.site_files import SitePaths
 from dlcloud.local.tree.beneath import open_root
-from dlcloud.local.tree.walk import give_what_is_not
+from dlcloud.local.tree.walk import give_what_is_not, share_folders
+from dlcloud.model.errors import LocalCloudError
 
 VARIABLE = "DLCLOUD_LOCAL_ISOLATION"
 _PROGRAMS = ("unshare", "nsenter", "setpriv", "sleep")
-# The user of the instances of a daemon that runs as root: of the ids that systemd leaves to containers; or,
+# The users of the instances of a daemon that runs as root: of the ids that systemd leaves to containers; or,
 # where this is itself a container with few ids, of those that it leaves to services.
 # Source: systemd, "Users, Groups, UIDs and GIDs on systemd Systems".
-_USERS = ((0x3B9B0000, 65536), (61999, 1))
+_USERS = ((0x3B9B0000, 65536), (61184, 816))
+SHARED = "/var/tmp/dlcloud"  # noqa: S108 - the owner of what is there is checked
+"""The begin of the name of the folder where a user of their own can reach the instances."""
 _TRIAL_S = 30.0
 _CACHE_LEVELS = 2  # of folders, in which something that root has put there is looked for
 
@@ -67,15 +73,32 @@ class Isolation:
         """Return level and reason as plain values, for the status page."""
         return {"level": self.level.value, "reason": self.reason}
 
-    def container(self, root: Path, interpreter: str) -> Container:
-        """Return what runs the programs of an instance; its namespaces do not exist yet."""
+    def container(self, root: Path, interpreter: str, taken: Collection[int] = ()) -> Container:
+        """Return what runs the programs of an instance; its namespaces do not exist yet.
+
+        Where a user id is all that separates instances, each has one of its own, other than those in `taken`.
+        """
+        has_own = self.level is Level.USER and self.ids > 1
         return Container(
             root=root,
             interpreter=interpreter,
-            owner=self.owner,
+            owner=self._free_user(taken) if has_own else self.owner,
             ids=self.ids,
+            users=self.users,
+            shared_group=self.owner if self.level is Level.USER else None,
             rootfs=self.rootfs,
         )
+
+    def _free_user(self, taken: Collection[int]) -> int:
+        """Return a user id that no instance has, at random: another home's instances have ids of these, too.
+
+        Raises:
+            OSError: There is none.
+        """
+        free = [user for user in self.users[1:] if user not in taken]
+        if not free:
+            raise OSError("no user id is left for an instance")
+        return secrets.choice(free)
 
 
 UNISOLATED = Isolation(level=Level.NONE, owner=os.getuid())
@@ -94,7 +117,8 @@ async def find_isolation(paths: SitePaths, *, interpreter: str, environ: Mapping
             reasons = [f"no namespaces: {error}"]
     if most in (Level.NAMESPACES, Level.USER):
         try:
-            return Isolation(level=Level.USER, reason=reasons[0], owner=_try_user(interpreter))
+            owner, ids = _try_user(interpreter)
+            return Isolation(level=Level.USER, reason=reasons[0], owner=owner, ids=ids)
         except (OSError, subprocess.SubprocessError) as error:
             reasons.append(f"no user of their own: {error}")
     return Isolation(level=Level.NONE, reason="; ".join(reasons), owner=os.getuid())
@@ -167,8 +191,8 @@ def _usable_ids() -> tuple[int, int]:
     return _USERS[-1]
 
 
-def _try_user(interpreter: str) -> int:
-    """Return the user of instances after it has run the interpreter.
+def _try_user(interpreter: str) -> tuple[int, int]:
+    """Return the first user of instances, after it has run the interpreter, and the number of users.
 
     Raises:
         OSError: Only root may do so.
@@ -176,10 +200,10 @@ def _try_user(interpreter: str) -> int:
     """
     if os.getuid() != 0:
         raise OSError("the daemon does not run as root")
-    owner, _ = _usable_ids()
+    owner, ids = _usable_ids()
     program = [interpreter, "-I", "-S", "-c", ""]
     subprocess.run(program, user=owner, group=owner, extra_groups=[], check=True, cwd="/", timeout=_TRIAL_S)
-    return owner
+    return owner, ids
 
 
 def _hidden(folder: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
@@ -200,20 +224,25 @@ def place_instances(paths: SitePaths, isolation: Isolation) -> SitePaths:
     """Return the paths with instances and cache where a user of their own can reach them.
 
     Raises:
-        OSError: Another user has taken the folder.
+        LocalCloudError: Something else is in the folder's place.
     """
-    folder = Path(f"/var/tmp/dlcloud-{isolation.owner}")  # noqa: S108 - its owner is checked
-    folder.mkdir(mode=0o711, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise OSError(f"{folder} belongs to another user")
+    folder = Path(f"{SHARED}-{isolation.owner}")
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o711)
+    state = folder.lstat()
+    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid():
+        raise LocalCloudError(
+            f"{folder}, where instances would be, is not this user's folder",
+            f"remove {folder}, or set {VARIABLE}={Level.NONE}",
+        )
     folder.chmod(0o711)
     return replace(paths, shared=folder)
 
 
-def kill_users(isolation: Isolation) -> None:
-    """Kill every program of instances; in namespaces they end with the daemon."""
-    if isolation.level is Level.USER:
-        kill_user(isolation.owner)
+def kill_users(isolation: Isolation, users: Iterable[int]) -> None:
+    """Kill every program of some users of instances; those in namespaces end with the daemon."""
+    for user in users if isolation.level is Level.USER else ():
+        kill_user(user)
 
 
 def share_cache(cache: Path, isolation: Isolation, *, files: bool = True) -> None:
@@ -224,5 +253,7 @@ def share_cache(cache: Path, isolation: Isolation, *, files: bool = True) -> Non
     root = open_root(cache.resolve())
     try:
         give_what_is_not(root, isolation.users, isolation.owner, levels=_CACHE_LEVELS, files=files)
+        if isolation.level is Level.USER:
+            share_folders(root, isolation.owner, levels=_CACHE_LEVELS)
     finally:
         os.close(root)

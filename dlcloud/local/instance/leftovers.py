@@ -1,12 +1,14 @@
 """What a daemon that was killed has left: processes, and the folders of its instances."""
 
 import asyncio
+import contextlib
 import logging
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
-from dlcloud.local.instance.processes import ROOT_VARIABLE, end_all
+from dlcloud.local.instance.processes import ROOT_VARIABLE, end_all, kill_user
 from dlcloud.local.site_files import SitePaths
 from dlcloud.local.tree.images import images_folder
 from dlcloud.local.tree.instance_tree import InstanceTree
@@ -24,6 +26,8 @@ async def clear_leftovers(paths: SitePaths) -> None:
     roots = list(paths.instances.iterdir()) if paths.instances.is_dir() else []
     if roots:
         log.warning("clearing %d instances of an earlier daemon", len(roots))
+        for root in roots:
+            await asyncio.to_thread(_kill_user_of, root)
         await end_all(roots, grace_s=0.0)
     await asyncio.gather(*(asyncio.to_thread(remove_root, root) for root in roots))
     for folder in (paths.instances, images_folder(paths)):
@@ -32,6 +36,14 @@ async def clear_leftovers(paths: SitePaths) -> None:
     paths.instances.chmod(0o711)  # the instances' user passes through, if it gets as far
     images_folder(paths).mkdir(mode=0o700, exist_ok=True)
     paths.cache.mkdir(mode=0o700, exist_ok=True)
+
+
+def _kill_user_of(root: Path) -> None:
+    """Kill the programs of the user that the folder of an instance was given to, if it was."""
+    with contextlib.suppress(OSError):
+        user = InstanceTree(root).state("home").st_uid
+        if user != os.getuid():
+            kill_user(user)
 
 
 def remove_root(root: Path) -> bool:

@@ -52,9 +52,9 @@ def peer_user(peer: Address, own: Address) -> int | NoUser:
         for _ in range(_ATTEMPTS):
             for descriptor, prefix in tables:
                 key = f" {prefix}{_hex(peer)} {prefix}{_hex(own)} ".encode()
-                _, found, rest = _read(descriptor).partition(key)
+                _, is_there, rest = _read(descriptor).partition(key)
                 fields = rest.partition(b"\n")[0].split()
-                if found and len(fields) > _INODE:
+                if is_there and len(fields) > _INODE:
                     # A socket that its program has closed has neither an owner nor an inode any more.
                     return NoUser.UNKNOWN if fields[_INODE] == b"0" else int(fields[_UID])
     except OSError:

@@ -165,7 +165,7 @@ class RootFs:
         for path in self.shown:
             if _is_own(path) or any(path.is_relative_to(folder) for folder in self.hidden):
                 steps += _read_only(str(path))
-        # An image of EC2 has Python without the packages that somebody installed on this machine.
+        # An image of EC2 has Python without the packages that were installed on this machine.
         steps += [("memory", str(path), "0755", "0") for path in package_folders()]
         return steps
 

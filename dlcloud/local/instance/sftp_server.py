@@ -11,11 +11,11 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import NamedTuple
 
 VERSION = 3
-INIT, STATUS, HANDLE, DATA, NAME, ATTRIBUTES, EXTENDED = 1, 101, 102, 103, 104, 105, 200
 OK, END, NO_FILE, DENIED, FAILURE, UNSUPPORTED = 0, 1, 2, 3, 4, 8
 SIZE, OWNER, MODE, TIMES = 1, 2, 4, 8
 READ, WRITE, APPEND, CREATE, TRUNCATE, EXCLUSIVE = 1, 2, 4, 8, 16, 32
@@ -24,7 +24,39 @@ LENGTH = 4  # bytes of a length, and of a request's number
 CODES = {errno.ENOENT: NO_FILE, errno.EACCES: DENIED, errno.EPERM: DENIED}
 
 
-Reply = tuple[int, bytes]
+class Kind(IntEnum):
+    """The types of packets: requests by the name of the method that answers them, and replies."""
+
+    INIT = 1
+    VERSION = 2
+    OPEN = 3
+    CLOSE = 4
+    READ = 5
+    WRITE = 6
+    LSTAT = 7
+    FSTAT = 8
+    SETSTAT = 9
+    FSETSTAT = 10
+    OPENDIR = 11
+    READDIR = 12
+    REMOVE = 13
+    MKDIR = 14
+    RMDIR = 15
+    REALPATH = 16
+    STAT = 17
+    RENAME = 18
+    READLINK = 19
+    SYMLINK = 20
+    STATUS = 101
+    HANDLE = 102
+    DATA = 103
+    NAME = 104
+    ATTRIBUTES = 105
+    EXTENDED = 200
+
+
+REQUEST_KINDS = (*(Kind(number) for number in range(Kind.OPEN, Kind.SYMLINK + 1)), Kind.EXTENDED)
+Reply = tuple[Kind, bytes]
 
 
 class Fields:
@@ -41,7 +73,7 @@ class Fields:
     def long(self) -> int:
         return self.number() << 32 | self.number()
 
-    def text(self) -> bytes:
+    def string(self) -> bytes:
         length = self.number()
         value, self.content = self.content[:length], self.content[length:]
         return value
@@ -79,19 +111,19 @@ class Server:
         return b"%d" % self.last_handle
 
     def open(self, fields: Fields) -> Reply:
-        path, flags, changes = fields.text(), fields.number(), fields.attributes()
+        path, flags, changes = fields.string(), fields.number(), fields.attributes()
         mode = os.O_RDWR if flags & READ and flags & WRITE else os.O_WRONLY if flags & WRITE else os.O_RDONLY
         for flag, meaning in ((APPEND, os.O_APPEND), (CREATE, os.O_CREAT), (TRUNCATE, os.O_TRUNC)):
             mode |= meaning if flags & flag else 0
         mode |= os.O_EXCL if flags & EXCLUSIVE and flags & CREATE else 0
         handle = self.handle()
         self.files[handle] = os.open(path, mode, 0o666 if changes.mode is None else changes.mode)
-        return HANDLE, text(handle)
+        return Kind.HANDLE, string(handle)
 
     def opendir(self, fields: Fields) -> Reply:
-        path, handle = fields.text(), self.handle()
+        path, handle = fields.string(), self.handle()
         self.folders[handle] = [os.path.join(path, name) for name in (b".", b"..", *os.listdir(path))]
-        return HANDLE, text(handle)
+        return Kind.HANDLE, string(handle)
 
     def file(self, fields: Fields) -> int:
         """Return the open file that a request names.
@@ -99,13 +131,13 @@ class Server:
         Raises:
             OSError: There is none.
         """
-        handle = fields.text()
+        handle = fields.string()
         if handle not in self.files:
             raise OSError(errno.EBADF, "no such handle")
         return self.files[handle]
 
     def close(self, fields: Fields) -> Reply:
-        handle = fields.text()
+        handle = fields.string()
         self.folders.pop(handle, None)
         if handle in self.files:
             os.close(self.files.pop(handle))
@@ -114,17 +146,17 @@ class Server:
     def read(self, fields: Fields) -> Reply:
         descriptor, offset, length = self.file(fields), fields.long(), fields.number()
         content = os.pread(descriptor, min(length, LONGEST_READ), offset)
-        return (DATA, text(content)) if content else status(END)
+        return (Kind.DATA, string(content)) if content else status(END)
 
     def write(self, fields: Fields) -> Reply:
-        descriptor, offset, content = self.file(fields), fields.long(), fields.text()
+        descriptor, offset, content = self.file(fields), fields.long(), fields.string()
         while content:
             written = os.pwrite(descriptor, content, offset)
             content, offset = content[written:], offset + written
         return status(OK)
 
     def readdir(self, fields: Fields) -> Reply:
-        paths = self.folders.get(fields.text(), [])
+        paths = self.folders.get(fields.string(), [])
         entries: list[tuple[bytes, os.stat_result]] = []
         while paths and len(entries) < ENTRIES:
             path = paths.pop(0)
@@ -133,79 +165,61 @@ class Server:
         return names(entries) if entries else status(END)
 
     def stat(self, fields: Fields) -> Reply:
-        return ATTRIBUTES, attributes(os.stat(fields.text()))
+        return Kind.ATTRIBUTES, attributes(os.stat(fields.string()))
 
     def lstat(self, fields: Fields) -> Reply:
-        return ATTRIBUTES, attributes(os.lstat(fields.text()))
+        return Kind.ATTRIBUTES, attributes(os.lstat(fields.string()))
 
     def fstat(self, fields: Fields) -> Reply:
-        return ATTRIBUTES, attributes(os.fstat(self.file(fields)))
+        return Kind.ATTRIBUTES, attributes(os.fstat(self.file(fields)))
 
     def setstat(self, fields: Fields) -> Reply:
-        return change(fields.text(), fields.attributes())
+        return change(fields.string(), fields.attributes())
 
     def fsetstat(self, fields: Fields) -> Reply:
         return change(self.file(fields), fields.attributes())
 
     def remove(self, fields: Fields) -> Reply:
-        os.unlink(fields.text())
+        os.unlink(fields.string())
         return status(OK)
 
     def mkdir(self, fields: Fields) -> Reply:
-        path, changes = fields.text(), fields.attributes()
+        path, changes = fields.string(), fields.attributes()
         os.mkdir(path, 0o777 if changes.mode is None else changes.mode)
         return status(OK)
 
     def rmdir(self, fields: Fields) -> Reply:
-        os.rmdir(fields.text())
+        os.rmdir(fields.string())
         return status(OK)
 
     def realpath(self, fields: Fields) -> Reply:
-        return names([(os.path.realpath(fields.text() or b"."), None)])
+        return names([(os.path.realpath(fields.string() or b"."), None)])
 
     def readlink(self, fields: Fields) -> Reply:
-        return names([(os.readlink(fields.text()), None)])
+        return names([(os.readlink(fields.string()), None)])
 
     def rename(self, fields: Fields) -> Reply:
-        old, new = fields.text(), fields.text()
+        old, new = fields.string(), fields.string()
         if os.path.lexists(new):
             raise FileExistsError(errno.EEXIST, "the new name exists")
         os.rename(old, new)
         return status(OK)
 
     def symlink(self, fields: Fields) -> Reply:
-        os.symlink(fields.text(), fields.text())
+        os.symlink(fields.string(), fields.string())
         return status(OK)
 
     def extended(self, fields: Fields) -> Reply:
-        name = fields.text()
+        name = fields.string()
         if name not in EXTENSIONS:
             return status(UNSUPPORTED, "not supported")
-        EXTENSIONS[name](fields.text(), fields.text())
+        EXTENSIONS[name](fields.string(), fields.string())
         return status(OK)
 
 
 EXTENSIONS = {b"posix-rename@openssh.com": os.rename, b"hardlink@openssh.com": os.link}
-REQUESTS = {
-    3: Server.open,
-    4: Server.close,
-    5: Server.read,
-    6: Server.write,
-    7: Server.lstat,
-    8: Server.fstat,
-    9: Server.setstat,
-    10: Server.fsetstat,
-    11: Server.opendir,
-    12: Server.readdir,
-    13: Server.remove,
-    14: Server.mkdir,
-    15: Server.rmdir,
-    16: Server.realpath,
-    17: Server.stat,
-    18: Server.rename,
-    19: Server.readlink,
-    20: Server.symlink,
-    EXTENDED: Server.extended,
+REQUESTS: "dict[int, Callable[[Server, Fields], Reply]]" = {
+    kind: getattr(Server, kind.name.lower()) for kind in REQUEST_KINDS
 }
 
 
@@ -222,12 +236,12 @@ def change(target: "int | bytes", changes: Attributes) -> Reply:
     return status(OK)
 
 
-def text(value: bytes) -> bytes:
+def string(value: bytes) -> bytes:
     return struct.pack(">I", len(value)) + value
 
 
 def status(code: int, message: str = "") -> Reply:
-    return STATUS, struct.pack(">I", code) + text(message.encode()) + text(b"")
+    return Kind.STATUS, struct.pack(">I", code) + string(message.encode()) + string(b"")
 
 
 def names(entries: "Sequence[tuple[bytes, os.stat_result | None]]") -> Reply:
@@ -235,8 +249,10 @@ def names(entries: "Sequence[tuple[bytes, os.stat_result | None]]") -> Reply:
     content = struct.pack(">I", len(entries))
     for name, result in entries:
         line = name if result is None else long_name(name, result)
-        content += text(name) + text(line) + (struct.pack(">I", 0) if result is None else attributes(result))
-    return NAME, content
+        content += (
+            string(name) + string(line) + (struct.pack(">I", 0) if result is None else attributes(result))
+        )
+    return Kind.NAME, content
 
 
 def long_name(name: bytes, result: os.stat_result) -> bytes:
@@ -268,13 +284,13 @@ def main() -> None:
     source, sink, server = sys.stdin.buffer, sys.stdout.buffer, Server()
     while head := source.read(LENGTH):
         packet = source.read(struct.unpack(">I", head)[0])
-        if packet[0] == INIT:
-            extensions = b"".join(text(name) + text(b"1") for name in EXTENSIONS)
-            reply = struct.pack(">BI", INIT + 1, VERSION) + extensions
+        if packet[0] == Kind.INIT:
+            extensions = b"".join(string(name) + string(b"1") for name in EXTENSIONS)
+            reply = struct.pack(">BI", Kind.VERSION, VERSION) + extensions
         else:
             kind, content = answer(server, packet[0], packet[1 + LENGTH :])
             reply = bytes([kind]) + packet[1 : 1 + LENGTH] + content
-        sink.write(text(reply))
+        sink.write(string(reply))
         sink.flush()
 
 

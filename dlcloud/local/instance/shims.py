@@ -166,7 +166,9 @@ if reply.split()[1:2] != [b"200"]:
 """
 
 
-def write_shims(tree: InstanceTree, *, interpreter: str, address: tuple[str, int], secret: str) -> None:
+def write_shims(
+    tree: InstanceTree, *, interpreter: str, address: tuple[str, int], secret: str, owner: int
+) -> None:
     """Fill an instance's `bin/`, and its `lib/` with what these programs read.
 
     Args:
@@ -174,6 +176,7 @@ def write_shims(tree: InstanceTree, *, interpreter: str, address: tuple[str, int
         interpreter: The Python behind `python3`.
         address: Host and port of the instance's metadata service, which takes power orders.
         secret: Proves that an order comes from this instance.
+        owner: The user id of its programs, who alone may read that.
     """
     root = tree.root
     python = f'#!/bin/sh\nexec {shlex.quote(interpreter)} "$@"\n'
@@ -184,7 +187,7 @@ def write_shims(tree: InstanceTree, *, interpreter: str, address: tuple[str, int
     programs |= {name: _power_alias(root, words) for name, words in _ALIASES.items()}
     for name, text in programs.items():
         tree.write(f"bin/{name}", text.replace("@ROOT@", shlex.quote(str(root))), mode=_EXECUTABLE)
-    tree.write("lib/power", secret)
+    tree.write("lib/power", secret, mode=0o400, owner=owner)
     values = {"SECRET": str(root / "lib/power"), "HOST": address[0], "PORT": address[1]}
     values |= {"PATH": POWER_PATH, "HEADER": POWER_HEADER}
     constants = "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())

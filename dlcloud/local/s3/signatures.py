@@ -22,6 +22,7 @@ from dlcloud.local.api.signature import (
     sign_canonical,
 )
 from dlcloud.local.s3.calls import S3Call
+from dlcloud.local.s3.signatures_v2 import is_presigned, verify_presigned
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
 STREAMING = "STREAMING-"
@@ -57,6 +58,8 @@ def verify(call: S3Call, environ: Mapping[str, Any], secret: str | None, *, is_w
     Raises:
         SignatureError: It is missing, malformed, late or wrong, or of an unknown key.
     """
+    if is_presigned(environ):
+        return _verify_v2(call, environ, secret)
     claim = _presigned(environ) or _in_header(environ)
     if secret is None:
         raise SignatureError(
@@ -77,6 +80,15 @@ def verify(call: S3Call, environ: Mapping[str, Any], secret: str | None, *, is_w
         )
         raise SignatureError(AuthError.WRONG, message)
     return Signed(time=claim.time, scope=claim.scope, signature=claim.signature, secret=secret)
+
+
+def _verify_v2(call: S3Call, environ: Mapping[str, Any], secret: str | None) -> Signed:
+    if secret is None:
+        raise SignatureError(
+            AuthError.UNKNOWN_KEY, "The AWS Access Key Id you provided does not exist in our records."
+        )
+    verify_presigned(environ, call.path, secret)
+    return Signed(time="", scope="", signature="", secret=secret)
 
 
 def _in_header(environ: Mapping[str, Any]) -> _Claim:

@@ -122,8 +122,15 @@ class InstanceTree:
             if mode is not None:
                 os.fchmod(folder, mode)
 
-    def write(self, path: str, content: bytes | str, *, mode: int = 0o644) -> None:
-        """Put a file in the place of whatever is at a path, at once whole.
+    def admit(self, group: int) -> None:
+        """Let a group enter the folder, if this is root; else this user alone may."""
+        with self._open_folder(".") as folder:
+            if os.getuid() == 0:
+                os.fchown(folder, -1, group)
+            os.fchmod(folder, 0o710)
+
+    def write(self, path: str, content: bytes | str, *, mode: int = 0o644, owner: int | None = None) -> None:
+        """Put a file in the place of whatever is at a path, at once whole; `owner` takes effect for root.
 
         Raises:
             OSError: It cannot be written.
@@ -136,6 +143,8 @@ class InstanceTree:
             try:
                 with os.fdopen(descriptor, "wb") as stream:
                     stream.write(content.encode() if isinstance(content, str) else content)
+                    if owner is not None and os.getuid() == 0:
+                        os.fchown(descriptor, owner, owner)
                     os.fchmod(descriptor, mode)
                 _put(folder, new, name)
             except OSError:

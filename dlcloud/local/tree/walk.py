@@ -13,6 +13,9 @@ MOST_LEVELS = 200
 """Levels of folders that are walked; deeper ones are left out."""
 
 
+_OF_GROUP = stat.S_ISGID | stat.S_IRWXG
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalkedFolder:
     """A folder of a tree.
@@ -151,3 +154,11 @@ def _give_entry(folder: int, name: str, owner: int, users: Collection[int]) -> N
             os.chown(name, owner, owner, dir_fd=folder, follow_symlinks=False)
         finally:
             os.close(handle)
+
+
+def share_folders(root: int, group: int, *, levels: int) -> None:
+    """Let a group write folders of so many levels, and what comes into them belong to it."""
+    for folder in walk(root, most_levels=levels):
+        state = os.fstat(folder.descriptor)
+        if state.st_gid == group:
+            os.fchmod(folder.descriptor, stat.S_IMODE(state.st_mode) | _OF_GROUP)

@@ -1,177 +1,231 @@
-"""dlcloud's own policy: all spot there is, on-demand as late as is safe, as few changeovers as pay.
+"""dlcloud's own policy: plans the rest of the run, with what the pools have shown so far.
 
-An hour of work costs the same on-demand whenever it is done, so that it is bought as late as possible: until
-then spot instances may still do it. Three things keep the deadline safe, and are never spent on waiting:
+What runs next is what costs the least to the end, by dynamic programming over a model of spot (`value`) that
+is fitted to each pool as it runs (`forecast`). The plan decides between waiting, spot, spot with on-demand
+beside it, and on-demand; how many spot instances join is decided one changeover at a time: a join stops all
+workers, and must be paid back by what it saves until some of them are expected to go.
 
-- the time that a refusal of on-demand instances may take;
-- one restart for each spot instance, should each be lost alone;
-- a reserve for the changeovers of spot spells yet to come, as far as the slack allows; it shrinks with time.
-
-On-demand is left for spot once a spell has lasted long enough for the rest of it to pay for the way there and
-back. The constants were fitted on traces, `docs/deadlines.md` says which.
+The deadline does not depend on the model. Spare time is what is left of the slack after a refusal of
+on-demand instances and one restart of all workers. While there is some, all of spot may be lost at once or
+one by one: every worker is on-demand within one restart of the first loss. Without it, all are on-demand.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlcloud.model.instance import Market
-from dlcloud.scheduling.policies.fill import Targets, fill, in_order, kept, on_demand_too
-from dlcloud.scheduling.policies.situation import HOUR_S, Availability, Decision, Pool, Situation
+from dlcloud.scheduling.policies.fill import Targets, kept, on_demand_too
+from dlcloud.scheduling.policies.forecast import Forecast, forecast, on_demand_usd, spot_by_cost, spread
+from dlcloud.scheduling.policies.situation import HOUR_S, PoolDecision, Situation
+from dlcloud.scheduling.policies.value import Mode, ValueTable, value_table
 
 MARGIN_S = 1.0
 """What rounding of times may cost."""
-PRIOR_SPELLS = 9.0
-PRIOR_SPELL_S = 1.2 * HOUR_S
-PRIOR_CYCLE_S = 1.0 * HOUR_S
-"""What is believed of a pool at first, as so many spells of that length and distance."""
-WORTH_CHANGEOVERS = 22.0
-"""The rest of a spell must be so many changeovers long to be worth leaving on-demand."""
-TAIL = 4.0
-"""Each second that a spell has lasted lets expect so many more: spells have heavy tails."""
-RESERVED_TRIPS = 0.5
-"""So many times the expected changeovers are held in reserve."""
-FLAPPING_CYCLE_S = 20 * 60.0
-FLAPPING_SHARE = 0.5
-"""Where it is cheap (this share of the slack), enough is reserved for instances that each are lost and
-replaced so often."""
-PACE = 0.9
-"""At most this share of the slack that a steady pace would have left is reserved."""
-DROP_S = 2.3 * HOUR_S
-DROP_CHANGEOVERS = 20.0
-"""On-demand is let go for nothing only with so much slack to spare beyond the reserve; the hours shrink as
-the deadline comes closer."""
-SHORTEST_CHANGEOVERS = 4.0
-"""With less work left than so many changeovers nothing is changed that need not be."""
-STAY_SHARE = 1 / 3
-"""A running spot instance is given up for a cheaper pool where this share of what a changeover costs
-on-demand is saved each hour: its spell is expected to last the inverse of it, in hours."""
+LOOK_S = 600.0
+"""Spells become older without an event: the plan is looked at so often while spot may replace on-demand."""
+PROBE_H = 0.1
+"""The worth of an hour of work is the slope of the plan's cost over so much of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Slack:
-    """The slack of a situation, in seconds.
+class _Option:
+    """What may run next, and what the run costs to its end then; in hours of all workers on-demand."""
+
+    mode: Mode
+    cost_h: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """A situation, and the plan for the rest of it.
 
     Attributes:
-        free_s: What is left after a refusal of on-demand instances.
-        reserve_s: What of it is better kept for changeovers to come.
-        spell_s: The expected length of a spot spell.
+        room: The workers that are not kept anyway.
+        spare_h: Until the safe moment.
+        spot: All spot instances that are of use, with what is kept.
+        held: Spot instances that run, up to those that are of use.
+        on_demand: On-demand instances that run and may go.
     """
 
-    free_s: float
-    reserve_s: float
-    spell_s: float
+    situation: Situation
+    table: ValueTable
+    expected: Forecast
+    room: int
+    spare_h: float
+    spot: Targets
+    obtainable: int
+    held: int
+    on_demand: int
+
+    def cost_h(self, mode: Mode, lost_h: float = 0.0, *, stays: bool = False) -> float:
+        """Return the plan's cost from a mode on, after some spare time was lost."""
+        is_off = mode in {Mode.WAIT, Mode.OFF}
+        age = self.expected.off_age if is_off else self.expected.on_age
+        work_h = self.situation.least_time_s / HOUR_S
+        return self.table.value(mode, age, work_h, self.spare_h - lost_h, stays=stays)
 
 
-def elastic(situation: Situation) -> Decision:
-    """Run on all spot that is useful; fill with on-demand from the latest safe moment on."""
-    slack = _measure(situation)
-    present: Targets = {pool.key: pool.present for pool in situation.pools if pool.present}
-    if any(pool.present > pool.keep for pool in _priced(situation, Market.ON_DEMAND)):
-        return _beside_on_demand(situation, slack, present)
-    spot = _change(
-        situation, slack, present, fill(kept(situation), _spot_pools(situation), situation.maximum)
-    )
-    size = sum(spot.values())
-    if size >= situation.maximum:
-        return Decision(targets=spot, reason=f"all {size} without more on-demand", ask_again_s=HOUR_S)
-    wait_s = slack.free_s - slack.reserve_s - situation.restart_s * (1 + _count_spot(spot))
-    if wait_s > 0:
-        reason = f"{size} of {situation.maximum} obtainable; on-demand can wait {wait_s / HOUR_S:.1f} h"
-        return Decision(targets=spot, reason=reason, ask_again_s=wait_s + MARGIN_S / 2)
-    return _filled(situation, spot, "the latest safe moment for on-demand")
+def elastic(situation: Situation) -> PoolDecision:
+    """Run what is expected to cost the least to the end, while it is safe; else all on-demand."""
+    base = kept(situation)
+    safe_s = situation.refusal_s + situation.restart_s + MARGIN_S
+    spare_s = situation.slack_s - safe_s
+    first_s = situation.allowed_s - situation.work_s / situation.scaling.speed(situation.maximum) - safe_s
+    everything = on_demand_too(situation, base, situation.maximum)
+    if sum(base.values()) >= situation.maximum:
+        return PoolDecision(targets=base, reason="all that is paid for anyway", ask_again_s=HOUR_S)
+    if spare_s <= 0 or first_s <= 0:
+        reason = "the latest safe moment: all on-demand"
+        return PoolDecision(targets=everything, reason=reason, ask_again_s=HOUR_S)
+    has_spot = any(pool.market is Market.SPOT and pool.hourly_usd > 0 for pool in situation.pools)
+    if not has_spot:
+        return PoolDecision(targets=everything, reason="there is no spot pool", ask_again_s=HOUR_S)
+    return _decide(_make_plan(situation, base, spare_s, max(first_s, spare_s)), base, everything, spare_s)
 
 
-def _beside_on_demand(situation: Situation, slack: _Slack, present: Targets) -> Decision:
-    """Decide while on-demand instances run that spot may replace."""
-    least_s = max(0.0, (WORTH_CHANGEOVERS * situation.restart_s - slack.spell_s) / TAIL)
-    pools = _spot_pools(situation)
-    lasting = [pool for pool in pools if pool.present or pool.availability.unchanged_s >= least_s]
-    targets = present
-    if situation.least_time_s > SHORTEST_CHANGEOVERS * situation.restart_s:
-        desired = fill(kept(situation), lasting, situation.maximum)
-        targets = _change(situation, slack, present, desired, fills=True)
-    size = sum(targets.values())
-    if targets is present or size >= situation.maximum:
-        reason = "on-demand stays: no time for a changeover" if targets is present else "spot has lasted"
-        return _filled(situation, targets, reason, _next_look(pools, least_s))
-    spare_s = slack.free_s - slack.reserve_s - situation.restart_s * (2 + _count_spot(targets))
-    drop_s = DROP_S * situation.time_left_s / situation.allowed_s + DROP_CHANGEOVERS * situation.restart_s
-    if spare_s > drop_s:
-        reason = f"on-demand is not needed for {spare_s / HOUR_S:.1f} h"
-        return Decision(targets=targets, reason=reason, ask_again_s=spare_s)
-    return _filled(situation, targets, f"on-demand fills: spot has {size}", _next_look(pools, least_s))
-
-
-def _filled(situation: Situation, targets: Targets, reason: str, ask_again_s: float = HOUR_S) -> Decision:
-    filled = on_demand_too(situation, targets, situation.maximum)
-    return Decision(targets=filled, reason=reason, ask_again_s=ask_again_s)
-
-
-def _next_look(pools: Sequence[Pool], least_s: float) -> float:
-    """Return the seconds until a young spot spell has lasted long enough; at most an hour."""
-    young = [
-        least_s - pool.availability.unchanged_s for pool in pools if pool.obtainable and not pool.present
+def _make_plan(situation: Situation, base: Targets, spare_s: float, first_s: float) -> _Plan:
+    offers = spot_by_cost(situation)
+    expected = forecast(situation, offers, first_s)
+    spot = spread(offers, base, situation.maximum)
+    paid = {pool.key: pool.hourly_usd <= 0 for pool in situation.pools}
+    on_demand = [pool for pool in situation.pools if pool.market is Market.ON_DEMAND and not paid[pool.key]]
+    held = [
+        min(pool.present, spot.get(pool.key, 0)) for pool in situation.pools if pool.market is Market.SPOT
     ]
-    return min([HOUR_S, *(wait_s + MARGIN_S / 2 for wait_s in young if wait_s > 0)])
-
-
-def _change(
-    situation: Situation, slack: _Slack, present: Targets, desired: Targets, *, fills: bool = False
-) -> Targets:
-    """Return `desired` if there is time for it and for the loss of every spot instance, else `present`.
-
-    With `fills`, on-demand instances fill what is missing, so that only other spot instances are a change.
-    """
-    is_same = desired == present
-    if fills:
-        is_same = _spot_only(desired) == _spot_only(present)
-    if is_same or slack.free_s >= situation.restart_s * (1 + _count_spot(desired)):
-        return desired
-    return present
-
-
-def _measure(situation: Situation) -> _Slack:
-    restart_s, left_s = situation.restart_s, situation.time_left_s
-    spell_s, cycle_s = _expected([pool.availability for pool in _priced(situation, Market.SPOT)])
-    first_s = situation.allowed_s - situation.work_s / situation.scaling.speed(situation.maximum)
-    pace_s = max(0.0, first_s - situation.refusal_s) * max(0.0, left_s) / situation.allowed_s
-    trips_s = 2 * restart_s * RESERVED_TRIPS * left_s / cycle_s
-    changes = situation.maximum * left_s / FLAPPING_CYCLE_S
-    flapping_s = min(2 * restart_s * changes, FLAPPING_SHARE * pace_s)
-    return _Slack(
-        free_s=situation.slack_s - situation.refusal_s - MARGIN_S,
-        reserve_s=max(0.0, min(PACE * pace_s, max(trips_s, flapping_s))),
-        spell_s=spell_s,
+    return _Plan(
+        situation=situation,
+        table=value_table(expected.model),
+        expected=expected,
+        room=situation.maximum - sum(base.values()),
+        spare_h=spare_s / HOUR_S,
+        spot=spot,
+        obtainable=sum(spot.values()) - sum(base.values()),
+        held=sum(held),
+        on_demand=sum([max(0, pool.present - pool.keep) for pool in on_demand]),
     )
 
 
-def _expected(pools: Sequence[Availability]) -> tuple[float, float]:
-    """Return the expected length of a spot spell and of a spell with the gap after it, in seconds."""
-    number = max(1, len(pools))
-    spells = PRIOR_SPELLS + sum([pool.spells for pool in pools]) / number
-    available_s = sum([pool.available_s for pool in pools]) / number
-    observed_s = sum([pool.observed_s for pool in pools]) / number
-    return (
-        (PRIOR_SPELLS * PRIOR_SPELL_S + available_s) / spells,
-        (PRIOR_SPELLS * PRIOR_CYCLE_S + observed_s) / spells,
+def _decide(plan: _Plan, base: Targets, everything: Targets, spare_s: float) -> PoolDecision:
+    options = sorted(_options(plan), key=lambda option: option.cost_h)
+    mode = options[0].mode
+    spot = _joined(plan, base, mode) if mode in {Mode.SPOT, Mode.BOTH} else base
+    targets = everything if mode in {Mode.OFF, Mode.ON} else spot
+    if mode is Mode.BOTH:
+        targets = on_demand_too(plan.situation, spot, plan.situation.maximum)
+    again_s = LOOK_S
+    if sum(targets.values()) < plan.situation.maximum:
+        # The less there is to spare, the sooner the plan is looked at again: never is all of it waited away.
+        again_s = min(again_s, max(spare_s / 4, plan.situation.restart_s), spare_s)
+    return PoolDecision(
+        targets=targets, reason=_explain(plan, options), ask_again_s=max(MARGIN_S / 2, again_s)
     )
 
 
-def _priced(situation: Situation, market: Market) -> list[Pool]:
-    return [pool for pool in situation.pools if pool.market is market and pool.hourly_usd > 0]
+def _options(plan: _Plan) -> list[_Option]:
+    """Return what may run next: to change nothing first, then what a changeover leads to."""
+    if not plan.obtainable:
+        return _options_without_spot(plan)
+    if plan.held:
+        return _options_on_spot(plan)
+    return _options_beside_spot(plan)
 
 
-def _spot_pools(situation: Situation) -> list[Pool]:
-    """Return the spot pools that are cheaper than on-demand, the one to use first at the front."""
-    dearest = min([pool.hourly_usd for pool in _priced(situation, Market.ON_DEMAND)], default=float("inf"))
-    stay_usd = STAY_SHARE * dearest * situation.restart_s / HOUR_S
-    pools = in_order(situation, Market.SPOT, stay_usd=stay_usd)
-    return [pool for pool in pools if pool.hourly_usd < dearest]
+def _options_without_spot(plan: _Plan) -> list[_Option]:
+    model = plan.expected.model
+    waiting = _Option(mode=Mode.WAIT, cost_h=plan.cost_h(Mode.WAIT, stays=True))
+    if plan.on_demand:
+        return [_Option(mode=Mode.OFF, cost_h=plan.cost_h(Mode.OFF, stays=True)), waiting]
+    restart_h = model.changeover_h + model.boot_h
+    return [waiting, _Option(mode=Mode.OFF, cost_h=restart_h + plan.cost_h(Mode.OFF, restart_h))]
 
 
-def _spot_only(targets: Targets) -> Targets:
-    return {key: count for key, count in targets.items() if key[0] is Market.SPOT}
+def _options_on_spot(plan: _Plan) -> list[_Option]:
+    model, pause_h = plan.expected.model, _pause_h(plan)
+    restart_h = model.changeover_h + model.boot_h
+    hourly = model.spot_usd * model.share
+    if plan.obtainable >= plan.room:
+        return [_Option(mode=Mode.SPOT, cost_h=plan.cost_h(Mode.SPOT, stays=True))]
+    if plan.on_demand:
+        options = [_Option(mode=Mode.BOTH, cost_h=plan.cost_h(Mode.BOTH, stays=True))]
+        if plan.spare_h >= pause_h:
+            usd = pause_h * hourly + plan.cost_h(Mode.SPOT, pause_h)
+            options.append(_Option(mode=Mode.SPOT, cost_h=usd))
+    else:
+        options = [_Option(mode=Mode.SPOT, cost_h=plan.cost_h(Mode.SPOT, stays=True))]
+        if plan.spare_h >= restart_h:
+            usd = restart_h * (1 - model.share) + model.changeover_h * hourly
+            options.append(_Option(mode=Mode.BOTH, cost_h=usd + plan.cost_h(Mode.BOTH, restart_h)))
+    usd = restart_h + plan.cost_h(Mode.ON, pause_h)
+    return [*options, _Option(mode=Mode.ON, cost_h=usd)] if model.drops else options
 
 
-def _count_spot(targets: Targets) -> int:
-    return sum([count for (market, _), count in targets.items() if market is Market.SPOT])
+def _options_beside_spot(plan: _Plan) -> list[_Option]:
+    """Return the options while spot is to be had and none runs."""
+    model = plan.expected.model
+    lost_h = _pause_h(plan) if plan.on_demand else model.changeover_h + model.boot_h
+    rest, hourly = 1 - model.share, model.spot_usd * model.share
+    idle = _Option(mode=Mode.IDLE, cost_h=plan.cost_h(Mode.IDLE, stays=True))
+    if plan.on_demand:
+        options = [_Option(mode=Mode.ON, cost_h=plan.cost_h(Mode.ON, stays=True)), idle]
+    else:
+        options = [idle, _Option(mode=Mode.ON, cost_h=lost_h + plan.cost_h(Mode.ON, lost_h))]
+    if plan.spare_h >= lost_h:
+        usd = (model.boot_h + model.changeover_h) * hourly
+        options.append(_Option(mode=Mode.SPOT, cost_h=usd + plan.cost_h(Mode.SPOT, lost_h)))
+        if rest > 0:
+            options.append(
+                _Option(mode=Mode.BOTH, cost_h=usd + lost_h * rest + plan.cost_h(Mode.BOTH, lost_h))
+            )
+    return options
+
+
+def _pause_h(plan: _Plan) -> float:
+    """Return what one more changeover costs now: less, if one goes on that ends later."""
+    model = plan.expected.model
+    return model.changeover_h - max(0.0, plan.situation.changing_s / HOUR_S - model.boot_h)
+
+
+def _joined(plan: _Plan, base: Targets, mode: Mode) -> Targets:
+    """Return all spot instances, or those that run, if the others do not pay for the stop of all workers."""
+    more = plan.obtainable - plan.held
+    if not plan.held or more <= 0:
+        return plan.spot
+    is_beside = mode is Mode.BOTH
+    saved = (_worth(plan, is_beside=is_beside) - plan.expected.model.spot_usd) * more / plan.room
+    size = plan.room if is_beside else plan.held
+    stopped = _worth(plan, is_beside=is_beside) * size / plan.room
+    pauses_h = _pause_h(plan) + plan.expected.model.changeover_h
+    left_h = plan.situation.least_time_s / HOUR_S
+    lasting_h = min(left_h, 1 / plan.expected.losses_per_h)
+    if saved * lasting_h > stopped * pauses_h and plan.spare_h >= _pause_h(plan):
+        return plan.spot
+    running = {p.key: min(p.present, p.obtainable) for p in plan.situation.pools if p.market is Market.SPOT}
+    return base | {key: count for key, count in running.items() if count}
+
+
+def _worth(plan: _Plan, *, is_beside: bool) -> float:
+    """Return what an hour of work of all workers saves to the end, over its price on-demand."""
+    if is_beside:
+        return 1.0
+    model, work_h = plan.expected.model, plan.situation.least_time_s / HOUR_S
+    age, probe_h = plan.expected.on_age, min(PROBE_H, work_h)
+    now = plan.table.value(Mode.SPOT, age, work_h, plan.spare_h)
+    done = plan.table.value(Mode.SPOT, age, work_h - probe_h, plan.spare_h + probe_h)
+    return min(1.0, max(model.spot_usd, (now - done) / probe_h))
+
+
+def _explain(plan: _Plan, options: list[_Option]) -> str:
+    """Return the decision as a clause: what runs, what it costs, and what the next best would."""
+    scale = plan.room * on_demand_usd(plan.situation)
+    best, *others = options
+    names = {
+        Mode.WAIT: "waiting for spot",
+        Mode.IDLE: "waiting for spot to last",
+        Mode.OFF: "on-demand",
+        Mode.ON: "on-demand",
+        Mode.SPOT: f"{plan.obtainable} of {plan.room} on spot",
+        Mode.BOTH: f"on-demand beside {plan.obtainable} on spot",
+    }
+    text = f"{names[best.mode]}: {scale * best.cost_h:.2f} USD to the end"
+    if others and others[0].cost_h < float("inf"):
+        text += f", {scale * others[0].cost_h:.2f} with {names[others[0].mode]}"
+    return f"{text}; {plan.spare_h:.1f} h to spare"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from dlcloud.model.instance import Market
-from dlcloud.scheduling.policies.situation import Pool, PoolKey, Situation
+from dlcloud.scheduling.policies.situation import PoolKey, PoolState, Situation
 
 Targets = dict[PoolKey, int]
 
@@ -15,7 +15,7 @@ def kept(situation: Situation) -> Targets:
     return fill(targets, free, situation.maximum)
 
 
-def fill(targets: Targets, pools: Iterable[Pool], size: int) -> Targets:
+def fill(targets: Targets, pools: Iterable[PoolState], size: int) -> Targets:
     """Add instances of `pools`, in their order, until there are `size` in all or no more are obtainable."""
     filled = dict(targets)
     missing = size - sum(filled.values())
@@ -29,7 +29,7 @@ def fill(targets: Targets, pools: Iterable[Pool], size: int) -> Targets:
     return filled
 
 
-def in_order(situation: Situation, market: Market, *, stay_usd: float = float("inf")) -> list[Pool]:
+def in_order(situation: Situation, market: Market, *, stay_usd: float = float("inf")) -> list[PoolState]:
     """Return a market's pools, the cheapest first.
 
     Args:

@@ -8,19 +8,19 @@ from dataclasses import replace
 
 from dlcloud.model.instance import Market
 from dlcloud.scheduling.policies.fill import kept, on_demand_too, spot_first
-from dlcloud.scheduling.policies.situation import Decision, Situation
+from dlcloud.scheduling.policies.situation import PoolDecision, Situation
 
 MARGIN_S = 1.0
 """Rounding of times is smaller than this, in seconds."""
 
 
-def on_demand(situation: Situation) -> Decision:
+def on_demand(situation: Situation) -> PoolDecision:
     """Run as many on-demand instances as are allowed, from the beginning to the end."""
     targets = on_demand_too(situation, kept(situation), situation.maximum)
-    return Decision(targets=targets, reason="always on-demand")
+    return PoolDecision(targets=targets, reason="always on-demand")
 
 
-def greedy(situation: Situation) -> Decision:
+def greedy(situation: Situation) -> PoolDecision:
     """Run on spot while there is any, wait while there is none, and end on on-demand when time runs out.
 
     Source: Wu et al., "Can't Be Late", NSDI 2024, section 3: Thrifty, Exploitation and Safety Net rules.
@@ -31,10 +31,10 @@ def greedy(situation: Situation) -> Decision:
         return net
     targets = spot_first(situation, kept(situation), situation.maximum)
     reason = "spot while it lasts" if targets else "no spot instance to be had: waiting"
-    return Decision(targets=targets, reason=reason, ask_again_s=_until_net(situation))
+    return PoolDecision(targets=targets, reason=reason, ask_again_s=_until_net(situation))
 
 
-def gang(situation: Situation) -> Decision:
+def gang(situation: Situation) -> PoolDecision:
     """Run the full number on spot or nothing, and end on on-demand when time runs out."""
     situation = _guarded(situation)
     net = _safety_net(situation)
@@ -44,11 +44,11 @@ def gang(situation: Situation) -> Decision:
     again = _until_net(situation)
     if sum(targets.values()) < situation.maximum:
         reason = f"fewer than {situation.maximum} spot instances to be had: waiting"
-        return Decision(targets=kept(situation), reason=reason, ask_again_s=again)
-    return Decision(targets=targets, reason=f"all {situation.maximum} on spot", ask_again_s=again)
+        return PoolDecision(targets=kept(situation), reason=reason, ask_again_s=again)
+    return PoolDecision(targets=targets, reason=f"all {situation.maximum} on spot", ask_again_s=again)
 
 
-def uniform_progress(situation: Situation) -> Decision:
+def uniform_progress(situation: Situation) -> PoolDecision:
     """Keep to the straight line from nothing done at the start to all done at the deadline.
 
     Spot whenever there is any; on-demand when there is none and the work is behind the line; an on-demand
@@ -67,20 +67,20 @@ def uniform_progress(situation: Situation) -> Decision:
         targets = on_demand_too(situation, running, situation.maximum)
         gain = situation.scaling.speed(situation.maximum) - situation.work_s / situation.allowed_s
         again = max(MARGIN_S, behind_s / max(gain, 1e-6))
-        return Decision(
+        return PoolDecision(
             targets=targets, reason="on-demand until the lead is two changeovers", ask_again_s=again
         )
     targets = spot_first(situation, kept(situation), situation.maximum)
     if sum(targets.values()) >= situation.maximum:
-        return Decision(targets=targets, reason="spot is obtainable", ask_again_s=_until_net(situation))
+        return PoolDecision(targets=targets, reason="spot is obtainable", ask_again_s=_until_net(situation))
     ahead = -_behind(situation, 0.0)
     if ahead <= MARGIN_S / 1000:
         targets = on_demand_too(situation, targets, situation.maximum)
-        return Decision(
+        return PoolDecision(
             targets=targets, reason="behind the line: on-demand", ask_again_s=_until_net(situation)
         )
     again = min(_until_net(situation), ahead * situation.allowed_s / situation.work_s + MARGIN_S)
-    return Decision(targets=targets, reason="ahead of the line: waiting for spot", ask_again_s=again)
+    return PoolDecision(targets=targets, reason="ahead of the line: waiting for spot", ask_again_s=again)
 
 
 def _guarded(situation: Situation) -> Situation:
@@ -100,7 +100,7 @@ def _behind(situation: Situation, later_s: float) -> float:
     return expected - (situation.work_s - situation.work_left_s)
 
 
-def _safety_net(situation: Situation) -> Decision | None:
+def _safety_net(situation: Situation) -> PoolDecision | None:
     """Return the decision to end on on-demand where less than two changeovers are to spare; None otherwise.
 
     What makes progress on spot stays until it is lost.
@@ -110,7 +110,7 @@ def _safety_net(situation: Situation) -> Decision | None:
     spot = {pool.key: pool.running for pool in situation.pools if pool.market is Market.SPOT and pool.running}
     targets = on_demand_too(situation, kept(situation) | spot, situation.maximum)
     again = situation.restart_s if situation.present(Market.ON_DEMAND) < situation.maximum else float("inf")
-    return Decision(targets=targets, reason="no time to spare: on-demand to the end", ask_again_s=again)
+    return PoolDecision(targets=targets, reason="no time to spare: on-demand to the end", ask_again_s=again)
 
 
 def _until_net(situation: Situation) -> float:

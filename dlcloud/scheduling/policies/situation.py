@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from dlcloud.model.instance import Market
+from dlcloud.scheduling.spells import PRIOR_MEDIAN_S
 
 HOUR_S = 3600.0
 REFUSAL_S = HOUR_S
@@ -25,19 +26,25 @@ class Availability:
         available_s: How much of that it had at least one instance to give.
         spells: How often it began to have some.
         unchanged_s: How long it has been as it is now: having some, or none.
+        median_on_s: Estimated median of the spells in which it has some.
+        median_off_s: The same of those in which it has none.
+        drops: How often it took some instances back and had others left.
     """
 
     observed_s: float = 0.0
     available_s: float = 0.0
     spells: int = 0
     unchanged_s: float = 0.0
+    median_on_s: float = PRIOR_MEDIAN_S
+    median_off_s: float = PRIOR_MEDIAN_S
+    drops: int = 0
 
 
 UNKNOWN = Availability()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class PoolState:
     """Where instances of one market can run, and how many do.
 
     Attributes:
@@ -112,7 +119,7 @@ class Situation:
     work_left_s: float
     allowed_s: float
     time_left_s: float
-    pools: tuple[Pool, ...]
+    pools: tuple[PoolState, ...]
     minimum: int = 1
     maximum: int = 1
     changeover_s: float = 0.0
@@ -141,7 +148,7 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class PoolDecision:
     """How many instances of each pool, and why.
 
     Attributes:
@@ -158,4 +165,4 @@ class Decision:
         return sum(count for (its_market, _), count in self.targets.items() if its_market is market)
 
 
-Policy = Callable[[Situation], Decision]
+Policy = Callable[[Situation], PoolDecision]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dlcloud.scheduling.policies.situation import HOUR_S
-from dlcloud.scheduling.simulation.replay import Job
+from dlcloud.scheduling.simulation.replay import SimulatedJob
 from dlcloud.scheduling.simulation.trace import Window
 
 ROUNDS = 40
@@ -28,7 +28,7 @@ class _Span:
     pools: tuple[tuple[int, float], ...]
 
 
-def least_cost_usd(job: Job, window: Window) -> float:
+def least_cost_usd(job: SimulatedJob, window: Window) -> float:
     """Return a lower bound of the cost of doing the job's work in time in this window, in USD."""
     spans = _spans(job, window)
     plan = _one_worker if job.maximum == 1 else _workers
@@ -46,7 +46,7 @@ def least_cost_usd(job: Job, window: Window) -> float:
     return best
 
 
-def _spans(job: Job, window: Window) -> list[_Span]:
+def _spans(job: SimulatedJob, window: Window) -> list[_Span]:
     cuts = {0.0, job.allowed_s}
     for pool in window.pools:
         cuts.update(at_s for at_s in (*pool.starts_s, pool.end_s) if at_s < job.allowed_s)
@@ -65,7 +65,7 @@ def _spans(job: Job, window: Window) -> list[_Span]:
     return spans
 
 
-def _one_worker(job: Job, spans: Sequence[_Span], price: float) -> tuple[float, float]:
+def _one_worker(job: SimulatedJob, spans: Sequence[_Span], price: float) -> tuple[float, float]:
     """Return cost in USD and hours done of the best plan of one worker, changeovers included.
 
     States: idle, one per pool, on-demand. A changeover bills the new instance for `changeover_s + boot_s`
@@ -94,7 +94,7 @@ def _one_worker(job: Job, spans: Sequence[_Span], price: float) -> tuple[float, 
     return cost, done
 
 
-def _workers(job: Job, spans: Sequence[_Span], price: float) -> tuple[float, float]:
+def _workers(job: SimulatedJob, spans: Sequence[_Span], price: float) -> tuple[float, float]:
     """Return cost and hours done of the best sizes of a group of workers, changeovers left out.
 
     Without changeovers the spans are independent, and a plan costs no more than with them.
@@ -108,7 +108,7 @@ def _workers(job: Job, spans: Sequence[_Span], price: float) -> tuple[float, flo
     return cost, done
 
 
-def _best_size(job: Job, offers: Sequence[tuple[float, int]], price: float) -> tuple[float, float]:
+def _best_size(job: SimulatedJob, offers: Sequence[tuple[float, int]], price: float) -> tuple[float, float]:
     best, workers, hourly_usd = (0.0, 0.0, 0.0), 0, 0.0
     speed_of: Callable[[int], float] = job.scaling.speed
     for usd, count in offers:

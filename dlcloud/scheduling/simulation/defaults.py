@@ -10,5 +10,3 @@ CHANGEOVER_S = 1.8
 
 Source: about what tests/performance/elastic.py measured for a drain and a join, with room.
 """
-TRAFFIC_USD_PER_GB = 0.02
-"""Source: EC2 on-demand pricing, "Data transfer within the same AWS Region": 0.01 USD/GB each way."""

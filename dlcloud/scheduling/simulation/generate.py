@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dlcloud.scheduling.policies.situation import HOUR_S
-from dlcloud.scheduling.simulation.trace import PoolTrace, Window
+from dlcloud.scheduling.simulation.trace import PoolTrace, Window, from_changes
 
 MEAN_UP_H = 1.2
 MEAN_DOWN_H = 1.5
@@ -14,6 +14,8 @@ MEAN_DOWN_H = 1.5
 Source: about the means of the V100 traces of Wu et al., "Can't Be Late", NSDI 2024 (us-west-2, 2022).
 """
 TICK_S = 600.0
+ALL_OR_NONE = 0.1
+"""Of the changes of partial capacity, those to none or to all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,30 @@ def generate_window(seed: int, *, hours: float, pools: int = 1, rates: Rates | N
     chosen = rates or Rates()
     traces = tuple(_on_and_off(f"pool-{which}", f"{seed}/{which}", hours, chosen) for which in range(pools))
     return Window(name=f"seed-{seed}", pools=traces)
+
+
+def generate_partial_window(seed: int, *, hours: float, pools: int = 3, count: int = 16) -> Window:
+    """Return a window of pools that give 0 to `count` instances, and a few more or fewer every half an hour.
+
+    One change in ten is to none or to all; the times between changes are exponentially distributed.
+    """
+    traces = tuple(
+        _partial(f"pool-{which}", f"{seed}/{which}/partial", hours, count) for which in range(pools)
+    )
+    return Window(name=f"partial-{seed}", pools=traces)
+
+
+def _partial(name: str, seed: str, hours: float, count: int) -> PoolTrace:
+    source = random.Random(seed)  # noqa: S311  a simulation, no secret
+    number, at_s = source.randint(0, count), 0.0
+    changes = [(0.0, number)]
+    while at_s < hours * HOUR_S:
+        at_s += source.expovariate(2 / HOUR_S)
+        moved = number + source.choice((-4, -2, -1, 1, 2, 4))
+        following = source.choice((0, count)) if source.random() < ALL_OR_NONE else min(count, max(0, moved))
+        changes.append((at_s, following - number))
+        number = following
+    return from_changes(name, [change for change in changes if change[0] < hours * HOUR_S], hours * HOUR_S)
 
 
 def _on_and_off(name: str, seed: str, hours: float, rates: Rates) -> PoolTrace:

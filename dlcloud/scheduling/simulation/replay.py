@@ -9,13 +9,14 @@ from dlcloud.scheduling.policies.situation import (
     HOUR_S,
     REFUSAL_S,
     Availability,
-    Decision,
     Policy,
-    Pool,
+    PoolDecision,
+    PoolState,
     Scaling,
     Situation,
 )
 from dlcloud.scheduling.simulation.trace import PoolTrace, Window
+from dlcloud.scheduling.spells import SpellFit
 
 GIVE_UP = 4.0
 """A job that has not ended after so many times its allowed time counts as unfinished."""
@@ -25,7 +26,7 @@ ON_DEMAND = "on-demand"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class SimulatedJob:
     """What is replayed: the work, its limits, the prices.
 
     Attributes:
@@ -77,7 +78,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SimulatedOutcome:
     """How a job ended.
 
     Attributes:
@@ -99,7 +100,9 @@ class Outcome:
     moments: tuple[Moment, ...] = ()
 
 
-def replay(job: Job, window: Window, policy: Policy, *, keep_moments: bool = False) -> Outcome:
+def replay(
+    job: SimulatedJob, window: Window, policy: Policy, *, keep_moments: bool = False
+) -> SimulatedOutcome:
     """Return how the job ends in the window under the policy."""
     run = _Run(job, window, keep_moments=keep_moments)
     while run.work_left_s > LEAST_S and run.now_s < GIVE_UP * job.allowed_s:
@@ -117,11 +120,14 @@ class _PoolRun:
         "available_s",
         "changed_s",
         "cost_usd",
+        "drops",
         "is_open",
         "market",
         "name",
         "next_s",
         "obtainable",
+        "off",
+        "on",
         "place",
         "price_usd",
         "running",
@@ -138,6 +144,7 @@ class _PoolRun:
         self.starting: list[float] = []
         self.available_s = self.changed_s = 0.0
         self.is_open = False
+        self.on, self.off, self.drops = SpellFit(), SpellFit(), 0
 
     @property
     def present(self) -> int:
@@ -150,6 +157,7 @@ class _PoolRun:
             return
         now_s, self.place = self.next_s, self.place + 1
         is_over = self.place >= len(trace.counts)
+        before = self.obtainable
         self.obtainable = 0 if is_over else trace.counts[self.place]
         if trace.prices is not None and not is_over:
             self.price_usd = trace.prices[self.place]
@@ -158,12 +166,15 @@ class _PoolRun:
             self.next_s = inf
         else:
             self.next_s = trace.starts_s[following] if following < len(trace.counts) else trace.end_s
+        self.drops += 0 < self.obtainable < before
         self._note_spell(now_s)
 
     def _note_spell(self, now_s: float) -> None:
         is_open = self.obtainable > 0
         if is_open != self.is_open:
             self.available_s += now_s - self.changed_s if self.is_open else 0.0
+            if now_s > 0:
+                (self.on if self.is_open else self.off).end(now_s - self.changed_s)
             self.changed_s, self.is_open = now_s, is_open
             self.spells += is_open
 
@@ -177,15 +188,18 @@ class _PoolRun:
         self.running -= lost - booting
         return lost
 
-    def view(self, now_s: float) -> Pool:
+    def view(self, now_s: float) -> PoolState:
         open_s = now_s - self.changed_s if self.is_open else 0.0
         availability = Availability(
             observed_s=now_s,
             available_s=self.available_s + open_s,
             spells=self.spells,
             unchanged_s=now_s - self.changed_s,
+            median_on_s=self.on.median_s(now_s - self.changed_s if self.is_open else 0.0),
+            median_off_s=self.off.median_s(0.0 if self.is_open else now_s - self.changed_s),
+            drops=self.drops,
         )
-        return Pool(
+        return PoolState(
             market=self.market,
             name=self.name,
             hourly_usd=self.price_usd,
@@ -197,7 +211,7 @@ class _PoolRun:
 
 
 class _Run:
-    def __init__(self, job: Job, window: Window, *, keep_moments: bool) -> None:
+    def __init__(self, job: SimulatedJob, window: Window, *, keep_moments: bool) -> None:
         self.job = job
         self.now_s = 0.0
         self.work_left_s = job.work_s
@@ -248,7 +262,7 @@ class _Run:
             changing_s=max(0.0, self.paused_until_s - self.now_s) if self._running() else 0.0,
         )
 
-    def apply(self, decision: Decision) -> None:
+    def apply(self, decision: PoolDecision) -> None:
         """Make the instances as many as decided; what is replaced leaves once the other has joined."""
         changed = self._grow(decision)
         if not any(pool.starting for pool in self.pools):
@@ -258,7 +272,7 @@ class _Run:
         if self.moments is not None:
             self._note(decision.reason)
 
-    def _grow(self, decision: Decision) -> bool:
+    def _grow(self, decision: PoolDecision) -> bool:
         changed = False
         for pool in self.pools:
             desired = decision.targets.get((pool.market, pool.name), 0)
@@ -272,7 +286,7 @@ class _Run:
                 changed = True
         return changed
 
-    def _shrink(self, decision: Decision) -> bool:
+    def _shrink(self, decision: PoolDecision) -> bool:
         changed = False
         for pool in self.pools:
             surplus = pool.present - decision.targets.get((pool.market, pool.name), 0)
@@ -292,7 +306,7 @@ class _Run:
     def _pause(self) -> None:
         self.paused_until_s = self.now_s + self.job.changeover_s
 
-    def advance(self, decision: Decision) -> None:
+    def advance(self, decision: PoolDecision) -> None:
         """Let time pass until the next event or the end of the work; bill it."""
         until_s = self._next_event(decision.ask_again_s)
         running = self._running()
@@ -344,11 +358,11 @@ class _Run:
         moment = Moment(at_s=self.now_s, spot=spot, on_demand=on_demand, done_s=done_s, reason=reason)
         self.moments.append(moment)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SimulatedOutcome:
         is_done = self.work_left_s <= LEAST_S
         finished_s = self.now_s if is_done else inf
         self._note("done" if is_done else "given up", is_last=True)
-        return Outcome(
+        return SimulatedOutcome(
             usd=self.usd,
             finished_s=finished_s,
             late_s=max(0.0, finished_s - self.job.allowed_s - LEAST_S),
@@ -359,5 +373,5 @@ class _Run:
         )
 
 
-def replay_all(job: Job, windows: Sequence[Window], policy: Policy) -> list[Outcome]:
+def replay_all(job: SimulatedJob, windows: Sequence[Window], policy: Policy) -> list[SimulatedOutcome]:
     return [replay(job, window, policy) for window in windows]

@@ -6,7 +6,7 @@ from math import isfinite, sqrt
 from statistics import fmean, stdev
 
 from dlcloud.scheduling.policies.situation import HOUR_S
-from dlcloud.scheduling.simulation.replay import Job, Outcome
+from dlcloud.scheduling.simulation.replay import SimulatedJob, SimulatedOutcome
 
 NORMAL_95 = 1.96
 """Half the width of a 95 % interval of a mean, in standard errors."""
@@ -44,11 +44,13 @@ class Row:
     on_demand: float | None = None
 
 
-def bound_row(job: Job, bounds: Sequence[float]) -> Row:
+def bound_row(job: SimulatedJob, bounds: Sequence[float]) -> Row:
     return _row(BOUND, job, bounds, bounds)
 
 
-def policy_row(policy: str, job: Job, outcomes: Sequence[Outcome], bounds: Sequence[float]) -> Row:
+def policy_row(
+    policy: str, job: SimulatedJob, outcomes: Sequence[SimulatedOutcome], bounds: Sequence[float]
+) -> Row:
     """Return the row of a policy; `bounds` are those of the same windows, in USD."""
     row = _row(policy, job, [outcome.usd for outcome in outcomes], bounds)
     finished = [outcome.finished_s for outcome in outcomes if isfinite(outcome.finished_s)]
@@ -69,7 +71,7 @@ def policy_row(policy: str, job: Job, outcomes: Sequence[Outcome], bounds: Seque
     )
 
 
-def _row(policy: str, job: Job, costs: Sequence[float], bounds: Sequence[float]) -> Row:
+def _row(policy: str, job: SimulatedJob, costs: Sequence[float], bounds: Sequence[float]) -> Row:
     ratios = [usd / job.on_demand_cost_usd for usd in costs]
     mean, bound = fmean(ratios), fmean(bounds)
     half = NORMAL_95 * stdev(ratios) / sqrt(len(ratios)) if len(ratios) > 1 else 0.0

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from ..options import natural, positive
+from ..instance.options import natural, positive
 from ..training import device, train
 
 HELD_OUT = 360

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from ..options import natural, positive
+from ..instance.options import natural, positive
 from ..training import device, train
 
 BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}

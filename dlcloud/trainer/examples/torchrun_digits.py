@@ -18,11 +18,11 @@ from torch.optim import Optimizer
 from torch.utils.data import default_collate
 
 from .. import checkpoint
-from ..children import end_with_parent
 from ..drain import Drain
 from ..engine import State
 from ..events import EventName
-from ..options import natural, positive
+from ..instance.children import end_with_parent
+from ..instance.options import natural, positive
 from ..records import Records
 from ..sampler import Sampler, share
 from ..settings import from_environment

@@ -14,10 +14,10 @@ from trainer import checkpoint
 from trainer.allreduce import ReduceBuffer
 from trainer.batches import Batches, Microbatch, WorkerStep
 from trainer.compute import Compute
+from trainer.coordination.ledger import Entry, LedgerReporter, WrongRunError
 from trainer.drain import Drain
 from trainer.engine import QuorumMember, Solo, digest_of
 from trainer.job import WorkerJob
-from trainer.ledger import Entry, LedgerReporter, WrongRunError
 from trainer.loop import Loop
 from trainer.membership import AlreadyDoneError, Membership
 from trainer.records import Records

@@ -12,11 +12,11 @@ import pytest
 import torch
 from parts import job_of
 from trainer import transfer
+from trainer.coordination.history import History
+from trainer.coordination.ledger import WrongRunError
 from trainer.drain import Drain
 from trainer.engine import StateError
-from trainer.history import History
 from trainer.job import TrainingState
-from trainer.ledger import WrongRunError
 from trainer.transfer import TransferError, fetch_history, fetch_state
 
 

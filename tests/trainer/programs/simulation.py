@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field, replace
 import torch
 from torch import nn
 from torch.utils.data import Dataset
+from trainer.coordination.ledger import Entry, LedgerReporter
 from trainer.drain import Drain, DrainedError
 from trainer.engine import QuorumMember, Solo, copy_state
 from trainer.job import WorkerJob
-from trainer.ledger import Entry, LedgerReporter
 from trainer.loop import Loop
 from trainer.membership import AlreadyDoneError
 from trainer.records import Records

@@ -194,7 +194,7 @@ def test_gc_removes_what_its_home_launched_and_says_whose_the_rest_is():
     assert "old (2 thing(s), us-east-1): of another owner (unknown, home unknown)" in text
 
 
-def test_gc_removes_what_a_lost_laptop_launched_by_its_id_and_nothing_of_others():
+def test_gc_removes_by_its_id_what_a_lost_laptop_launched_and_no_more():
     assert owned(clusters=("laptop", "bens"))[0] == {"laptop"}
     removed, messages = owned(all_owners=True)
     assert removed == set(HOMES)

@@ -8,7 +8,7 @@ import pytest
 
 from dlcloud.app.clusters.requirement_check import warn_of_requirements
 from dlcloud.app.clusters.script_check import refuse_missing_script, warn_of_script
-from dlcloud.app.recipes.init_script import Trial, recipe_of_script, run_trial
+from dlcloud.app.recipes.init_script import ScriptTrial, recipe_of_script, run_trial
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe
 
@@ -41,21 +41,21 @@ def test_the_command_writes_a_recipe_and_its_schema(dlcloud, home):
 
 def test_a_folder_is_sent_where_the_script_uses_its_files(folder):
     alone = write(folder, "import json")
-    assert 'files: "train.py"' in recipe_of_script(alone, Trial())[0]
+    assert 'files: "train.py"' in recipe_of_script(alone, ScriptTrial())[0]
     write(folder, "x = 1", "model.py")
-    assert 'files: "."' in recipe_of_script(write(folder, "import model"), Trial())[0]
+    assert 'files: "."' in recipe_of_script(write(folder, "import model"), ScriptTrial())[0]
     write(folder, "1", "data.csv")
-    assert 'files: "."' in recipe_of_script(write(folder, 'open("data.csv")', "other.py"), Trial())[0]
+    assert 'files: "."' in recipe_of_script(write(folder, 'open("data.csv")', "other.py"), ScriptTrial())[0]
 
 
 def test_versions_come_from_requirements_or_from_what_is_installed(folder):
     file = write(folder, "import yaml, nosuchpackage")
-    text, notes = recipe_of_script(file, Trial())
+    text, notes = recipe_of_script(file, ScriptTrial())
     assert "pyyaml==" in text
     assert "# - nosuchpackage==" in text
     assert "versions are missing of nosuchpackage: pin them in the recipe" in notes
     write(folder, "numpy==2.0.1  # why\nclick\n-r other.txt\n", "requirements.txt")
-    pins = read_recipe(recipe_of_script(file, Trial())[0], "train.yaml").setup.requirements
+    pins = read_recipe(recipe_of_script(file, ScriptTrial())[0], "train.yaml").setup.requirements
     assert pins[0] == "numpy==2.0.1"
     assert pins[1].startswith("click==")
 
@@ -84,7 +84,7 @@ def test_a_trial_that_fails_shows_its_last_line(folder):
     _, notes = recipe_of_script(file, run_trial(file, 60))
     assert any("the trial ended with status 1: ModuleNotFoundError" in note for note in notes)
     with pytest.raises(RecipeError, match="there is no script"):
-        recipe_of_script(folder / "other.py", Trial())
+        recipe_of_script(folder / "other.py", ScriptTrial())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from dlcloud.cli.commands.instances import command
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Accelerator
-from dlcloud.report.instances import Offer, instances_report
+from dlcloud.report.instances import TypeOffer, instances_report
 from dlcloud.report.table import Format, render
 from tests.fakes.samples import hardware
 
@@ -84,7 +84,7 @@ def test_a_type_beyond_the_table_is_looked_for_at_ec2():
 
 def test_types_of_ec2_are_listed_with_what_is_known_of_them():
     offers = [
-        Offer(hardware=replace(hardware(name), **other), on_demand=None, spot=None)
+        TypeOffer(hardware=replace(hardware(name), **other), on_demand=None, spot=None)
         for name, other in {
             "c7g.large": {"architectures": ("arm64",), "cpu_isa": ()},
             "g6f.large": {"accelerator": Accelerator(name="L4", count=1, memory_mib=2861, share=0.125)},

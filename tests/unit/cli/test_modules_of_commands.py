@@ -18,7 +18,7 @@ print(json.dumps(sorted(sys.modules)))
 CLOUDS, MACHINES = "dlcloud.app.clouds", "dlcloud.app.machines"
 """What `Context` imports when the command first asks for EC2, and for SSH."""
 PACKAGES = {"app", "cloud", "detached", "local", "model", "planning", "recipe", "report", "resources"}
-PACKAGES |= {"results", "scheduling", "store", "system"}
+PACKAGES |= {"benchmarks", "results", "scheduling", "store", "system"}
 OVER_SSH = PACKAGES | {"launch", "ssh"}
 PLANNING = {"control_claim", "launch_request", "left_out", "placement", "protocols", "quota", "reservations"}
 PLANNING |= {"storage", "successors"}
@@ -33,6 +33,7 @@ COMMANDS = {
         {"planning": PLANNING, "recipe": RECIPE | {"job_environment"}, "launch": LAUNCH},
     ),
 }
+VERDICTS = "dlcloud.benchmarks.harness.verdict_words"
 NEVER = {"pydantic", "moto", "asyncssh", "rich", "click"}
 
 
@@ -43,6 +44,7 @@ def test_a_command_that_looks_imports_only_these_modules(command):
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     imported = set(json.loads(done.stdout))
     assert not {name.partition(".")[0] for name in imported} & NEVER
+    assert {name for name in imported if name.startswith("dlcloud.benchmarks.harness.")} <= {VERDICTS}
     ours = [name.split(".") for name in imported if name.startswith("dlcloud.")]
     assert {name[1] for name in ours} <= packages
     for package, modules in within.items():

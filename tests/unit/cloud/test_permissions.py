@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
-from dlcloud.cloud.account import Account
+from dlcloud.cloud.account import Ec2Account
 from dlcloud.cloud.billing import Billing
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
@@ -103,7 +103,7 @@ class Tour:
         self.clients = clients
         self.clock = FakeClock()
         self.cloud = cloud_over(clients, cache=Forgetful(), clock=self.clock, images=Forgetful())
-        self.account = Account(clients=clients, catalog=Catalog(), cache=Forgetful(), clock=self.clock)
+        self.account = Ec2Account(clients=clients, catalog=Catalog(), cache=Forgetful(), clock=self.clock)
         self.ec2 = boto3.client("ec2", region_name=REGION)
         self.tags = cluster().tags
         # A controller makes no dry runs: its cluster has launched.

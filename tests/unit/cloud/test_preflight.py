@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud.account import Account
+from dlcloud.cloud.account import Ec2Account
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.launch.preflight import run_preflight
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
@@ -279,7 +279,7 @@ class CountingClients:
 
 def test_limits_are_cached_for_a_day_with_their_date():
     clients, clock = CountingClients(), FakeClock(datetime(2026, 9, 1, tzinfo=UTC))
-    account = Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=clock)
+    account = Ec2Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=clock)
     assert account.limits([STANDARD_CODE]) == account.limits([STANDARD_CODE]) == {STANDARD_CODE: 32}
     assert len(clients.asked) == 1
     account.limits([STANDARD_CODE], fresh=True)
@@ -291,7 +291,7 @@ def test_limits_are_cached_for_a_day_with_their_date():
 def test_p5_spot_counts_against_p_where_it_has_no_limit_of_its_own():
     p5, p = CODES["P5", Market.SPOT], CODES[P, Market.SPOT]
     clients = CountingClients(unknown=(p5,))
-    limits = Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=FakeClock()).limits([p5])
+    limits = Ec2Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=FakeClock()).limits([p5])
     assert limits == {p: 32}
     running = [
         Usage(instance_type=name, market=Market.SPOT, vcpus=8) for name in ("p5.48xlarge", "p4d.24xlarge")

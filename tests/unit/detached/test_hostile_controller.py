@@ -31,7 +31,7 @@ def home(tmp_path):
         clusters.add(one)
     clusters.put_members("c0ffee", [member("i-0001")])
     clusters.put_members("0ther", [member("i-0009")])
-    clusters.end_intent(clusters.begin_intent("0ther", "launch", "", THEN), f"{OTHER_FLEET} i-000a", THEN)
+    clusters.end_launch(clusters.begin_intent("0ther", "launch", "", THEN), OTHER_FLEET, ["i-000a"], THEN)
     runs.add(run())
     runs.add(run("other-1a2b-0001", cluster_id="0ther", cluster_name="other-1a2b", instance_id="i-0009"))
     yield database
@@ -56,7 +56,16 @@ def state_launched_instance(there):
 
 def state_other_fleet(there):
     clusters = Clusters(there)
-    clusters.end_intent(clusters.begin_intent("c0ffee", "launch", "", THEN), OTHER_FLEET, THEN)
+    clusters.end_launch(clusters.begin_intent("c0ffee", "launch", "", THEN), OTHER_FLEET, [], THEN)
+
+
+def state_end_of_other_instance(there):
+    Clusters(there).begin_intent("c0ffee", "shrink", "", THEN, ["i-000a"])
+
+
+def state_ids_that_are_none(there):
+    Clusters(there).begin_intent("c0ffee", "shrink", "", THEN)
+    there.write("UPDATE intents SET instance_ids = 'i-000a'")
 
 
 def state_other_run(there):
@@ -83,6 +92,8 @@ LIES = [
     state_other_instance,
     state_launched_instance,
     state_other_fleet,
+    state_end_of_other_instance,
+    state_ids_that_are_none,
     state_other_run,
     state_a_run_outside_its_name,
     state_other_name,

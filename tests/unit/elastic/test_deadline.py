@@ -14,7 +14,7 @@ from dlcloud.elastic.speed import ASSUMED_CHANGEOVER_S, SpeedMeter
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market
-from dlcloud.planning.launch_request import Refusal
+from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.recipe.deadline import Work
 from dlcloud.scheduling.deadline_scaling import (
     OnDemandRecord,
@@ -25,7 +25,7 @@ from dlcloud.scheduling.deadline_scaling import (
 )
 from dlcloud.scheduling.elastic import Worker, WorkerState
 from dlcloud.scheduling.policies.catalog import POLICIES
-from dlcloud.scheduling.policies.situation import Decision, Pool, Scaling, Situation
+from dlcloud.scheduling.policies.situation import PoolDecision, PoolState, Scaling, Situation
 from dlcloud.trainer.events import EventName
 from tests.fakes.clock import START, FakeClock
 from tests.fakes.samples import instance
@@ -48,8 +48,8 @@ FIRST = worker(0, ON_DEMAND)
 
 
 def follow(workers, targets, hope=None, *, askable=PRICES, is_launching=False):
-    sure = Decision(targets=targets, reason="why")
-    hoped = Decision(targets=targets if hope is None else hope, reason="hope")
+    sure = PoolDecision(targets=targets, reason="why")
+    hoped = PoolDecision(targets=targets if hope is None else hope, reason="hope")
     return follow_targets(workers, sure, hoped, askable=askable, is_launching=is_launching)
 
 
@@ -248,7 +248,7 @@ def test_a_program_with_other_steps_than_the_recipe_is_warned_of():
 def test_a_refused_pool_is_left_out_until_its_wait_is_over():
     case = Case()
     decision = case.decide(FIRST)
-    refusal = Refusal(pool=f"{TYPE} spot", zone="us-east-1a", error=CapacityError("none"), code="X")
+    refusal = PoolRefusal(pool=f"{TYPE} spot", zone="us-east-1a", error=CapacityError("none"), code="X")
     case.scaler.handle_request(RequestEnded(decision=decision, refusals=(refusal,)))
     assert case.decide(FIRST).pools == (B[1],)
     case.clock.advance(5)
@@ -288,8 +288,8 @@ def test_a_decision_is_stored_once_with_its_reason():
 
 def situation(*, hours_left, running=1, work_h=100):
     pools = (
-        Pool(market=ON_DEMAND, name="x", hourly_usd=1, obtainable=8, running=running),
-        Pool(market=SPOT, name="y", hourly_usd=1, obtainable=0),
+        PoolState(market=ON_DEMAND, name="x", hourly_usd=1, obtainable=8, running=running),
+        PoolState(market=SPOT, name="y", hourly_usd=1, obtainable=0),
     )
     return Situation(
         work_s=work_h * 3600,

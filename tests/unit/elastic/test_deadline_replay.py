@@ -12,14 +12,14 @@ from dlcloud.elastic.scaler import RequestEnded
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market
-from dlcloud.planning.launch_request import Refusal
+from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.recipe.deadline import Work
 from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.deadline_scaling import pool_of, spot_pool
 from dlcloud.scheduling.elastic import Worker, WorkerState
 from dlcloud.scheduling.policies.catalog import POLICIES
 from dlcloud.scheduling.simulation.generate import Rates, generate_window
-from dlcloud.scheduling.simulation.replay import Job, replay
+from dlcloud.scheduling.simulation.replay import SimulatedJob, replay
 from dlcloud.scheduling.simulation.trace import Window, from_ticks
 from dlcloud.trainer.events import EventName
 from tests.fakes.clock import START, FakeClock
@@ -124,7 +124,7 @@ class Life:
             new += [self.add(decision.market, zone) for _ in range(given)]
             if missing:
                 error = CapacityError("none")
-                refusals.append(Refusal(pool=f"{TYPE} {decision.market}", zone=zone, error=error))
+                refusals.append(PoolRefusal(pool=f"{TYPE} {decision.market}", zone=zone, error=error))
         self.scaler.handle_request(RequestEnded(decision=decision, new=new, refusals=refusals))
 
     def add(self, market, zone):
@@ -155,7 +155,7 @@ def simulate(window, *, size, steps, allowed_s):
         window,
         pools=tuple(replace(p, prices=(SPOT_USD[p.name],) * len(p.counts)) for p in window.pools),
     )
-    job = Job(
+    job = SimulatedJob(
         work_s=steps * STEP_S,
         allowed_s=allowed_s,
         on_demand_usd=ON_DEMAND_USD,

@@ -11,7 +11,7 @@ from dlcloud.elastic.deadline_run import PRICES_EVERY_S, PoolPrices, end_deadlin
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market, Price
-from dlcloud.planning.plan import Pool
+from dlcloud.planning.plan import CapacityPool
 from dlcloud.scheduling.deadline_scaling import limit_plan, spot_pool
 from dlcloud.store.clusters import DEADLINE, Clusters
 from dlcloud.store.database import Database
@@ -38,7 +38,7 @@ def price(market, usd, zone=""):
 
 
 POOLS = (
-    Pool(
+    CapacityPool(
         instance_type=TYPE,
         market=Market.SPOT,
         zone="",
@@ -46,7 +46,7 @@ POOLS = (
         zones=("us-east-1a", "us-east-1b"),
         zone_prices=(price(Market.SPOT, "0.05", "us-east-1a"), price(Market.SPOT, "0.06", "us-east-1b")),
     ),
-    Pool(instance_type=TYPE, market=Market.ON_DEMAND, zone="", price=price(Market.ON_DEMAND, "0.18")),
+    CapacityPool(instance_type=TYPE, market=Market.ON_DEMAND, zone="", price=price(Market.ON_DEMAND, "0.18")),
 )
 A, B = spot_pool("us-east-1a", TYPE), spot_pool("us-east-1b", TYPE)
 

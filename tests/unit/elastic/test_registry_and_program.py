@@ -18,7 +18,7 @@ from dlcloud.recipe.recipe import read_recipe
 from dlcloud.scheduling.elastic import Worker, WorkerState
 from dlcloud.trainer.control import parse as parse_control
 from dlcloud.trainer.events import EventName
-from dlcloud.trainer.options import parse
+from dlcloud.trainer.instance.options import parse
 from tests.fakes.samples import RECIPE, instance, recipe
 
 TRAINS = RECIPE.replace("benchmark: quantization", "command: python3 train.py --lr '0.1 2'\n  elastic: {}")

@@ -11,11 +11,11 @@ from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.reports import parse_reports
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
-from dlcloud.report.charts import cost_charts
 from dlcloud.report.cost import View, cost_report
-from dlcloud.report.page import page
+from dlcloud.report.html.charts import cost_charts
+from dlcloud.report.html.page import page
+from dlcloud.report.html.timeline_charts import timeline_charts
 from dlcloud.report.table import Format, render
-from dlcloud.report.timeline_charts import timeline_charts
 from dlcloud.report.training import training_report
 from dlcloud.resources.texts import template
 from dlcloud.results.ranking import By, Group

@@ -10,13 +10,13 @@ from dlcloud.scheduling.policies.catalog import POLICIES
 from dlcloud.scheduling.policies.situation import HOUR_S
 from dlcloud.scheduling.simulation.bound import least_cost_usd
 from dlcloud.scheduling.simulation.formats import read_trace
-from dlcloud.scheduling.simulation.replay import Job, replay_all
+from dlcloud.scheduling.simulation.replay import SimulatedJob, replay_all
 from dlcloud.scheduling.simulation.summary import bound_row, policy_row
 from dlcloud.scheduling.simulation.trace import Window
 
 JOBS = (
-    Job(work_s=6 * HOUR_S, allowed_s=9 * HOUR_S, on_demand_usd=3.0, spot_usd=1.0, changeover_s=60.0),
-    Job(
+    SimulatedJob(work_s=6 * HOUR_S, allowed_s=9 * HOUR_S, on_demand_usd=3.0, spot_usd=1.0, changeover_s=60.0),
+    SimulatedJob(
         work_s=2 * HOUR_S,
         allowed_s=HOUR_S,
         on_demand_usd=3.0,

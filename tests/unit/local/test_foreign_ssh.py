@@ -1,6 +1,5 @@
 """Logins as OpenSSH's client and others make them: keys, scripts, sessions, ports."""
 
-import shutil
 import socket
 import subprocess
 import time
@@ -10,8 +9,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from tests.fakes.local_ec2 import wait_for
+from tests.needs import needs
+from tests.programs import find
 
-SSH = shutil.which("ssh")
+SSH = find("ssh")
+pytestmark = needs("ssh")
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +24,6 @@ def instance(rig):
 @pytest.fixture
 def command(rig, instance, tmp_path):
     """The words of an `ssh` command to the instance, up to its options."""
-    if SSH is None:
-        pytest.skip("OpenSSH's client is not installed")
     identity = tmp_path / "key"
     identity.touch(mode=0o600)
     identity.write_bytes(

@@ -90,7 +90,7 @@ def test_links_in_the_cache_change_no_owner(rig, instance, tmp_path):
         rig.on(instance, "rm ~/.cache/x")
 
 
-def test_what_is_forwarded_reaches_the_machine_with_the_rights_of_the_instance(rig, instance):
+def test_what_is_forwarded_has_the_rights_of_the_instance(rig, instance):
     """Services of another user took it for the daemon's own user, which may be root."""
     if rig.control.status()["isolation"]["level"] == "none" or os.getuid() != 0:
         pytest.skip("instances have no user of their own here")

@@ -17,6 +17,7 @@ import pytest
 
 from dlcloud.local.tree import beneath
 from tests.fuzz.trees import try_tree
+from tests.needs import needs
 
 ROOT = Path(__file__).resolve().parents[3]
 TREES = int(os.environ.get("DLCLOUD_TEST_TREES", "20"))
@@ -47,6 +48,7 @@ def test_nothing_is_touched_without_openat2(tmp_path, monkeypatch):
     try_trees(tmp_path, FIRST_SEED + TREES, max(1, TREES // 4))
 
 
+@needs("setpriv")
 def test_nothing_is_touched_by_the_daemon_of_an_ordinary_user():
     if os.getuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("only root can become another user, by setpriv")

@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from dlcloud.local.instance.container_init import FIRST
-from dlcloud.local.instance.isolation import Isolation, Level, find_isolation, share_cache
+from dlcloud.local.instance.isolation import Isolation, Level, find_isolation, place_instances, share_cache
 from dlcloud.local.instance.processes import base_interpreter, find_processes
 from dlcloud.local.instance.rootfs import package_folders
 from dlcloud.local.site import LocalSite
 from dlcloud.local.site_files import SitePaths
+from dlcloud.model.errors import LocalCloudError
 from tests.fakes.local_ec2 import Rig, wait_for
+from tests.programs import missing
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = Path(pytest.__file__).parents[1]
@@ -61,6 +63,8 @@ spark-submit
 @contextlib.contextmanager
 def other_daemon(uid, level=""):
     """Run a daemon as another user, or with another level, from folders that every user can reach."""
+    if reason := missing("unshare"):
+        pytest.skip(reason)
     folder = Path(tempfile.mkdtemp(prefix="dlcloud-isolation-"))
     folder.chmod(0o755)
     (folder / "hold").mkdir()
@@ -360,6 +364,45 @@ def test_without_namespaces_root_gives_instances_a_user_of_their_own(rig):
         other.on(instance, "shutdown -P now")
         other.await_state(instance["InstanceId"], "terminated")
         assert not Path(entry["folder"]).exists()
+
+
+def programs_of(user):
+    """Yield the processes of a user that have not ended; one that nobody awaits stays as a zombie."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+            if process.stat().st_uid == user and state != "Z":
+                yield process.name
+
+
+def test_at_level_user_nothing_of_an_instance_outlives_it(rig):
+    if os.getuid() != 0 or not has_namespaces(rig):
+        pytest.skip("needs root")
+    with other_daemon(0, Level.USER) as other:
+        first, second = other.up(), other.up()
+        users = [int(other.on(instance, "id -u")[1]) for instance in (first, second)]
+        assert len({0, *users}) == 3
+        folder = other.entry(second["InstanceId"])["folder"]
+        assert other.on(first, f"cat {folder}/lib/power {folder}/home/.profile")[1] == ""
+        assert len(other.on(second, f"cat {folder}/lib/power")[1]) > 16
+        # What one has put into the cache, the other may replace.
+        assert other.on(first, "mkdir -p ~/.cache/both/deep && echo 1 >~/.cache/both/deep/x")[0] == 0
+        assert other.on(second, "echo 2 >~/.cache/both/deep/x && rm -r ~/.cache/both")[0] == 0
+        forked = "cd /; env -i setsid sh -c 'while :; do sleep 600; done' >/dev/null 2>&1 </dev/null &"
+        other.on(first, f"{forked} echo begun")
+        other.ec2.terminate_instances(InstanceIds=[first["InstanceId"]])
+        other.await_state(first["InstanceId"], "terminated")
+        assert not list(programs_of(users[0]))
+        assert other.on(second, "echo alive")[1] == "alive\n"
+
+
+def test_a_folder_in_the_place_of_instances_gets_a_clear_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("dlcloud.local.instance.isolation.SHARED", str(tmp_path / "dlcloud"))
+    (tmp_path / f"dlcloud-{ORDINARY}").symlink_to(tmp_path)
+    isolation = Isolation(level=Level.USER, owner=ORDINARY)
+    with pytest.raises(LocalCloudError, match="is not this user's folder") as caught:
+        place_instances(SitePaths(folder=tmp_path), isolation)
+    assert "remove" in caught.value.hint
 
 
 @pytest.mark.parametrize("limit", [Level.NONE, "unknown"])

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud.account import Account
+from dlcloud.cloud.account import Ec2Account
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.requests import run_instances_arguments, template_data
@@ -26,7 +26,7 @@ class Memory(dict):
 def account(rig, region="us-east-1"):
     """Return the account as dlcloud sees it."""
     clients = Clients(region=region, endpoint_url=rig.endpoint.url, access_key=rig.endpoint.owner_key())
-    return Account(clients=clients, catalog=Catalog(), cache=Memory(), clock=FakeClock(datetime.now(UTC)))
+    return Ec2Account(clients=clients, catalog=Catalog(), cache=Memory(), clock=FakeClock(datetime.now(UTC)))
 
 
 def subnets_of(rig):

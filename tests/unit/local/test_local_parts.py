@@ -5,7 +5,6 @@ import base64
 import gzip
 import os
 import select
-import shutil
 import subprocess
 from decimal import Decimal
 
@@ -20,6 +19,7 @@ from dlcloud.local.instance.addresses import AddressPool
 from dlcloud.local.instance.cloudinit import read_user_data
 from dlcloud.local.instance.processes import package_sources, start_process
 from dlcloud.local.site_files import SiteState, read_state, write_state
+from dlcloud.local.tree import removal
 
 LIMIT_S = 60.0
 
@@ -198,13 +198,15 @@ def test_a_folder_that_is_written_to_meanwhile_is_removed(tmp_path, monkeypatch)
     root, removals = tmp_path / "i-1", []
     (root / "work/usr/work").mkdir(parents=True, mode=0)
 
-    def rmtree(path, **options):
-        shutil.rmtree(path, **options)
-        removals.append(path)
+    remove = removal._remove
+
+    def remove_and_write(name, *, cwd):
+        remove(name, cwd=cwd)
+        removals.append(name)
         if len(removals) == 1:
             (root / "rootfs").mkdir(parents=True)
 
-    monkeypatch.setattr(leftovers, "shutil", type("shutil", (), {"rmtree": staticmethod(rmtree)}))
+    monkeypatch.setattr(removal, "_remove", remove_and_write)
     assert leftovers.remove_root(root)
     assert not root.exists()
     assert len(removals) == 2

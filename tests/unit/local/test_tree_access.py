@@ -30,7 +30,7 @@ METHODS = {
     *("unlink", "rename", "rmdir", "symlink_to", "hardlink_to", "readlink", "exists", "is_file", "is_dir"),
     *("is_symlink", "is_fifo", "stat", "lstat", "glob", "rglob", "iterdir", "resolve", "samefile", "owner"),
 }
-MODULES = ("shutil.", "tempfile.", "glob.")
+MODULES = ("shutil.rm", "shutil.copy", "shutil.move", "shutil.chown", "shutil.unpack", "tempfile.", "glob.")
 PROGRAMS = {"cp", "mv", "rm", "ln", "tar", "chown", "chmod", "mkdir", "touch", "rsync"}
 
 ALLOWED = {

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud.account import Account
+from dlcloud.cloud.account import Ec2Account
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.tunnel import EndpointTunnels
@@ -23,7 +23,7 @@ def clients_of(rig, key=None):
 
 
 def account(rig):
-    return Account(clients=clients_of(rig), catalog=Catalog(), cache={}, clock=FakeClock())
+    return Ec2Account(clients=clients_of(rig), catalog=Catalog(), cache={}, clock=FakeClock())
 
 
 @pytest.fixture(scope="module")

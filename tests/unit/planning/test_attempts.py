@@ -19,7 +19,7 @@ from dlcloud.planning.attempts import (
     next_attempt,
     next_zone,
 )
-from dlcloud.planning.launch_request import Refusal
+from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.planning.plan import make_plan
 from tests.fakes.samples import RECIPE, instance, observed, plan, price, recipe
 
@@ -145,7 +145,7 @@ def test_a_round_begins_at_home_where_a_type_is_offered():
 
 
 def refused(error):
-    return [Refusal(pool="c7i.xlarge spot", zone=A, error=error)]
+    return [PoolRefusal(pool="c7i.xlarge spot", zone=A, error=error)]
 
 
 def test_all_zones_are_asked_only_for_what_another_zone_could_give():

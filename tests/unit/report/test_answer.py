@@ -6,10 +6,12 @@ from html import escape
 
 import pytest
 
+from dlcloud.report.compare import Sides, compare_report
 from dlcloud.report.cost import View, cost_report
+from dlcloud.report.html.page import page
 from dlcloud.report.job import duration
-from dlcloud.report.page import page
 from dlcloud.report.table import Format, render
+from dlcloud.results.compare import pairs_of
 from dlcloud.results.ranking import By
 from dlcloud.results.user_job import read_job
 from tests.fakes.samples import run
@@ -61,9 +63,22 @@ def test_a_tie_names_the_command_that_would_settle_it():
     rows = of_type("c7i.xlarge", result(throughput=metric(10.0, 9.5, 10.5)))
     rows += of_type("m7i.xlarge", result(throughput=metric(10.4, 9.9, 11.0)))
     shown = " ".join(text(rows).split())
-    assert "no cheapest is named: the intervals of" in shown
+    assert "no cheapest is named: the interval of the ratio of" in shown
     assert "would settle m7i.xlarge fp32 and c7i.xlarge fp32, about" in shown
     assert "dlcloud bench -i m7i.xlarge -i c7i.xlarge --repeats" in shown
+
+
+def test_compare_names_the_command_that_would_settle_it():
+    first = of_type("c7i.xlarge", result(throughput=metric(10.0, 9.5, 10.5)))
+    second = of_type("m7i.xlarge", result(throughput=metric(10.4, 9.9, 11.0)))
+    pairs = pairs_of(first, second, free=frozenset({"type"}))
+    commands = {row.run.run_id: "dlcloud bench" for row in (*first, *second)}
+    report = compare_report(Sides(first="c7i", second="m7i"), pairs, [], commands)
+    shown = " ".join(render(report, Format.TABLE, 80).split())
+    assert "dlcloud bench -i m7i.xlarge -i c7i.xlarge --repeats" in shown
+    decided = pairs_of(first, of_type("c5.large", result(throughput=metric(20.0, 19.5, 20.5))), free={"type"})
+    report = compare_report(Sides(first="c7i", second="c5"), decided, [], commands)
+    assert "dlcloud bench" not in render(report, Format.TABLE, 80)
 
 
 def test_a_command_to_paste_is_one_line():

@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 
 from dlcloud.model.instance import Market
-from dlcloud.report.charts import cost_charts
 from dlcloud.report.cost import cost_report
-from dlcloud.report.encoding import PALETTE, SHAPES
-from dlcloud.report.page import page, themed
-from dlcloud.report.timeline_charts import MOST_POINTS, timeline_charts
+from dlcloud.report.html.charts import cost_charts
+from dlcloud.report.html.encoding import PALETTE, SHAPES
+from dlcloud.report.html.page import page, themed
+from dlcloud.report.html.timeline_charts import MOST_POINTS, timeline_charts
 from dlcloud.resources.texts import template
 from dlcloud.results.timeline import Step, Timeline, TrainingEvent
 from tests.fakes.samples import THEN, run

@@ -14,6 +14,7 @@ from dlcloud.launch.container import RUN, send_command
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.resources.texts import template
 from dlcloud.trainer import masking
+from tests.needs import needs
 
 IMAGE = "pytorch/pytorch:2.9"
 REGISTRY = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
@@ -195,6 +196,7 @@ def test_a_run_in_an_image_has_no_value_in_any_file():
 REAL_IMAGE = os.environ.get("DLCLOUD_TEST_PODMAN_IMAGE", "")
 
 
+@needs("podman")
 @pytest.mark.skipif(not REAL_IMAGE, reason="DLCLOUD_TEST_PODMAN_IMAGE names an image with python3 for podman")
 def test_real_podman_runs_a_job_masks_its_secret_and_ends_it(instance):
     folder, connection = instance.work.parent, Files()

@@ -1,6 +1,5 @@
 """What an instance does at first boot: valid cloud-init, kept secrets, a proof that the launcher accepts."""
 
-import shutil
 import stat
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from dlcloud.model.errors import RecipeError
 from dlcloud.resources.texts import recipe_text, template, user_data
 from dlcloud.ssh.host_keys import is_proof, new_secret
 from dlcloud.ssh.keys import create_key
+from tests.needs import needs
+from tests.programs import find
 from tests.unit.resources.conftest import INSTANCE_ID
 
 LIMIT_BYTES = 16 * 1024  # Source: EC2 user guide, user data is limited to 16 KB before encoding
@@ -85,11 +86,10 @@ def test_any_comment_of_a_key_survives(key, comment):
     assert yaml.safe_load(rendered(line))["ssh_authorized_keys"] == [line]
 
 
+@needs("cloud-init")
 def test_cloud_init_accepts_it(key, tmp_path):
     """Debian's and Ubuntu's own check, where it is installed."""
-    program = shutil.which("cloud-init")
-    if program is None:
-        pytest.skip("there is no cloud-init on this machine (apt-get install cloud-init)")
+    program = find("cloud-init")
     (tmp_path / "user-data").write_text(rendered(key[0]))
     done = subprocess.run(
         [program, "schema", "--config-file", str(tmp_path / "user-data")],

@@ -8,9 +8,9 @@ import pytest
 
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
-from dlcloud.report.course_charts import course_charts
+from dlcloud.report.html.course_charts import course_charts
+from dlcloud.report.html.timeline_charts import step_charts
 from dlcloud.report.table import Format, Report, render
-from dlcloud.report.timeline_charts import step_charts
 from dlcloud.report.trainings import training_records, trainings_section
 from dlcloud.results.course import NOT_RECORDED, Happening, course_of
 from dlcloud.results.timeline import build_timelines

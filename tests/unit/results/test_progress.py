@@ -5,8 +5,9 @@ from datetime import timedelta
 import pytest
 
 from dlcloud.report.progress import describe_progress
-from dlcloud.results.progress import progress_of
-from tests.fakes.samples import THEN
+from dlcloud.results.progress import progress_of, progress_of_trials
+from dlcloud.results.result import RunState
+from tests.fakes.samples import THEN, run
 
 
 def steps(count, total=None, **last):
@@ -45,3 +46,14 @@ def test_records_without_progress_are_none(record):
 
 def test_a_broken_time_is_now():
     assert progress_of(steps(3, time="yesterday"), THEN).silent_s == 0
+
+
+def test_an_experiment_says_which_trials_are_done_and_which_run():
+    runs = [
+        run("r-1", state=RunState.DONE, experiment="e", trial=1, trial_values='{"lr": "0.1"}'),
+        run("r-2", state=RunState.FAILED, experiment="e", trial=2, trial_values='{"lr": "0.3"}'),
+        run("r-3", state=RunState.RUNNING, experiment="e", trial=2, trial_values='{"lr": "0.3"}'),
+        run("r-4", state=RunState.RUNNING, experiment="e", trial=3, trial_values="torn"),
+    ]
+    text = describe_progress(progress_of_trials(runs))
+    assert text == "1 trials done: 1 run(s) failed; running lr=0.3, trial 3"

@@ -1,4 +1,4 @@
-"""Order, groups and winners: a winner only where no interval overlaps."""
+"""Order, groups and winners: a winner only where the interval of its ratio excludes 1."""
 
 import itertools
 from dataclasses import replace
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from dlcloud.model.hardware import Hardware
 from dlcloud.model.instance import Market
 from dlcloud.model.money import MarketPrices
-from dlcloud.results.ranking import By, Group, best_of, group_rows, natural_group, rank
+from dlcloud.results.compare import ratio_of_rows
+from dlcloud.results.ranking import By, Group, advantage, best_of, group_rows, natural_group, rank
 from dlcloud.results.result import Comparison, Metric, Result
 from dlcloud.results.result_row import ResultRow
 from tests.fakes.samples import THEN, price, run
@@ -55,7 +56,7 @@ def test_the_best_comes_first_and_what_has_no_figure_last(by, market, order):
         assert "".join(settings(rank(lines, by, market))) == order
 
 
-def test_a_winner_is_named_where_no_interval_overlaps():
+def test_a_winner_is_named_where_the_interval_excludes_1():
     (best,) = best_of([FAST_DEAR, SLOW_CHEAP], By.COST, Market.ON_DEMAND)
     assert best.row is SLOW_CHEAP
     (best,) = best_of([FAST_DEAR, SLOW_CHEAP], By.THROUGHPUT, Market.ON_DEMAND)
@@ -65,8 +66,8 @@ def test_a_winner_is_named_where_no_interval_overlaps():
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        (line(10.9, 12, 13, "b"), "the intervals of b and a overlap"),
-        (line(11, 12, 13, "b"), "the intervals of b and a overlap"),
+        (line(9.9, 11, 12, "b"), "the interval of the ratio of b and a includes 1"),
+        (line(10, 10.5, 11, "b"), "the interval of the ratio of b and a includes 1"),
         (line(None, 12, None, "b"), "b has no interval"),
         (line(5, 5, 5, "b"), "b has no interval"),
     ],
@@ -74,6 +75,34 @@ def test_a_winner_is_named_where_no_interval_overlaps():
 def test_no_winner_is_named_where_that_cannot_be_decided(other, reason):
     (best,) = best_of([line(9, 10, 11, "a"), other], By.COST, Market.ON_DEMAND)
     assert (best.row, best.reason) == (None, reason)
+
+
+@pytest.mark.parametrize("kind", ["c5.large", "c7i.large"])
+@pytest.mark.parametrize("low", [10.0, 10.4, 10.9, 11.5])
+def test_the_answer_and_compare_name_the_same_winner(low, kind):
+    """One rule: intervals may overlap where that of the ratio excludes 1."""
+    slow, fast = line(9, 10, 11, "a"), line(low, 12, 13.2, "b", kind=kind)
+    for by in (By.THROUGHPUT, By.COST):
+        (best,) = best_of([slow, fast], by, Market.ON_DEMAND)
+        assert (best.row is fast) == (ratio_of_rows(slow, fast).verdict == "faster")
+
+
+def test_the_cheapest_has_the_interval_of_the_throughputs_times_the_prices():
+    slow, fast = line(9, 10, 11, "a", usd="1"), line(19, 20, 21, "b", usd="1.7", kind="g4dn.xlarge")
+    ratio = advantage(fast, slow, By.COST, Market.ON_DEMAND)
+    whole = ratio_of_rows(slow, fast)
+    assert (ratio.value, ratio.low) == pytest.approx((2 / 1.7, whole.low / 1.7))
+    assert best_of([slow, fast], By.COST, Market.ON_DEMAND)[0].row is (fast if ratio.low > 1 else None)
+
+
+def test_fewer_than_six_samples_name_no_winner():
+    few = line(19, 20, 21, "b")
+    few = replace(
+        few,
+        result=replace(few.result, metrics={"throughput": replace(few.throughput, samples=5)}),
+    )
+    (best,) = best_of([line(9, 10, 11, "a"), few], By.THROUGHPUT, Market.ON_DEMAND)
+    assert (best.row, best.reason) == (None, "b and a were not both measured 6 times")
 
 
 @pytest.mark.parametrize(

@@ -42,18 +42,18 @@ def test_without_one_node_the_fewest_are_the_base():
     assert scaling.points[1].efficiency.value == pytest.approx(0.5)
 
 
-def test_the_cheapest_count_is_named_where_no_interval_overlaps():
+def test_the_cheapest_count_is_named_where_the_interval_excludes_1():
     (scaling,) = scalings_of([counted(1, 100), counted(2, 150), counted(4, 200)])
     best = scaling.best(By.COST, Market.ON_DEMAND)
     assert best.row.run.nodes == 1
     assert scaling.best(By.THROUGHPUT, Market.ON_DEMAND).row.run.nodes == 4
 
 
-def test_no_cheapest_count_is_named_where_intervals_overlap():
+def test_no_cheapest_count_is_named_where_the_interval_includes_1():
     (scaling,) = scalings_of([counted(1, 100, spread=0.2), counted(2, 199), counted(4, 200)])
     best = scaling.best(By.COST, Market.ON_DEMAND)
     assert best.row is None
-    assert "1 node and 2 nodes overlap" in best.reason
+    assert "the ratio of 1 node and 2 nodes includes 1" in best.reason
     assert [row.run.nodes for row in best.tied] == [1, 2]
 
 

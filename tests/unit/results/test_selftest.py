@@ -3,7 +3,7 @@ import json
 import pytest
 
 from dlcloud.recipe.recipe import read_recipe
-from dlcloud.results.selftest import Observations, Verdict, judge, read_probe, recipe_text
+from dlcloud.results.selftest import Observations, SelftestVerdict, judge, read_probe, recipe_text
 
 
 def verdicts(seen):
@@ -31,13 +31,13 @@ def test_its_recipe_is_valid_and_cheap(cloud, market):
 
 
 def test_nothing_is_claimed_where_nothing_was_seen():
-    assert set(verdicts(Observations()).values()) == {Verdict.NOT_SEEN}
+    assert set(verdicts(Observations()).values()) == {SelftestVerdict.NOT_SEEN}
 
 
 def test_each_market_and_each_instance_count():
     member = {"instance_id": "i-1", "market": "spot", "host": "192.0.2.1"}
     seen = Observations(members=[member], probes=[probe()], left=[])
-    held = {number for number, verdict in verdicts(seen).items() if verdict is Verdict.HELD}
+    held = {number for number, verdict in verdicts(seen).items() if verdict is SelftestVerdict.HELD}
     assert held == {"a1", "a2", "a6", "6", "7", "13", "17"}
 
 
@@ -49,7 +49,7 @@ def test_what_is_wrong_has_failed():
         checks={"default network": ("REFUSED", "no default subnet")},
         errors=["dlcloud up: refused"],
     )
-    failed = {number for number, verdict in verdicts(seen).items() if verdict is Verdict.FAILED}
+    failed = {number for number, verdict in verdicts(seen).items() if verdict is SelftestVerdict.FAILED}
     assert failed == {"a5", "a6", "1", "6", "7", "14", "17"}
 
 

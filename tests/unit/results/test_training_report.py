@@ -9,8 +9,8 @@ import pytest
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
 from dlcloud.model.surcharges import ADDRESS_USD_PER_HOUR
+from dlcloud.report.html.timeline_charts import timeline_charts
 from dlcloud.report.table import Format, render
-from dlcloud.report.timeline_charts import timeline_charts
 from dlcloud.report.training import training_report
 from dlcloud.results.timeline import build_timelines
 from dlcloud.results.training import market_usd, summarize_training

@@ -14,7 +14,7 @@ from dlcloud.model.events import Progress, StageDone, Warned
 from dlcloud.model.instance import Market
 from dlcloud.results.result import RunState
 from dlcloud.runs.nodes import NodesRunner
-from dlcloud.runs.program import Program
+from dlcloud.runs.program import RunProgram
 from dlcloud.runs.run import Runner
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
@@ -36,7 +36,7 @@ RECORDS = [
     {"record": "end", "ok": True},
 ]
 CONTENT = "".join(json.dumps(record) + "\n" for record in RECORDS).encode()
-PROGRAM = Program(
+PROGRAM = RunProgram(
     name="quantization",
     arguments=("--network", "tiny"),
     requirements="onnx==1\n",

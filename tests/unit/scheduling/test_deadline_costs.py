@@ -18,11 +18,11 @@ from dlcloud.scheduling.deadline_costs import (
 )
 from dlcloud.scheduling.policies.catalog import POLICIES
 from dlcloud.scheduling.simulation.generate import Rates, generate_window
-from dlcloud.scheduling.simulation.replay import Job, replay
+from dlcloud.scheduling.simulation.replay import SimulatedJob, replay
 from dlcloud.scheduling.simulation.trace import from_ticks
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
-JOB = Job(
+JOB = SimulatedJob(
     work_s=160 * 3600, allowed_s=0, on_demand_usd=3.0, spot_usd=1.0, maximum=8, boot_s=300, changeover_s=10
 )
 POLICY = keep_base(POLICIES["elastic"], 1)
@@ -64,7 +64,7 @@ def test_a_later_deadline_costs_less_and_more_pools_do():
 
 
 def test_the_base_is_on_demand_from_start_to_end():
-    job = Job(work_s=3600, allowed_s=36_000, on_demand_usd=3.0, spot_usd=1.0, maximum=4)
+    job = SimulatedJob(work_s=3600, allowed_s=36_000, on_demand_usd=3.0, spot_usd=1.0, maximum=4)
     outcome = replay(job, windows(1)[0], POLICY)
     assert outcome.on_demand_s >= outcome.finished_s * 0.99
     assert replay(job, windows(1)[0], keep_base(POLICIES["elastic"], 0)).on_demand_s < outcome.on_demand_s

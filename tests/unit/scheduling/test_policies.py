@@ -2,10 +2,10 @@ from dataclasses import replace
 
 from dlcloud.model.instance import Market
 from dlcloud.scheduling.policies.catalog import POLICIES
-from dlcloud.scheduling.policies.situation import HOUR_S, Pool, Situation
+from dlcloud.scheduling.policies.situation import HOUR_S, PoolState, Situation
 
-SPOT = Pool(market=Market.SPOT, name="a", hourly_usd=0.97, obtainable=0)
-DEMAND = Pool(market=Market.ON_DEMAND, name="a", hourly_usd=3.06, obtainable=16)
+SPOT = PoolState(market=Market.SPOT, name="a", hourly_usd=0.97, obtainable=0)
+DEMAND = PoolState(market=Market.ON_DEMAND, name="a", hourly_usd=3.06, obtainable=16)
 
 
 def situation(*, slack_h=4.0, spot=SPOT, demand=DEMAND, more=(), **changes):
@@ -69,12 +69,38 @@ def test_capacity_that_is_paid_for_comes_first():
 
 def test_the_cheapest_pool_with_instances_is_taken_first():
     cheap = replace(SPOT, name="b", hourly_usd=0.5, obtainable=1)
-    now = situation(spot=replace(SPOT, obtainable=8), more=(cheap,), slack_h=12, maximum=3)
+    now = situation(spot=replace(SPOT, obtainable=8), more=(cheap,), slack_h=12, maximum=3, changeover_s=1.0)
     assert POLICIES["elastic"](now).targets == {(Market.SPOT, "b"): 1, (Market.SPOT, "a"): 2}
 
 
+def test_one_cheaper_instance_is_not_worth_the_stop_that_its_loss_is():
+    cheap = replace(SPOT, name="b", hourly_usd=0.5, obtainable=1)
+    now = situation(spot=replace(SPOT, obtainable=8), more=(cheap,), slack_h=12, maximum=3, changeover_s=60.0)
+    assert POLICIES["elastic"](now).targets == {(Market.SPOT, "a"): 3}
+
+
+def test_a_spot_instance_joins_only_if_it_pays_for_the_stop_of_all():
+    for changeover_s, joined in ((1.8, 15), (180.0, 14)):
+        spot = replace(SPOT, obtainable=15, running=14)
+        now = situation(spot=spot, slack_h=12, maximum=16, changeover_s=changeover_s)
+        assert counts("elastic", now) == (joined, 0)
+
+
+def test_a_running_pool_is_left_when_another_saves_more_than_the_stop():
+    cheaper = replace(SPOT, name="b", hourly_usd=0.4, obtainable=4)
+    for changeover_s, pool in ((1.8, "b"), (720.0, "a")):
+        spot = replace(SPOT, obtainable=4, running=4)
+        now = situation(spot=spot, more=(cheaper,), slack_h=12, maximum=4, changeover_s=changeover_s)
+        assert POLICIES["elastic"](now).targets == {(Market.SPOT, pool): 4}
+
+
+def test_all_spot_is_replaced_when_no_time_is_left_for_another_loss():
+    now = situation(spot=replace(SPOT, obtainable=16, running=15), slack_h=1.01, maximum=16)
+    assert counts("elastic", now) == (0, 16)
+
+
 def test_elastic_fills_with_on_demand_only_what_spot_lacks():
-    now = situation(slack_h=0.5, spot=replace(SPOT, obtainable=3, running=3), maximum=4)
+    now = situation(slack_h=1.2, spot=replace(SPOT, obtainable=3, running=3), maximum=4)
     assert counts("elastic", now) == (3, 1)
 
 

@@ -8,8 +8,12 @@ from dlcloud.scheduling.policies.catalog import POLICIES
 from dlcloud.scheduling.policies.situation import HOUR_S, Scaling
 from dlcloud.scheduling.simulation.bound import least_cost_usd
 from dlcloud.scheduling.simulation.formats import read_trace
-from dlcloud.scheduling.simulation.generate import adversarial_windows, generate_window
-from dlcloud.scheduling.simulation.replay import Job, replay
+from dlcloud.scheduling.simulation.generate import (
+    adversarial_windows,
+    generate_partial_window,
+    generate_window,
+)
+from dlcloud.scheduling.simulation.replay import SimulatedJob, replay
 from dlcloud.scheduling.simulation.summary import BOUND, bound_row, policy_row
 from dlcloud.scheduling.simulation.trace import PoolTrace, Window, from_ticks
 
@@ -22,7 +26,7 @@ def job(**changes):
         "spot_usd": 1.0,
         "changeover_s": 60.0,
     }
-    return Job(**known | changes)
+    return SimulatedJob(**known | changes)
 
 
 def window(*counts, tick_s=HOUR_S):
@@ -236,3 +240,15 @@ def test_a_fault_in_a_trace_is_named_with_file_and_line(file, text, message):
     with pytest.raises(RecipeError) as error:
         read_trace(text, file, pool="a")
     assert message in error.value.message
+
+
+@pytest.mark.parametrize("changeover_s", [18.0, 72.0, 180.0])
+def test_elastic_costs_less_where_sixteen_are_lost_a_few_at_a_time(changeover_s):
+    windows = [generate_partial_window(seed, hours=16, pools=3, count=16) for seed in range(3)]
+    setting = {"work_s": 16 * 10 * HOUR_S, "allowed_s": 15 * HOUR_S, "maximum": 16, "boot_s": 31.0}
+    hard = job(**setting, changeover_s=changeover_s, refusal_s=0.0)
+    costs = {
+        name: fmean(run(name, hard, one).usd for one in windows) for name in ("elastic", "uniform-progress")
+    }
+    assert costs["elastic"] <= 1.005 * costs["uniform-progress"]
+    assert not any(in_time("elastic", hard, windows))

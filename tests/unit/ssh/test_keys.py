@@ -16,11 +16,12 @@ from dlcloud.ssh import host_keys, keys
 from dlcloud.ssh.command_line import ssh_command
 from dlcloud.ssh.host_keys import KnownHosts
 from dlcloud.system.parallel import all_or_raise, fan_out
+from tests.needs import needs
 
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIGQ2"
 OTHER = "AAAAC3NzaC1lZDI1NTE5AAAAIH99"
 
-needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="the system has no ssh")
+needs_ssh = needs("ssh")
 
 
 def test_a_new_key_is_private_and_paramiko_and_openssh_read_it(tmp_path):
@@ -53,7 +54,7 @@ def test_a_file_that_is_not_a_private_key_is_an_error(tmp_path):
         keys.public_key(tmp_path / "text")
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="the system has no openssl")
+@needs("openssl")
 def test_the_proof_equals_the_one_openssl_computes(tmp_path):
     secret = host_keys.new_secret()
     (tmp_path / "key.pub").write_text(f"ssh-ed25519 {KEY} root@host\n")

@@ -10,6 +10,7 @@ from dlcloud.model.errors import RecipeError
 from dlcloud.recipe import sent_files
 from dlcloud.ssh import listing
 from dlcloud.ssh.listing import list_files
+from tests.needs import needs
 
 
 def write(root, names, text="x"):
@@ -34,6 +35,7 @@ def sent_by_git(root):
     return {os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
 
 
+@needs("git")
 def test_ignore_files_are_read_as_git_reads_them(tmp_path):
     root = tmp_path
     names = "train.py data/a.bin data/keep.txt data/deep/keep.txt logs/1.log logs/x/2.log out/m.pt a/out/m.pt"
@@ -52,6 +54,7 @@ def test_ignore_files_are_read_as_git_reads_them(tmp_path):
     assert not {"logs/1.log", "a/secret.txt", "data/deep/keep.txt"} & sent(root)
 
 
+@needs("git")
 def test_a_folder_of_a_repository_is_subject_to_the_rules_above_it(tmp_path):
     root = tmp_path / "repository"
     write(root, "src/train.py src/out/a.pt src/sub/out/b.pt other.txt")

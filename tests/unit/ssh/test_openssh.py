@@ -4,7 +4,6 @@ import collections
 import contextlib
 import getpass
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,9 +17,11 @@ from dlcloud.model.errors import UnreachableError
 from dlcloud.model.remote import Endpoint
 from dlcloud.ssh import dial, host_keys, keys
 from dlcloud.system.parallel import all_or_raise, fan_out
+from tests.needs import needs
+from tests.programs import find
 
-SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-pytestmark = pytest.mark.skipif(SSHD is None, reason="there is no sshd (apt-get install openssh-server)")
+SSHD = find("sshd")
+pytestmark = needs("sshd")
 
 FLOOD = "yes 0123456789abcdef"
 

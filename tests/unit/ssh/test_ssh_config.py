@@ -1,17 +1,15 @@
 """Entries of an ssh_config file: what the system's ssh reads from them."""
 
-import shutil
 import subprocess
-
-import pytest
 
 from dlcloud.model.remote import Endpoint
 from dlcloud.ssh.command_line import config_entry, ssh_command
+from tests.needs import needs
 
 ENDPOINT = Endpoint(instance_id="i-0001", host="198.51.100.1", port=2222, user="ubuntu")
 
 
-@pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh here")
+@needs("ssh")
 def test_ssh_reads_an_entry_with_the_pinned_key_by_both_names(tmp_path):
     path = tmp_path / "with a blank" / "config"
     path.parent.mkdir()

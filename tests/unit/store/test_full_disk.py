@@ -16,6 +16,7 @@ from dlcloud.store.runs import Runs
 from dlcloud.store.schema import MIGRATIONS
 from tests.fakes.disk import full_disk
 from tests.fakes.samples import THEN, cluster, price, run
+from tests.needs import needs
 
 THEN_TEXT = THEN.isoformat()
 OLD_ROWS = (
@@ -209,6 +210,7 @@ def test_a_store_in_a_read_only_folder_is_read(path, log_path, with_log):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@needs("mount", "umount")
 @pytest.mark.parametrize("with_log", [False, True])
 def test_a_store_on_a_read_only_mount_is_read(path, log_path, with_log):
     (store,) = [log_path if with_log else path]

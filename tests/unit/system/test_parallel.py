@@ -8,7 +8,7 @@ import pytest
 
 from dlcloud.model.errors import HostKeyError, InstanceError, PartialError, UnreachableError
 from dlcloud.model.remote import Endpoint
-from dlcloud.system.parallel import Outcome, all_or_raise, fan_out
+from dlcloud.system.parallel import CallOutcome, all_or_raise, fan_out
 
 
 def failing(number):
@@ -63,8 +63,8 @@ def test_all_failed_for_one_kind_of_reason_keeps_the_kind():
 def test_all_failed_for_several_kinds_is_an_instance_error():
     endpoint = Endpoint(instance_id="i-0abc", host="127.0.0.1")
     outcomes = [
-        Outcome(item=endpoint, error=UnreachableError("silent")),
-        Outcome(item=endpoint, error=HostKeyError("i-0abc: wrong\nsecond line")),
+        CallOutcome(item=endpoint, error=UnreachableError("silent")),
+        CallOutcome(item=endpoint, error=HostKeyError("i-0abc: wrong\nsecond line")),
     ]
     with pytest.raises(InstanceError) as caught:
         all_or_raise(outcomes)
@@ -75,7 +75,7 @@ def test_all_failed_for_several_kinds_is_an_instance_error():
 def test_one_of_one_is_raised_as_it_is():
     error = HostKeyError("i-0abc: wrong")
     with pytest.raises(HostKeyError) as caught:
-        all_or_raise([Outcome(item="i-0abc", error=error)])
+        all_or_raise([CallOutcome(item="i-0abc", error=error)])
     assert caught.value is error
 
 

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from .limits import time_limit
+from ..limits import time_limit
 
 DEFAULT_ENDPOINT = "http://169.254.169.254"
 ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"

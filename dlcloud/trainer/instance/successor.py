@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .events import EventName
-from .records import Records
+from ..events import EventName
+from ..records import Records
 
 ALONE_S = 30.0
 """Without a coordinator for so long an instance that stands by tries to take over. A lighthouse that ended

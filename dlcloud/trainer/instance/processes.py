@@ -7,14 +7,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..events import EventName
+from ..records import Records
+from ..settings import Settings
 from .children import Child
-from .events import EventName
 from .options import Options
-from .records import Records
-from .settings import Settings
 
-ROOT = Path(__file__).resolve().parents[(__package__ or "trainer").count(".") + 1]
-PACKAGE = __package__ or "trainer"
+ROOT = Path(__file__).resolve().parents[(__package__ or "trainer.instance").count(".") + 1]
+PACKAGE = (__package__ or "trainer.instance").rpartition(".")[0]
 
 MOST_NODES = 1024
 RESTARTS = 1_000_000

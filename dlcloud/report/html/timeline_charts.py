@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dlcloud.report.course_charts import seconds_since_launch
-from dlcloud.report.encoding import BLUE, DESCRIPTION, ORANGE, SHAPES, Chart, Spec, field, nominal, scale
+from dlcloud.report.html.course_charts import seconds_since_launch
+from dlcloud.report.html.encoding import BLUE, DESCRIPTION, ORANGE, SHAPES, Chart, Spec, field, nominal, scale
 from dlcloud.results.course import Course
 from dlcloud.results.timeline import Step, Timeline
 from dlcloud.results.training import number_segments
@@ -13,7 +13,7 @@ from dlcloud.results.training import number_segments
 MOST_POINTS = 2000
 """More steps than this are thinned out evenly: a screen has no more columns."""
 MANY_POINTS = 100
-"""With more, points are drawn small."""
+"""A chart with more points draws them small."""
 AXIS_PX = 60
 """The room of every vertical axis, so that times stand above each other."""
 

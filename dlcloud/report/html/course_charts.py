@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dlcloud.model.money import money
-from dlcloud.report.encoding import (
+from dlcloud.report.html.encoding import (
     BLUE,
     DESCRIPTION,
     GREY,
@@ -59,17 +59,6 @@ def _workers(name: str, caption: str, course: Course, x: Spec) -> Chart:
         }
         for size in sizes
     ]
-    marks = [
-        {
-            "at_s": mark.at_s,
-            "happening": str(mark.happening),
-            "workers": mark.size,
-            "worker": mark.worker,
-            "cause": mark.cause,
-            "description": f"{mark.happening} of {mark.worker} after {mark.at_s:.1f} s: {mark.cause}",
-        }
-        for mark in course.marks
-    ]
     most = max([1, *(mark.size for mark in course.marks), *_totals(course)])
     axis = {"minExtent": AXIS_PX, "format": "d", "values": _ticks(most)}
     y = field("workers", "workers", axis=axis, scale={"domain": [0, most + 0.5], "nice": False})
@@ -86,21 +75,6 @@ def _workers(name: str, caption: str, course: Course, x: Spec) -> Chart:
             "order": {"field": "pool"},
         },
     }
-    kinds = [str(kind) for kind in Happening]
-    points = {
-        "data": {"values": marks},
-        "mark": {"type": "point", "filled": True, "size": 90, "color": TEXT, "opacity": 1},
-        "encoding": {
-            "x": x,
-            "y": {**y, "stack": None},
-            "shape": nominal("happening", None, scale=scale(kinds, SHAPES)),
-            "tooltip": [
-                field("at_s", "seconds", format=".1f"),
-                *map(nominal, ("happening", "worker", "cause")),
-            ],
-            "description": DESCRIPTION,
-        },
-    }
     start = {
         "data": {"values": [{"from": 0, "to": course.start_s, "text": "start"}]},
         "mark": {"type": "rect", "color": GREY, "opacity": 0.15, "aria": False},
@@ -112,12 +86,41 @@ def _workers(name: str, caption: str, course: Course, x: Spec) -> Chart:
         spec={
             "data": {"name": "lines", "values": values},
             "height": 160,
-            "layer": [start, area, *([points] if marks else [])],
+            "layer": [start, area, *([_happenings(course, x, y)] if course.marks else [])],
         },
         titles=("seconds", "event", "worker or pool", "workers", "cause"),
         rows=_rows(course),
         numeric=frozenset({0, 3}),
     )
+
+
+def _happenings(course: Course, x: Spec, y: Spec) -> Spec:
+    """Return the layer with a point for each event of a worker."""
+    marks = [
+        {
+            "at_s": mark.at_s,
+            "happening": str(mark.happening),
+            "workers": mark.size,
+            "worker": mark.worker,
+            "cause": mark.cause,
+            "description": f"{mark.happening} of {mark.worker} after {mark.at_s:.1f} s: {mark.cause}",
+        }
+        for mark in course.marks
+    ]
+    return {
+        "data": {"values": marks},
+        "mark": {"type": "point", "filled": True, "size": 90, "color": TEXT, "opacity": 1},
+        "encoding": {
+            "x": x,
+            "y": {**y, "stack": None},
+            "shape": nominal("happening", None, scale=scale([str(kind) for kind in Happening], SHAPES)),
+            "tooltip": [
+                field("at_s", "seconds", format=".1f"),
+                *map(nominal, ("happening", "worker", "cause")),
+            ],
+            "description": DESCRIPTION,
+        },
+    }
 
 
 def _totals(course: Course) -> list[int]:

@@ -8,7 +8,7 @@ from dlcloud.model.instance import Market
 from dlcloud.model.money import money
 from dlcloud.report.bars import cost_bars
 from dlcloud.report.cells import REHEARSED, UNSTABLE, digits, speed_up
-from dlcloud.report.encoding import (
+from dlcloud.report.html.encoding import (
     BLUE,
     DESCRIPTION,
     GREY,
@@ -31,9 +31,8 @@ from dlcloud.results.ranking import Group, group_rows, pareto_front
 from dlcloud.results.result import Comparison
 from dlcloud.results.result_row import ResultRow
 
-ON_THE_FRONT = {"field": "shown", "type": "quantitative", "scale": None}
 MOST_NAMES = 8
-"""With more points than this, a picture names only those on the front."""
+"""A picture with more points than this names only those on the front."""
 
 
 def cost_charts(rows: Sequence[ResultRow], market: Market) -> list[Chart]:

@@ -25,7 +25,7 @@ TEXT = "currentColor"
 """The colour of the page's text, in light and dark; a picture for paper replaces it."""
 ROW_PX = 24
 WIDE_SPREAD = 10
-"""Where the largest value is so many times the smallest, an axis is logarithmic."""
+"""An axis is logarithmic if the largest value is at least this many times the smallest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def nominal(name: str, title: str | None = None, **other: object) -> Spec:
 
 
 DESCRIPTION = {"field": "description", "type": "nominal"}
-"""What a screen reader says of a mark."""
+"""The encoding of the text that a screen reader reads out for a mark."""
 
 
 def scale(names: Sequence[str], values: Sequence[str]) -> Spec:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .ledger import LedgerClient, LedgerError, WrongRunError
+from ..coordination.ledger import LedgerClient, LedgerError, WrongRunError
 
 MARK = "power-off"
 """The file by which a program in a container asks for the end of its instance."""

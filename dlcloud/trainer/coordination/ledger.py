@@ -14,7 +14,7 @@ import threading
 from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
 
-from .limits import time_limit
+from ..limits import time_limit
 
 PATH = "/ledger"
 LIMIT_BYTES = 4096

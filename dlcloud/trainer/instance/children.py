@@ -8,9 +8,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .drain import DRAINED
-from .events import EventName
-from .records import Records
+from ..drain import DRAINED
+from ..events import EventName
+from ..records import Records
 
 STEADY_S = 60.0
 """A process that ran so long has its count of failures reset."""

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .control import Control
-from .drain import LEAVE_S
-from .notices import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE
-from .settings import (
+from ..control import Control
+from ..drain import LEAVE_S
+from ..settings import (
     CHECKPOINT_S,
     HEARTBEAT_MS,
     JOIN_MS,
@@ -20,6 +19,7 @@ from .settings import (
     LIGHTHOUSE_PORT,
     ledger_address,
 )
+from .notices import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

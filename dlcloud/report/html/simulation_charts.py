@@ -1,13 +1,15 @@
 """One simulated window as charts: instances by market over time, progress against the deadline."""
 
-from dlcloud.report.encoding import BLUE, GREY, ORANGE, TEXT, Chart, Spec, field, nominal, scale
+from dlcloud.report.html.encoding import BLUE, GREY, ORANGE, TEXT, Chart, Spec, field, nominal, scale
 from dlcloud.scheduling.policies.situation import HOUR_S
-from dlcloud.scheduling.simulation.replay import Job, Outcome
+from dlcloud.scheduling.simulation.replay import SimulatedJob, SimulatedOutcome
 
 SPOT, ON_DEMAND = "spot", "on-demand"
 
 
-def simulation_charts(job: Job, outcome: Outcome, *, policy: str, window: str) -> list[Chart]:
+def simulation_charts(
+    job: SimulatedJob, outcome: SimulatedOutcome, *, policy: str, window: str
+) -> list[Chart]:
     """Return both charts of an outcome, which must have been replayed with its moments."""
     last_h = max(job.allowed_s, outcome.moments[-1].at_s) / HOUR_S
     x = field("hour", "hours", scale={"domain": [0, last_h], "nice": False})
@@ -15,7 +17,7 @@ def simulation_charts(job: Job, outcome: Outcome, *, policy: str, window: str) -
     return [_instances(outcome, x, title), _progress(job, outcome, x, title)]
 
 
-def _instances(outcome: Outcome, x: Spec, title: str) -> Chart:
+def _instances(outcome: SimulatedOutcome, x: Spec, title: str) -> Chart:
     values = []
     for moment, following in zip(outcome.moments, outcome.moments[1:], strict=False):
         begin_h, end_h = moment.at_s / HOUR_S, following.at_s / HOUR_S
@@ -65,7 +67,7 @@ def _instances(outcome: Outcome, x: Spec, title: str) -> Chart:
     )
 
 
-def _progress(job: Job, outcome: Outcome, x: Spec, title: str) -> Chart:
+def _progress(job: SimulatedJob, outcome: SimulatedOutcome, x: Spec, title: str) -> Chart:
     speed = job.scaling.speed(job.maximum)
     least_h, allowed_h = job.work_s / speed / HOUR_S, job.allowed_s / HOUR_S
     done = [{"hour": m.at_s / HOUR_S, "share": m.done_s / job.work_s} for m in outcome.moments]

@@ -1,0 +1,65 @@
+"""`dlcloud predict`: what a measured job would do on all other CPU types of a region."""
+
+from collections.abc import Mapping
+from decimal import Decimal
+
+from dlcloud.app.context import Context
+from dlcloud.app.results.rows import load_rows, refuse_unknown
+from dlcloud.app.terminal.screen import say
+from dlcloud.cloud.catalog import Catalog
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.instance import Market
+from dlcloud.prediction.offers import predict_jobs
+from dlcloud.prediction.table import TypeTable
+from dlcloud.report.prediction import prediction_report
+from dlcloud.report.table import Format, render
+from dlcloud.resources.type_table import type_table
+from dlcloud.store.selection import Selection
+
+FEW = 15
+
+
+def run(
+    context: Context,
+    *,
+    selection: Selection,
+    region: str,
+    market: str,
+    live: bool,
+    every: bool,
+    output: str,
+) -> None:
+    """Print predicted throughput and USD per million items of the stored results' jobs on all types."""
+    store = context.measurements
+    refuse_unknown(store, selection)
+    table = type_table()
+    rows = load_rows(store, selection, context.clock.now(), newest=True)
+    prices = prices_of_types(context, table, region, Market(market), live=live) if rows else {}
+    jobs = predict_jobs(rows, table, prices, Market(market))
+    most = len(table.rows) if every else FEW
+    report = prediction_report(jobs, region=region, market=Market(market), most=most, as_of=table.as_of)
+    say(render(report, Format(output)))
+
+
+def prices_of_types(
+    context: Context, table: TypeTable, region: str, market: Market, *, live: bool
+) -> Mapping[str, Mapping[Market, Decimal]]:
+    """Return the hourly prices of the region's types: of AWS, or dated ones of the bundled table.
+
+    Raises:
+        RecipeError: The bundled table has no prices of that region, or of spot.
+    """
+    if not live and market is Market.SPOT:
+        raise RecipeError("the bundled table has no spot prices", "--live asks AWS")
+    prices = (
+        context.clouds.cloud("aws", region).prices.find(sorted(table.rows), [*Market])
+        if live
+        else Catalog().listed_prices(region)
+    )
+    if not prices:
+        raise RecipeError(f"the bundled table has no prices of {region}", "--live asks AWS")
+    result: dict[str, dict[Market, Decimal]] = {}
+    for price in prices:
+        of_type = result.setdefault(price.instance_type, {})
+        of_type[price.market] = min(price.hourly_usd, of_type.get(price.market, price.hourly_usd))
+    return result

@@ -1,0 +1,122 @@
+"""Predictions with prices: what a million items cost on each type, and which jobs can be predicted at all."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from dlcloud.model.instance import Market
+from dlcloud.prediction.predictor import (
+    Belief,
+    Calibration,
+    Estimate,
+    Measurement,
+    learn,
+    predict,
+    weights_of,
+)
+from dlcloud.prediction.table import TypeTable
+from dlcloud.results.cost import usd_per_million
+from dlcloud.results.result_row import ResultRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedOffer:
+    """The estimate on one type with its prices of an hour; `listed` if the table measured that type."""
+
+    estimate: Estimate
+    listed: bool
+    hourly_usd: Mapping[Market, Decimal]
+
+    def usd_per_million(self, market: Market) -> tuple[Decimal, Decimal, Decimal] | None:
+        """Return low, middle and high USD of a million items; None without a price."""
+        price = self.hourly_usd.get(market)
+        if price is None:
+            return None
+        one = self.estimate
+        low, middle, high = (usd_per_million(price, rate) for rate in (one.high, one.throughput, one.low))
+        return None if low is None or middle is None or high is None else (low, middle, high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedJob:
+    """One job: the cheapest type first; `refused` says why nothing is predicted, empty if it is."""
+
+    workload: str
+    case: str
+    setting: str
+    unit: str
+    offers: tuple[PredictedOffer, ...] = ()
+    refused: str = ""
+
+
+def predict_jobs(
+    rows: Sequence[ResultRow],
+    table: TypeTable,
+    prices: Mapping[str, Mapping[Market, Decimal]],
+    market: Market,
+) -> list[PredictedJob]:
+    """Return what each job of these rows would do on all types that have a price."""
+    jobs: dict[tuple[str, str, str, str], list[ResultRow]] = {}
+    for row in rows:
+        if row.throughput is not None and row.throughput.value > 0:
+            key = (row.run.workload, row.result.case, row.result.setting, row.throughput.unit)
+            jobs.setdefault(key, []).append(row)
+    return [_predict_job(key, mine, table, prices, market) for key, mine in sorted(jobs.items())]
+
+
+def _predict_job(
+    key: tuple[str, str, str, str],
+    rows: Sequence[ResultRow],
+    table: TypeTable,
+    prices: Mapping[str, Mapping[Market, Decimal]],
+    market: Market,
+) -> PredictedJob:
+    workload, case, setting, unit = key
+    measurements, refused = _measurements(rows, table)
+    offers: list[PredictedOffer] = []
+    if not refused:
+        names = [name for name in prices if name in table.rows]
+        belief = learn(
+            Belief(table=table, weights=weights_of(table.references, None)), list(measurements.values())
+        )
+        offers = [
+            PredictedOffer(
+                estimate=estimate,
+                listed=table.rows[estimate.instance_type].measured,
+                hourly_usd=prices[estimate.instance_type],
+            )
+            for estimate in predict(belief, names, Calibration())
+        ]
+        offers.sort(key=lambda offer: _middle(offer, market))
+    return PredictedJob(
+        workload=workload, case=case, setting=setting, unit=unit, offers=tuple(offers), refused=refused
+    )
+
+
+def _middle(offer: PredictedOffer, market: Market) -> Decimal:
+    figures = offer.usd_per_million(market)
+    return Decimal("Infinity") if figures is None else figures[1]
+
+
+def _measurements(rows: Sequence[ResultRow], table: TypeTable) -> tuple[dict[str, Measurement], str]:
+    """Return what was measured of one job, by type, and why that says nothing of other types, else empty."""
+    real = [row for row in rows if not row.rehearsal]
+    if not real:
+        return {}, "it was only rehearsed: its speed is that of this machine, not of an instance type"
+    if any(row.run.nodes > 1 for row in real):
+        return {}, "it ran on several instances at once: the table describes single ones"
+    measured = {
+        row.run.instance_type: _measurement(row) for row in real if row.run.instance_type in table.rows
+    }
+    if not measured:
+        names = ", ".join(sorted({row.run.instance_type for row in real}))
+        return {}, f"the table has no {names}: it describes CPU types, and says nothing of jobs on a GPU"
+    return measured, ""
+
+
+def _measurement(row: ResultRow) -> Measurement:
+    metric = row.throughput
+    assert metric is not None  # noqa: S101  rows without one are left out
+    interval = metric.interval
+    spread = 0.0 if interval is None else (interval[1] - interval[0]) / 2 / metric.value
+    return Measurement(instance_type=row.run.instance_type, throughput=metric.value, spread=spread)

@@ -1,0 +1,132 @@
+"""The policy `elastic` beside Uniform Progress and the offline bound, cell by cell.
+
+    python tests/performance/policy_grid.py --traces DIR --pooled DIR [--windows 8] [--refusal 3600]
+
+Cells: 1, 4 and 16 workers, changeovers of 1.8 to 720 s, a slack of 8, 10 and 50 %, boots of 0, 31 and 120 s;
+24 h of work. Windows: those of one zone, those of three zones of us-east-1, generated ones that are on and
+off, and generated ones with partial capacity. Options narrow the grid. A cell "LOSES" where `elastic` costs
+more than 0.5 % above Uniform Progress.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from dlcloud.app.deadlines.traces import load_windows, scale_counts  # noqa: E402  the path comes first
+from dlcloud.scheduling.policies.catalog import POLICIES  # noqa: E402
+from dlcloud.scheduling.policies.situation import HOUR_S  # noqa: E402
+from dlcloud.scheduling.simulation.bound import least_cost_usd  # noqa: E402
+from dlcloud.scheduling.simulation.generate import generate_partial_window, generate_window  # noqa: E402
+from dlcloud.scheduling.simulation.replay import SimulatedJob, replay_all  # noqa: E402
+from dlcloud.scheduling.simulation.trace import Window  # noqa: E402
+
+WORK_H = 24.0
+ZONES = ("us-east-1a", "us-east-1c", "us-east-1d")
+TOLERANCE = 1.005
+POOLED_WORKERS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Workers, seconds of a changeover and of a boot, and the slack over the work."""
+
+    workers: int
+    changeover_s: float
+    slack: float
+    boot_s: float
+
+    def job(self, refusal_s: float) -> SimulatedJob:
+        """Return the job of the cell, with the prices of Wu et al., "Can't Be Late", NSDI 2024."""
+        allowed_s = WORK_H * HOUR_S * (1 + self.slack)
+        return SimulatedJob(
+            work_s=self.workers * WORK_H * HOUR_S,
+            allowed_s=allowed_s,
+            on_demand_usd=3.06,
+            spot_usd=0.9731,
+            maximum=self.workers,
+            changeover_s=self.changeover_s,
+            boot_s=self.boot_s,
+            refusal_s=min(refusal_s, allowed_s / 10),
+        )
+
+
+def sources(options: argparse.Namespace, workers: int) -> Iterator[tuple[str, list[Window]]]:
+    pools, seeds = (3 if workers >= POOLED_WORKERS else 1), range(options.windows)
+    for name, folder in (("one zone", options.traces), ("three zones", options.pooled)):
+        if folder is not None:
+            windows = load_windows(folder, pooled=folder is options.pooled)
+            step = max(1, len(windows) // options.windows)
+            yield name, scale_counts(_in_zones(windows[::step][: options.windows]), workers)
+    on_and_off = [generate_window(seed, hours=60, pools=pools) for seed in seeds]
+    yield "on and off", scale_counts(on_and_off, workers)
+    yield (
+        "partial",
+        [generate_partial_window(seed, hours=60, pools=pools, count=workers) for seed in seeds],
+    )
+
+
+def _in_zones(windows: Sequence[Window]) -> list[Window]:
+    """Return windows with the pools of `ZONES` alone, where they have them."""
+    chosen = []
+    for window in windows:
+        pools = tuple(pool for pool in window.pools if pool.name.startswith(ZONES))
+        chosen.append(replace(window, pools=pools) if pools else window)
+    return chosen
+
+
+def compare(name: str, cell: Cell, windows: Sequence[Window], refusal_s: float) -> float:
+    """Print one cell; return the cost of `elastic` over that of Uniform Progress."""
+    job = cell.job(refusal_s)
+    bound = fmean(least_cost_usd(job, window) for window in windows)
+    costs, texts = {}, []
+    for policy in ("uniform-progress", "elastic"):
+        outcomes = replay_all(job, windows, POLICIES[policy])
+        costs[policy] = fmean(outcome.usd for outcome in outcomes)
+        late = sum(outcome.late_s > 0 for outcome in outcomes)
+        texts.append(f"{policy} {costs[policy] / bound:.3f}" + (f" ({late} LATE)" if late else ""))
+    ratio = costs["elastic"] / costs["uniform-progress"]
+    verdict = "LOSES" if ratio > TOLERANCE else ""
+    print(
+        f"{name:11} {cell.workers:2} workers, changeover {cell.changeover_s:5g} s, slack {cell.slack:.0%}, "
+        f"boot {cell.boot_s:3g} s: over the bound {', '.join(texts)}; ratio {ratio:.3f} {verdict}",
+        flush=True,
+    )
+    return ratio
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--traces", type=Path, help="a folder of windows of one zone each")
+    parser.add_argument("--pooled", type=Path, help="a folder with a folder of aligned windows per zone")
+    parser.add_argument("--windows", type=int, default=8, help="of each kind")
+    parser.add_argument("--refusal", type=float, default=0.0, help="seconds kept for a refusal of on-demand")
+    parser.add_argument("--workers", type=int, nargs="+", default=(1, 4, 16))
+    parser.add_argument("--changeovers", type=float, nargs="+", default=(1.8, 18.0, 72.0, 180.0, 720.0))
+    parser.add_argument("--slacks", type=float, nargs="+", default=(0.08, 0.1, 0.5))
+    parser.add_argument("--boots", type=float, nargs="+", default=(0.0, 31.0, 120.0))
+    options = parser.parse_args()
+    begun, ratios = time.process_time(), []
+    for workers in options.workers:
+        for name, windows in sources(options, workers):
+            for changeover_s, slack, boot_s in product(options.changeovers, options.slacks, options.boots):
+                cell = Cell(workers=workers, changeover_s=changeover_s, slack=slack, boot_s=boot_s)
+                ratios.append(compare(name, cell, windows, options.refusal))
+    lost = sum(ratio > TOLERANCE for ratio in ratios)
+    print(
+        f"{len(ratios)} cells, {lost} lose, worst {max(ratios):.3f}, mean {fmean(ratios):.3f}; "
+        f"{time.process_time() - begun:.0f} s of one core"
+    )
+
+
+if __name__ == "__main__":
+    main()

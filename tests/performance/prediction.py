@@ -1,0 +1,296 @@
+"""How well throughput is predicted on types and for models that the predictor never saw, beside the goals.
+
+    python tests/performance/prediction.py FOLDER [--other FOLDER] [--undescribed] [--only MODEL]
+
+FOLDER has the files of SpareCores/sc-inspector-data that `type_table.py` reads. Families are split into
+four parts by the SHA-256 of their names. For each part and each model, the table is completed without that
+part and that model; each test of the model is then measured on three types that the predictor chooses of
+the others, and predicted on all. `--other` instead learns from all of FOLDER and predicts what is in
+another folder of the same format. `--undescribed` keeps from the predictor what a test is (size of the
+model, tokens): the case of one's own job. Intervals are scaled by the errors of the other models. Needs
+NumPy.
+"""
+
+import argparse
+import csv
+import hashlib
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from math import exp, log
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from type_table import FEWEST_TYPES, Data, complete, read_data  # noqa: E402  the path comes first
+
+from dlcloud.prediction.choice import choose_types  # noqa: E402
+from dlcloud.prediction.predictor import (  # noqa: E402
+    Belief,
+    Calibration,
+    Measurement,
+    learn,
+    predict,
+    weights_of,
+)
+from dlcloud.prediction.similarity import Traits  # noqa: E402
+from dlcloud.prediction.table import Reference, TypeTable  # noqa: E402
+
+PARTS = 4
+RACED = 40
+FEWEST_HELD = 20
+UNIT = Calibration(measured=1.0, estimated=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One test, predicted: errors and standard deviations of logarithms, and what the choice cost."""
+
+    model: str
+    test: str
+    names: list[str]
+    measured: list[bool]
+    errors: np.ndarray
+    deviations: np.ndarray
+    held: np.ndarray
+    cut: list[float] = field(default_factory=list)
+    excess: float = 0.0
+    raced_excess: float = 0.0
+    raced_share: float = 0.0
+
+
+def part_of(family: str) -> int:
+    return int(hashlib.sha256(family.encode()).hexdigest(), 16) % PARTS
+
+
+def read_prices() -> dict[str, float]:
+    with (ROOT / "dlcloud" / "cloud" / "on_demand.csv").open() as file:
+        return {row["instance_type"]: float(row["usd_hr_us_east_1"]) for row in csv.DictReader(file)}
+
+
+def predict_test(
+    data: Data,
+    table: TypeTable,
+    j: int,
+    prices: dict[str, float],
+    *,
+    is_held: Callable[[Traits], bool],
+    description: Reference | None,
+) -> Outcome:
+    levels = dict(zip(data.names, data.levels[j], strict=True))
+    ran = {name: level for name, level in levels.items() if not np.isnan(level)}
+    belief = Belief(table=table, weights=weights_of(table.references, description))
+    held = {one.name for one in data.traits if is_held(one)}
+    open_to = {name: prices[name] for name in ran if name in prices and name not in held}
+    open_to = open_to or {name: prices[name] for name in ran if name in prices}
+    chosen = choose_types(belief, open_to, list(table.rows))
+    measurements = [Measurement(instance_type=name, throughput=exp(ran[name])) for name in chosen]
+    belief = learn(belief, measurements)
+    tests_of_model = [i for i, model in enumerate(data.models) if model == data.models[j]]
+    began = ~np.isnan(data.levels[tests_of_model]).all(axis=0)
+    cut = [n for n, b in zip(data.names, began, strict=True) if b and n not in ran]
+    estimates = {one.instance_type: one for one in predict(belief, [*ran, *cut], UNIT)}
+    names = [name for name in ran if name not in chosen]
+    errors = np.array([log(estimates[name].throughput) - ran[name] for name in names])
+    deviations = np.array([log(estimates[name].high / estimates[name].throughput) for name in names])
+    # Above 0: by how many standard deviations a test that was cut off is predicted faster than kept ones.
+    above = [
+        (log(estimates[n].throughput) - data.cut_offs[j]) / log(estimates[n].high / estimates[n].throughput)
+        for n in cut
+    ]
+    outcome = Outcome(
+        model=data.models[j],
+        test=data.references[j].name,
+        names=names,
+        measured=[table.rows[name].measured for name in names],
+        errors=errors,
+        deviations=deviations,
+        held=np.array([name in held for name in names]),
+        cut=above,
+    )
+    costs = {n: prices[n] / exp(ran[n]) for n in ran if n in prices and not n.startswith("t")}
+    # A type whose test was cut off costs its price at the slowest speed that was kept, at least.
+    costs |= {n: prices[n] / exp(data.cut_offs[j]) for n in cut if n in prices and not n.startswith("t")}
+    return _with_costs(outcome, costs, prices, estimates, chosen)
+
+
+def _with_costs(outcome, costs, prices, estimates, chosen) -> Outcome:
+    ranked = sorted(costs, key=lambda name: prices[name] / estimates[name].throughput)
+    best = min(costs.values())
+    raced = ranked[:RACED]
+    spent = sum(prices[name] for name in {*chosen, *raced})
+    return replace(
+        outcome,
+        excess=costs[ranked[0]] / best - 1,
+        raced_excess=min(costs[name] for name in raced) / best - 1,
+        raced_share=spent / sum(prices[name] for name in costs),
+    )
+
+
+def calibration(outcomes: Iterable[Outcome]) -> Calibration:
+    """Return the 90th percentile of the scaled errors, each test weighing alike."""
+    scores: dict[bool, list[float]] = defaultdict(list)
+    for one in outcomes:
+        for is_measured, score in zip(
+            one.measured, np.abs(one.errors) / np.maximum(one.deviations, 1e-6), strict=True
+        ):
+            scores[is_measured].append(float(score))
+    return Calibration(
+        measured=float(np.quantile(scores[True], 0.9)) if scores[True] else 1.645,
+        estimated=float(np.quantile(scores[False], 0.9)) if scores[False] else 1.645,
+    )
+
+
+def relative(outcome: Outcome) -> np.ndarray:
+    return np.abs(np.exp(outcome.errors) - 1)
+
+
+def verdict(is_met: object) -> str:
+    return "met" if is_met else "MISSED"
+
+
+def print_errors(title: str, outcomes: Sequence[Outcome], *, held: bool) -> None:
+    chosen = [(relative(o)[o.held] if held else relative(o)) for o in outcomes]
+    chosen = [errors for errors in chosen if len(errors)]
+    middle = np.mean([np.median(errors) for errors in chosen])
+    mean = np.mean([np.mean(errors) for errors in chosen])
+    print(
+        f"{title:42} median {middle:6.1%} (goal 10 %: {verdict(middle <= 0.10)})"
+        f"  mean {mean:6.1%} (goal 15 %: {verdict(mean <= 0.15)})"
+    )
+
+
+def print_intervals(outcomes: Sequence[Outcome], scales: dict[str, Calibration]) -> None:
+    inside: dict[str, list[bool]] = defaultdict(list)
+    for one in outcomes:
+        scale = scales[one.model]
+        factors = np.where(one.measured, scale.measured, scale.estimated)
+        hits = np.abs(one.errors) <= one.deviations * factors
+        for name, hit, held in zip(one.names, hits, one.held, strict=True):
+            inside["all"].append(bool(hit))
+            inside[f"model {one.model}"].append(bool(hit))
+            if held:
+                inside["left-out families"].append(bool(hit))
+                inside["family " + name.split(".")[0]].append(bool(hit))
+    families = [np.mean(h) for k, h in inside.items() if k.startswith("family ") and len(h) >= FEWEST_HELD]
+    for key in ("all", "left-out families", *sorted(k for k in inside if k.startswith("model "))):
+        if inside[key]:
+            share = float(np.mean(inside[key]))
+            print(
+                f"90 % intervals, {key:36} hold {share:6.1%}"
+                f" (goal 85 to 95 %: {verdict(0.85 <= share <= 0.95)})"
+            )
+    within = sum(0.85 <= share <= 0.95 for share in families)
+    if families:
+        print(
+            f"families whose intervals hold 85 to 95 %: {within} of {len(families)} (goal: all:"
+            f" {verdict(within == len(families))}); below 85 %: {sum(share < 0.85 for share in families)}"
+        )
+
+
+def print_choices(outcomes: Sequence[Outcome]) -> None:
+    unique = list({(one.model, one.test): one for one in outcomes}.values())
+    for title, excess in (
+        ("named after three types", [one.excess for one in unique]),
+        (f"named after {RACED} more were measured", [one.raced_excess for one in unique]),
+    ):
+        share = float(np.mean([value <= 0.10 for value in excess]))
+        print(
+            f"{title:42} at most 10 % dearer than the cheapest in {share:4.0%} of {len(unique)} jobs"
+            f" (goal 90 %: {verdict(share >= 0.9)})"
+        )
+    spent = float(np.mean([one.raced_share for one in unique]))
+    print(f"{'USD of both over measuring every type':42} {spent:6.1%} (goal 25 %: {verdict(spent <= 0.25)})")
+
+
+def print_cut_off(outcomes: Sequence[Outcome], scales: dict[str, Calibration]) -> None:
+    scores = list(chain.from_iterable(((s, scales[o.model].estimated) for s in o.cut) for o in outcomes))
+    if scores:
+        slow = np.mean([score <= 0 for score, _ in scores])
+        possible = np.mean([score <= scale for score, scale in scores])
+        print(
+            f"tests that were cut off: {len(scores)}; predicted below the slowest kept: {slow:.1%};"
+            f" interval reaches below it: {possible:.1%}"
+        )
+
+
+def leave_out(data: Data, only: str, *, described: bool) -> list[Outcome]:
+    prices, outcomes = read_prices(), []
+    tests = [j for j in range(len(data.models)) if (~np.isnan(data.levels[j])).sum() >= FEWEST_TYPES]
+    for model in sorted(set(data.models)):
+        for part in range(PARTS):
+            others = [j for j in tests if data.models[j] != model]
+            table = complete(data, others, lambda one, part=part: part_of(one.family) != part)
+            outcomes += [
+                predict_test(
+                    data,
+                    table,
+                    j,
+                    prices,
+                    is_held=lambda one, part=part: part_of(one.family) == part,
+                    description=data.references[j] if described else None,
+                )
+                for j in tests
+                if data.models[j] == model and only in model
+            ]
+    return outcomes
+
+
+def other_folder(data: Data, other: Data, *, described: bool) -> list[Outcome]:
+    """Predict the tests of another folder by a table of all of the first one."""
+    seen = {name for i, name in enumerate(data.names) if not np.isnan(data.levels[:, i]).all()}
+    families = {name.split(".")[0] for name in seen}
+    outcomes = []
+    for model in sorted(set(other.models)):
+        tests = [j for j in range(len(data.models)) if (~np.isnan(data.levels[j])).sum() >= FEWEST_TYPES]
+        table = complete(data, [j for j in tests if data.models[j] != model], lambda _: True)
+        outcomes += [
+            predict_test(
+                other,
+                table,
+                j,
+                read_prices(),
+                is_held=lambda one: one.family not in families,
+                description=other.references[j] if described else None,
+            )
+            for j in range(len(other.models))
+            if other.models[j] == model and (~np.isnan(other.levels[j])).sum() >= FEWEST_HELD
+        ]
+    return outcomes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--other", type=Path)
+    parser.add_argument("--undescribed", action="store_true")
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    data = read_data(options.folder)
+    described = not options.undescribed
+    outcomes = leave_out(data, "" if options.other else options.only, described=described)
+    scales = {
+        m: calibration(o for o in outcomes if o.model != m) or UNIT for m in {o.model for o in outcomes}
+    }
+    everything = calibration(outcomes)
+    if options.other:
+        other = read_data(options.other, hardware=None)
+        outcomes = other_folder(data, other, described=described)
+        scales = {one.model: everything for one in outcomes}
+    for model in sorted({one.model for one in outcomes}):
+        print_errors(model, [one for one in outcomes if one.model == model], held=False)
+    print_errors("all models", outcomes, held=False)
+    print_errors("all models, left-out families", outcomes, held=True)
+    print_intervals(outcomes, scales)
+    print_cut_off(outcomes, scales)
+    print_choices(outcomes)
+    print(f"scale of intervals: measured {everything.measured:.3f}, estimated {everything.estimated:.3f}")
+
+
+if __name__ == "__main__":
+    main()

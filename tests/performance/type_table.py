@@ -1,0 +1,198 @@
+"""Rebuild the table of what instance types are like: dlcloud/prediction/types.csv.
+
+    python tests/performance/type_table.py FOLDER [--output FILE]
+
+FOLDER has `hardware.csv` and `llm.csv.gz` of SpareCores/sc-inspector-data. Each reference job is completed
+to all types with a listed processor by a Gaussian process over their hardware; a test that was cut off on a
+type is taken to be as slow as the slowest that was kept, at most. Needs NumPy. The same code completes the
+tables that `prediction.py` evaluates, with families and models left out.
+"""
+
+import argparse
+import csv
+import gzip
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from dlcloud.prediction.processors import find_processor  # noqa: E402  the path comes first
+from dlcloud.prediction.similarity import LEVELS, Traits, covariance  # noqa: E402
+from dlcloud.prediction.table import Reference, TypeRow, TypeTable, format_table  # noqa: E402
+
+NOISE = 0.01
+FEWEST_TYPES = 150
+"""A reference is a test that so many types have run."""
+UNMEASURED_VARIANCE = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """What a folder holds: types, tests by name, and log throughput (tests, types); NaN where not run."""
+
+    traits: list[Traits]
+    references: list[Reference]
+    models: list[str]
+    levels: np.ndarray
+    cut_offs: np.ndarray
+    as_of: str
+    shared: np.ndarray
+
+    @property
+    def names(self) -> list[str]:
+        return [traits.name for traits in self.traits]
+
+
+def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
+    path = folder / name
+    content = path.read_bytes()
+    text = (gzip.decompress(content) if name.endswith(".gz") else content).decode()
+    return list(csv.DictReader(text.splitlines()))
+
+
+def read_traits(folder: Path) -> list[Traits]:
+    traits = []
+    for row in read_rows(folder, "hardware.csv"):
+        processor = find_processor(row["model"])
+        cores = int(row["sockets"] or 0) * int(row["cores_per_socket"] or 0)
+        if processor is None or not cores or int(row["gpus"] or 0):
+            continue
+        traits.append(
+            Traits(
+                name=row["type"],
+                processor=processor,
+                cores=cores,
+                threads_per_core=int(row["threads_per_core"] or 1),
+                sockets=int(row["sockets"]),
+            )
+        )
+    return traits
+
+
+def read_data(folder: Path, hardware: Path | None = None) -> Data:
+    traits = read_traits(hardware or folder)
+    index = {one.name: i for i, one in enumerate(traits)}
+    samples: dict[Reference, dict[int, float]] = defaultdict(dict)
+    models: dict[Reference, str] = {}
+    as_of = ""
+    for row in read_rows(folder, "llm.csv.gz"):
+        if row["gpu"] or row["type"] not in index:
+            continue
+        prompt, generated = int(row["prompt_tokens"]), int(row["generated_tokens"])
+        short = row["model"].split("-")[0].split(".")[0].lower() + f"-{int(row['parameters']) // 10**6}M"
+        reference = Reference(
+            name=f"{short}-{'p' if prompt else 'g'}{prompt or generated}",
+            is_generation=not prompt,
+            file_bytes=int(row["file_bytes"]),
+            tokens=prompt or generated,
+        )
+        rates = [float(row[f"tokens_s_{i}"]) for i in range(1, 6) if row[f"tokens_s_{i}"]]
+        samples[reference][index[row["type"]]] = log(median(rates))
+        models[reference] = row["model"]
+        as_of = max(as_of, row["date"])
+    references = sorted(samples, key=lambda one: (one.file_bytes, one.is_generation, one.tokens))
+    levels = np.full((len(references), len(traits)), np.nan)
+    for j, reference in enumerate(references):
+        for i, level in samples[reference].items():
+            levels[j, i] = level
+    kinds = [(one.is_generation, one.tokens) for one in references]
+    lows = {kind: min(np.nanmin(levels[j]) for j, k in enumerate(kinds) if k == kind) for kind in kinds}
+    shared = np.array([[covariance(one, other, LEVELS) for other in traits] for one in traits])
+    return Data(
+        traits=traits,
+        references=references,
+        models=[models[one] for one in references],
+        levels=levels,
+        cut_offs=np.array([lows[kind] for kind in kinds]),
+        as_of=as_of,
+        shared=shared,
+    )
+
+
+def complete(data: Data, tests: Sequence[int], is_used: Callable[[Traits], bool]) -> TypeTable:
+    """Return the table of these tests, learned from the types that may be used, for all types."""
+    used = np.array([is_used(one) for one in data.traits])
+    levels = np.where(used, data.levels, np.nan)
+    filled, residuals, variances = [], [], []
+    ran = {
+        model: ~np.isnan(levels[[j for j in tests if data.models[j] == model]]).all(axis=0)
+        for model in {data.models[j] for j in tests}
+    }
+    for j in tests:
+        mean, residual, variance = _process(data.shared, levels[j])
+        cut_off = np.isnan(levels[j]) & ran[data.models[j]]
+        filled.append(np.where(cut_off, np.minimum(mean, data.cut_offs[j]), mean))
+        residuals.append(residual)
+        variances.append(variance)
+    noises = _noises(data, tests, np.array(residuals), np.array(variances))
+    measured = np.any(list(ran.values()), axis=0)
+    rows = {
+        one.name: TypeRow(
+            traits=one,
+            measured=bool(measured[i]),
+            levels=tuple(round(float(level[i]), 2) for level in filled),
+            noises=(float(noises[0][i]), float(noises[1][i])),
+        )
+        for i, one in enumerate(data.traits)
+    }
+    references = tuple(data.references[j] for j in tests)
+    return TypeTable(as_of=data.as_of, references=references, rows=rows)
+
+
+def _process(shared: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the posterior mean, the leave-one-out residuals (NaN if not run) and the posterior variance."""
+    seen = np.where(~np.isnan(level))[0]
+    inverse = np.linalg.inv(shared[np.ix_(seen, seen)] + NOISE * np.eye(len(seen)))
+    center = level[seen].mean()
+    weights = inverse @ (level[seen] - center)
+    residual = np.full(len(level), np.nan)
+    residual[seen] = weights / np.diag(inverse)
+    across = shared[:, seen]
+    variance = np.maximum(np.diag(shared) - ((across @ inverse) * across).sum(axis=1), 0)
+    return center + across @ weights, residual, variance
+
+
+def _noises(
+    data: Data, tests: Sequence[int], residuals: np.ndarray, variances: np.ndarray
+) -> list[np.ndarray]:
+    """Return the standard deviation of each type, where computing bounds and where memory does."""
+    design = np.array([one.processor.design for one in data.traits])
+    cores = np.array([one.log_cores for one in data.traits])
+    alike = np.exp(-2.0 * (cores[:, None] - cores) ** 2) * (0.1 + (design[:, None] == design))
+    result = []
+    for kind in (False, True):
+        chosen = [a for a, j in enumerate(tests) if data.references[j].is_generation == kind]
+        squares = np.clip(residuals[chosen], -0.7, 0.7) ** 2
+        count = (~np.isnan(squares)).sum(axis=0)
+        total = np.nansum(squares, axis=0)
+        near = (alike @ total) / np.maximum(alike @ count, 1e-6)
+        own = (total + 3 * near) / (count + 3)
+        unknown = np.where(count == 0, UNMEASURED_VARIANCE + variances[chosen].mean(axis=0), 0.0)
+        result.append(np.sqrt(0.003 + own + unknown))
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--output", type=Path, default=ROOT / "dlcloud" / "prediction" / "types.csv")
+    options = parser.parse_args()
+    data = read_data(options.folder)
+    counts = (~np.isnan(data.levels)).sum(axis=1)
+    tests = [j for j, count in enumerate(counts) if count >= FEWEST_TYPES]
+    table = complete(data, tests, lambda _: True)
+    options.output.write_text(format_table(table), "utf-8")
+    measured = sum(row.measured for row in table.rows.values())
+    print(f"{len(table.rows)} types ({measured} measured), {len(tests)} references, until {table.as_of}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The programs that the tests call beyond Python, sh and coreutils: the one list of them.
+
+A test that calls one is marked with `needs`, and is skipped with its name where it is missing.
+`tests/unit/test_programs.py` holds that no test calls another. Run as a program, it prints a line for each
+that `.ci/run` installs: program, Debian package, what it is for. It needs the standard library only.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+
+COREUTILS = frozenset({"cat", "echo", "env", "false", "head", "printf", "rm", "sleep", "tee", "true"})
+"""Programs of coreutils that tests call."""
+PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
+"""Where programs are that an ordinary user's PATH does not name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program; `is_heavy` is for those that CI alone installs on a machine of its own."""
+
+    name: str
+    package: str
+    use: str
+    is_heavy: bool = False
+
+
+PROGRAMS = (
+    Program(name="bash", package="bash", use="CI's own program, completion, the browser's descriptors"),
+    Program(name="cc", package="gcc", use="clocks that are stepped"),
+    Program(name="chromium", package="chromium", use="HTML reports in a browser"),
+    Program(name="cloud-init", package="cloud-init", use="user data by its own schema", is_heavy=True),
+    Program(name="curl", package="curl", use="metadata across instances"),
+    Program(name="git", package="git", use="what git would send"),
+    Program(name="ip", package="iproute2", use="networks that fail"),
+    Program(name="java", package="default-jre-headless", use="BigDL on Spark", is_heavy=True),
+    Program(name="mount", package="mount", use="read-only and full disks"),
+    Program(name="openssl", package="openssl", use="keys of other forms"),
+    Program(name="podman", package="podman", use="containers", is_heavy=True),
+    Program(name="ps", package="procps", use="secrets in process lists"),
+    Program(name="rsync", package="rsync", use="rsync through a tunnel"),
+    Program(name="scp", package="openssh-client", use="copies by the ssh configuration"),
+    Program(name="setpriv", package="util-linux", use="programs of other users"),
+    Program(name="ssh", package="openssh-client", use="OpenSSH's client"),
+    Program(name="sshd", package="openssh-server", use="OpenSSH's server", is_heavy=True),
+    Program(name="umount", package="mount", use="read-only and full disks"),
+    Program(name="unshare", package="util-linux", use="daemons of other users"),
+)
+
+
+def find(name: str) -> str | None:
+    """Return the path of a program; None if it is missing."""
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *PLACES]))
+
+
+def missing(*names: str) -> str:
+    """Return why a test cannot run: the first program that is missing, with its package; empty if none is."""
+    by_name = {program.name: program for program in PROGRAMS}
+    for name in names:
+        if find(name) is None:
+            return f"there is no {name} (apt-get install {by_name[name].package})"
+    return ""
+
+
+if __name__ == "__main__":
+    for program in PROGRAMS:
+        if os.environ.get("CI") or not program.is_heavy:
+            print(program.name, program.package, program.use)  # noqa: T201  for .ci/run

@@ -1,0 +1,26 @@
+"""`bench --predict`: which types are measured."""
+
+import pytest
+
+from dlcloud.app.bench.predicted import choose_measured
+from dlcloud.model.errors import RecipeError
+
+
+def choose(*types):
+    return choose_measured(None, types, region="us-east-1", is_local=True)  # bundled prices need no context
+
+
+def test_three_types_of_different_processors_are_chosen_of_all():
+    chosen = choose()
+    assert len({name.split(".")[0] for name in chosen}) == 3
+
+
+def test_at_most_three_of_those_named_are_measured():
+    named = ("c7i.xlarge", "c6a.4xlarge", "r7g.8xlarge", "m5.large", "c7i.large")
+    assert len(choose(*named)) == 3
+    assert set(choose(*named)) <= set(named)
+
+
+def test_a_gpu_type_is_refused():
+    with pytest.raises(RecipeError, match=r"g5\.xlarge"):
+        choose("g5.xlarge")

@@ -1,0 +1,62 @@
+"""What the caches of a home take, and what of them is removed."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from dlcloud.app.account import cache
+from dlcloud.model.errors import BudgetError
+from dlcloud.store.paths import Paths
+
+
+@pytest.fixture
+def context(tmp_path):
+    for name, size in (
+        ("local/cache/dlcloud/environments/abc/lib/a.py", 5 << 20),
+        ("local/cache/dlcloud/environments/def/b.py", 1 << 20),
+        ("local/cache/pip/wheel", 2 << 20),
+        ("cache/prices.json", 4096),
+        ("runs/r/log", 4096),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * size)
+    clusters = SimpleNamespace(up=[])
+    clusters.active = lambda: clusters.up
+    return SimpleNamespace(paths=Paths(tmp_path), clusters=clusters)
+
+
+def names(context):
+    return [(entry.kind, entry.path.name) for entry in cache.list_entries(context)]
+
+
+def test_each_environment_is_listed_the_largest_first(context, capsys):
+    cache.run(context, dry_run=True, yes=False, output="json")
+    records = json.loads(capsys.readouterr().out)["result"]["records"]
+    assert [record["path"].rpartition("/")[2] for record in records] == ["abc", "pip", "def", "prices.json"]
+    assert records[0]["bytes"] >= 5 << 20
+    assert names(context)[0] == ("environment", "abc")
+
+
+def test_what_is_shown_is_removed_and_results_stay(context, capsys):
+    with pytest.raises(BudgetError, match="not a terminal"):
+        cache.run(context, dry_run=False, yes=False, output="table")
+    cache.run(context, dry_run=False, yes=True, output="table")
+    assert names(context) == []
+    assert (context.paths.home / "runs/r/log").exists()
+    assert "removed 8 MiB" in capsys.readouterr().err
+
+
+def test_what_instances_share_stays_while_a_cluster_is_up(context, capsys):
+    context.clusters.up = [SimpleNamespace(cloud="local")]
+    cache.run(context, dry_run=False, yes=True, output="table")
+    assert [name for _, name in names(context)] == ["abc", "pip", "def"]
+    assert "a cluster of the local EC2 is up" in capsys.readouterr().out
+
+
+def test_a_cache_that_is_a_link_is_left_to_others(context):
+    local = context.paths.home / "local"
+    (local / "cache").rename(local / "own")
+    (local / "cache").symlink_to(local / "own")
+    assert names(context) == [("catalogs and prices", "prices.json")]

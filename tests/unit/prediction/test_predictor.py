@@ -1,0 +1,102 @@
+"""Predictions from a few measured types, by the bundled table."""
+
+import json
+from dataclasses import replace
+from decimal import Decimal
+from math import exp
+
+import pytest
+
+from dlcloud.cloud.catalog import Catalog
+from dlcloud.model.instance import Market
+from dlcloud.prediction.choice import choose_types
+from dlcloud.prediction.linear import factor, solve_lower
+from dlcloud.prediction.offers import predict_jobs
+from dlcloud.prediction.predictor import Belief, Calibration, Measurement, learn, predict, weights_of
+from dlcloud.prediction.table import format_table, parse_table
+from dlcloud.report.prediction import prediction_report
+from dlcloud.report.table import Format, render
+from dlcloud.resources.type_table import type_table
+from tests.fakes.samples import run
+from tests.unit.report.conftest import lines, metric, result
+
+TYPES = ("c7i.xlarge", "m6i.8xlarge", "c8g.4xlarge")
+
+
+@pytest.fixture(scope="module")
+def table():
+    return type_table()
+
+
+def prices(*names):
+    known = {price.instance_type: price.hourly_usd for price in Catalog().listed_prices("us-east-1")}
+    return {name: {Market.ON_DEMAND: known[name]} for name in names}
+
+
+def rows(**by_type):
+    result_rows = []
+    for name, rate in by_type.items():
+        of = replace(run(), instance_type=name.replace("_", "."), rank=0)
+        result_rows += lines(result(throughput=metric(rate, rate * 0.99, rate * 1.01)), of=of)
+    return result_rows
+
+
+def test_the_table_is_read_as_it_is_written(table):
+    assert parse_table(format_table(table)).rows["c7i.xlarge"] == table.rows["c7i.xlarge"]
+
+
+def test_equations_are_solved():
+    lower = factor([[4.0, 2.0], [2.0, 3.0]])
+    assert solve_lower(lower, [4.0, 2.0 + 2**0.5]) == pytest.approx([2.0, 1.0])
+
+
+def test_a_reference_job_is_predicted_from_three_types(table):
+    j = 20
+    belief = Belief(table=table, weights=weights_of(table.references, None))
+    seen = [Measurement(instance_type=n, throughput=exp(table.rows[n].levels[j])) for n in TYPES]
+    belief = learn(belief, seen)
+    names = ["m7i.2xlarge", "c6a.4xlarge", "r7g.8xlarge", "c7i.xlarge"]
+    for estimate in predict(belief, names, Calibration()):
+        truth = exp(table.rows[estimate.instance_type].levels[j])
+        assert estimate.low < truth * 1.001
+        assert truth < estimate.high * 1.001 or estimate.measured
+        assert estimate.throughput == pytest.approx(truth, rel=0.5)
+        assert estimate.measured == (estimate.instance_type == "c7i.xlarge")
+
+
+def test_three_different_types_are_chosen(table):
+    belief = Belief(table=table, weights=weights_of(table.references, None))
+    open_to = {name: float(usd[Market.ON_DEMAND]) for name, usd in prices(*TYPES, "m7i.large").items()}
+    chosen = choose_types(belief, open_to, [*open_to, "c6a.4xlarge"])
+    assert len(set(chosen)) == 3
+    assert set(chosen) <= {*open_to}
+
+
+def test_every_format_says_what_is_predicted(table):
+    measured = rows(c7i_xlarge=100.0, m6i_8xlarge=700.0)
+    jobs = predict_jobs(measured, table, prices("c7i.xlarge", "c7i.4xlarge"), Market.ON_DEMAND)
+    report = prediction_report(jobs, region="us-east-1", market=Market.ON_DEMAND, most=9, as_of="2026")
+    for form in Format:
+        text = render(report, form, 100)
+        assert "predicted" in text
+        assert "measured" in text
+    records = json.loads(render(report, Format.JSON))["result"]["records"]
+    by_type = {record["instance_type"]: record for record in records}
+    assert by_type["c7i.xlarge"]["source"] == "measured"
+    assert by_type["c7i.4xlarge"]["source"] == "predicted"
+    assert by_type["c7i.4xlarge"]["throughput_low"] < by_type["c7i.4xlarge"]["throughput"]
+    assert Decimal(str(by_type["c7i.4xlarge"]["on_demand_usd_per_million_high"])) > 0
+
+
+def test_a_gpu_job_is_refused_by_name(table):
+    jobs = predict_jobs(rows(g5_xlarge=100.0), table, prices("c7i.xlarge"), Market.ON_DEMAND)
+    assert not jobs[0].offers
+    assert "GPU" in jobs[0].refused
+    report = prediction_report(jobs, region="us-east-1", market=Market.ON_DEMAND, most=9, as_of="2026")
+    assert "not predicted" in render(report, Format.TABLE, 100)
+
+
+def test_a_rehearsal_is_refused(table):
+    rehearsed = lines(result(), of=replace(run(), instance_type="c7i.xlarge", cloud="local"))
+    jobs = predict_jobs(rehearsed, table, prices("c7i.xlarge"), Market.ON_DEMAND)
+    assert "rehearsed" in jobs[0].refused

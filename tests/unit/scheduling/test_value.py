@@ -1,0 +1,47 @@
+from dataclasses import replace
+
+import pytest
+
+from dlcloud.scheduling.policies.value import MarkovModel, Mode, ValueTable
+
+MODEL = MarkovModel(
+    median_on_h=0.5,
+    median_off_h=0.5,
+    other=0.0,
+    share=1.0,
+    drops=0.0,
+    spot_usd=0.3,
+    changeover_h=0.02,
+    boot_h=0.0,
+    work_h=24.0,
+    spare_h=4.0,
+)
+
+
+def cost(model, mode=Mode.SPOT, age=0, work_h=20.0, spare_h=3.0):
+    return ValueTable(model).value(mode, age, work_h, spare_h)
+
+
+def test_without_spare_time_all_the_work_is_on_demand():
+    assert cost(MODEL, spare_h=-0.1) == 20.0
+
+
+def test_more_spare_time_and_older_spells_cost_less():
+    table = ValueTable(MODEL)
+    by_spare = [table.value(Mode.WAIT, 0, 20.0, spare_h) for spare_h in (0.1, 1.0, 2.0, 4.0)]
+    by_age = [table.value(Mode.SPOT, age, 20.0, 2.0) for age in range(5)]
+    assert by_spare == sorted(by_spare, reverse=True)
+    assert by_age == sorted(by_age, reverse=True)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_cost_lies_between_all_spot_and_all_on_demand(share):
+    model = replace(MODEL, share=share, drops=0.5)
+    for mode in (Mode.SPOT, Mode.BOTH, Mode.ON):
+        assert 0.3 * 20.0 < cost(model, mode) <= 20.0 + MODEL.changeover_h
+
+
+def test_longer_changeovers_and_more_losses_cost_more():
+    assert cost(replace(MODEL, changeover_h=0.2)) > cost(MODEL)
+    partial = replace(MODEL, share=0.5, changeover_h=0.2)
+    assert cost(replace(partial, drops=4.0), Mode.BOTH) > cost(partial, Mode.BOTH)
