@@ -67,6 +67,7 @@ def test_the_recipe_in_the_docs_plans(user):
         page.partition("```yaml\n")[2].partition("```")[0].replace("cloud: aws", "cloud: local")
     )
     (user.home / "src").mkdir(exist_ok=True)
+    (user.home / "src" / "train.py").touch()
     plan = user.json("up", str(recipe), "--dry-run")["result"]["plan"]
     assert plan["name"] == "my-training"
 

@@ -102,7 +102,7 @@ def read_until(process, words):
 
 @pytest.mark.parametrize("command", ["echo images/sec: 5", "exit 3"])
 def test_an_end_that_hangs_is_left_by_a_third_ctrl_c_after_the_message(user, control, command):
-    control.add_fault("TerminateInstances", "", status=0)
+    control.add_fault("TerminateInstances", "RequestLimitExceeded", status=503)
     process = user.begin("up", "--name", "hung", user.recipe(command, count=2))
     read_until(process, "terminating the instances of hung")
     process.send_signal(signal.SIGTERM)

@@ -4,10 +4,13 @@ import json
 import re
 import sqlite3
 import stat
+from pathlib import Path
 
 import pytest
 
+import dlcloud.cli
 from dlcloud.cli.failures import report_error
+from dlcloud.cli.invoke import resolve
 from dlcloud.cli.main import COMMANDS
 
 HEAVY = {
@@ -232,3 +235,11 @@ def test_a_network_that_is_none_is_refused(dlcloud, cidr):
 )
 def test_the_hint_for_a_missing_cluster_is_a_command(dlcloud, words, hint):
     assert f"\nhint: {hint}" in dlcloud(*words).stderr
+
+
+def test_each_use_case_that_a_command_names_exists():
+    """A name in a text is checked by no type checker: it is resolved when the command is invoked."""
+    texts = [path.read_text("utf-8") for path in Path(dlcloud.cli.__file__).parent.rglob("*.py")]
+    targets = {target for text in texts for target in re.findall(r'"(dlcloud\.[a-z_.]+:\w+)"', text)}
+    assert len(targets) > 40
+    assert [target for target in sorted(targets) if not callable(resolve(target))] == []
