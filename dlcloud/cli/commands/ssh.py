@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     help="json: print the command only.",
 )
 @verbose_option
-@collect_options("session", "dlcloud.app.clusters.ssh_session:Session", ("words", "forwards", "instance"))
+@collect_options("session", "dlcloud.app.clusters.ssh_session:SshSession", ("words", "forwards", "instance"))
 def command(
     *, cluster: str, session: "SshSession", config: bool, include: bool, output: str, verbose: bool
 ) -> int | None:
