@@ -93,6 +93,19 @@ def control(user):
     control.clear_faults()
 
 
+@pytest.fixture
+def stop_ec2(user):
+    """Stop the process of the local EC2, so that calls hang; return what lets it go on."""
+    process_id = int((user.home / ".dlcloud" / "local" / "daemon.lock").read_text())
+
+    def stop():
+        os.kill(process_id, signal.SIGSTOP)
+        return lambda: os.kill(process_id, signal.SIGCONT)
+
+    yield stop
+    os.kill(process_id, signal.SIGCONT)
+
+
 def read_until(process, words):
     for line in process.stderr:
         if words in line:
@@ -101,10 +114,11 @@ def read_until(process, words):
 
 
 @pytest.mark.parametrize("command", ["echo images/sec: 5", "exit 3"])
-def test_an_end_that_hangs_is_left_by_a_third_ctrl_c_after_the_message(user, control, command):
-    control.add_fault("TerminateInstances", "RequestLimitExceeded", status=503)
+def test_an_end_that_hangs_is_left_by_a_third_ctrl_c_after_the_message(user, control, stop_ec2, command):
+    control.add_fault("TerminateInstances", "", status=0)
     process = user.begin("up", "--name", "hung", user.recipe(command, count=2))
     read_until(process, "terminating the instances of hung")
+    go_on = stop_ec2()
     process.send_signal(signal.SIGTERM)
     ending = r"ending 2 instances of hung, a few seconds; {} "
     leaving = r"to leave them to their own end at [-0-9 ]*[0-9:]+ UTC, [0-9.]+ USD at most"
@@ -121,6 +135,7 @@ def test_an_end_that_hangs_is_left_by_a_third_ctrl_c_after_the_message(user, con
     assert "may still" not in printed
     process.stdout.read()
     assert process.wait(TIMEOUT_S) == (4 if command == "exit 3" else 130)
+    go_on()
     assert len(user.alive()) == 2
     control.clear_faults()
     user.run("down", "hung")

@@ -168,9 +168,8 @@ figures = st.tuples(st.floats(1, 100), st.floats(1, 100), st.floats(1, 100)).map
 
 
 @given(st.lists(figures, min_size=2, max_size=6), st.sampled_from([By.COST, By.THROUGHPUT]))
-def test_a_named_winner_beats_every_other_at_either_end_of_its_interval(drawn, by):
+def test_a_named_winner_beats_every_other_by_the_interval_of_the_ratio(drawn, by):
     lines = [line(*bounds, str(number)) for number, bounds in enumerate(drawn)]
     (best,) = best_of(lines, by, Market.ON_DEMAND)
-    if best.row is not None:
-        worst = best.row.throughput.low
-        assert all(worst > row.throughput.high for row in lines if row is not best.row)
+    ratios = [ratio_of_rows(row, best.row) for row in lines if best.row is not None and row is not best.row]
+    assert all(ratio.low > 1 and ratio.verdict == "faster" for ratio in ratios)
