@@ -25,4 +25,15 @@ def python_with(requirements):
         umask=0,  # the instances, which are another user where this is root, lock and use it too
         check=True,
     )
-    return Path(json.loads(done.stdout.splitlines()[-1])["python"])
+    python = Path(json.loads(done.stdout.splitlines()[-1])["python"])
+    _give_to_instances(python.parents[1])
+    return python
+
+
+def _give_to_instances(folder):
+    """Give an environment that root has built to the user who owns the cache, as instances relocate it."""
+    owner = SHARED.stat()
+    if os.getuid() != 0 or owner.st_uid == 0 or folder.stat().st_uid == owner.st_uid:
+        return
+    for path in [folder, *folder.rglob("*")]:
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

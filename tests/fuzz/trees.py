@@ -229,7 +229,7 @@ class Daemon:
             self.call(tree.state, f"var/lib/cloud/scripts/per-boot/{name}")
         self.call(tree.write, "lib/cloud-init-result", "done")
         isolation = Isolation(level=Level.USER, owner=self.owner)
-        self.call(share_cache, self.cache, isolation, files=False)
+        self.call(share_cache, self.cache, isolation)
 
     def copy(self, number):
         """Make an image of the instance, and an instance of the image."""

@@ -109,6 +109,8 @@ class Instances:
         """
         if self._closing:
             raise OSError(errno.ESHUTDOWN, "the local cloud is ending")
+        if not self.report():
+            share_cache(self._paths.cache, self.isolation)
         entries = []
         for record in records:
             try:
@@ -119,7 +121,6 @@ class Instances:
                     del self._entries[entry.record.instance_id]
                 raise
             self._entries[record.instance_id] = entries[-1]
-        share_cache(self._paths.cache, self.isolation, files=not self.report())
         self._loop.call_soon_threadsafe(self._start_boots, entries)
 
     def terminate(self, instance_ids: Iterable[str], reason: StateReason) -> None:

@@ -245,14 +245,17 @@ def kill_users(isolation: Isolation, users: Iterable[int]) -> None:
         kill_user(user)
 
 
-def share_cache(cache: Path, isolation: Isolation, *, files: bool = True) -> None:
-    """Let instances write what root has put into their cache: its folders, and its files while none runs."""
+def share_cache(cache: Path, isolation: Isolation) -> None:
+    """Let instances write what root has put into their cache; called while none runs.
+
+    One that runs may put names of others' files there.
+    """
     if isolation.level is Level.NONE or os.getuid() != 0:
         return
     # The site may have linked the folder itself, which no instance can.
     root = open_root(cache.resolve())
     try:
-        give_what_is_not(root, isolation.users, isolation.owner, levels=_CACHE_LEVELS, files=files)
+        give_what_is_not(root, isolation.users, isolation.owner, levels=_CACHE_LEVELS)
         if isolation.level is Level.USER:
             share_folders(root, isolation.owner, levels=_CACHE_LEVELS)
     finally:

@@ -95,7 +95,7 @@ def give(folder: Path, owner: int, *, users: Collection[int] = (), keeps: Collec
         os.close(root)
 
 
-def give_what_is_not(root: int, users: range, owner: int, *, levels: int, files: bool) -> None:
+def give_what_is_not(root: int, users: range, owner: int, *, levels: int) -> None:
     """Give away all that does not belong to some users, where folders of so many levels show it.
 
     Args:
@@ -103,15 +103,14 @@ def give_what_is_not(root: int, users: range, owner: int, *, levels: int, files:
         users: Whose files stay as they are.
         owner: The new owner.
         levels: Of folders that are looked into.
-        files: Files as well; False while programs of these users run: they may put names of others' there.
     """
     for folder in walk(root, most_levels=levels):
         if folder.level == 0 and os.fstat(folder.descriptor).st_uid not in users:
-            _give_beneath(root, folder.path, owner, users, files=files)
+            _give_beneath(root, folder.path, owner, users)
             return
         for entry in folder.entries.items():
             if entry[1].st_uid not in users:
-                _give_any(folder, root, entry, owner, users, files=files)
+                _give_any(folder, root, entry, owner, users)
 
 
 def _give_any(
@@ -120,23 +119,21 @@ def _give_any(
     entry: tuple[str, os.stat_result],
     owner: int,
     users: Collection[int],
-    *,
-    files: bool = True,
 ) -> None:
     """Give an entry of a folder; `root` is the one that the folder's path begins in."""
     name, state = entry
     if stat.S_ISDIR(state.st_mode):
-        _give_beneath(root, f"{above.path}/{name}", owner, users, files=files)
-    elif files:
+        _give_beneath(root, f"{above.path}/{name}", owner, users)
+    else:
         _give_entry(above.descriptor, name, owner, users)
 
 
-def _give_beneath(root: int, path: str, owner: int, users: Collection[int], *, files: bool) -> None:
+def _give_beneath(root: int, path: str, owner: int, users: Collection[int]) -> None:
     """Make a user the owner of a folder beneath another, and of all that is in it."""
     for folder in walk(root, path):
         os.fchown(folder.descriptor, owner, owner)
         for name, state in folder.entries.items():
-            if files and not stat.S_ISDIR(state.st_mode):
+            if not stat.S_ISDIR(state.st_mode):
                 _give_entry(folder.descriptor, name, owner, users)
 
 
