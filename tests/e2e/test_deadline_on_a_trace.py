@@ -164,7 +164,7 @@ def simulate(record: Record, counts: dict[str, list[int]], *, traced_at: datetim
 def test_a_short_training_meets_its_deadline(user: User):
     counts = {"us-east-1a": [1], "us-east-1b": [0]}
     python_with(PACKAGE / "requirements" / "elastic.txt")
-    recipe = write(user, epochs=2, finish="30m", counts=counts)
+    recipe = write(user, epochs=30, finish="30m", counts=counts)
     up = user.begin("up", recipe, "--output", "json")
     output, progress = up.communicate(timeout=850)
     assert up.returncode == 0, progress

@@ -73,7 +73,7 @@ def test_the_curve_is_drawn(plan):
 @pytest.mark.parametrize(
     ("arguments", "text", "message"),
     [
-        (["--deadline", "1h"], RECIPE, "is too early: 4 workers on-demand take 5.1 h"),
+        (["--deadline", "1h"], RECIPE, "is too early: 4 workers on-demand take 5.0 h"),
         (["--deadline", "soon"], RECIPE, "--deadline soon: not a duration"),
         (["--plot", "curve.gif"], RECIPE, "which format"),
         ([], RECIPE.replace(", per_hour: 50", ""), "how much work is it"),
