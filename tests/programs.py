@@ -17,12 +17,18 @@ PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program; `is_heavy` is for those that CI alone installs on a machine of its own."""
+    """A program.
+
+    Attributes:
+        is_heavy: CI alone installs it, on a machine of its own.
+        is_chosen: Its tests run only where a variable chooses an image: it is never installed for them.
+    """
 
     name: str
     package: str
     use: str
     is_heavy: bool = False
+    is_chosen: bool = False
 
 
 PROGRAMS = (
@@ -36,7 +42,7 @@ PROGRAMS = (
     Program(name="java", package="default-jre-headless", use="BigDL on Spark", is_heavy=True),
     Program(name="mount", package="mount", use="read-only and full disks"),
     Program(name="openssl", package="openssl", use="keys of other forms"),
-    Program(name="podman", package="podman", use="containers", is_heavy=True),
+    Program(name="podman", package="podman", use="containers", is_chosen=True),
     Program(name="ps", package="procps", use="secrets in process lists"),
     Program(name="rsync", package="rsync", use="rsync through a tunnel"),
     Program(name="scp", package="openssh-client", use="copies by the ssh configuration"),
@@ -64,5 +70,5 @@ def missing(*names: str) -> str:
 
 if __name__ == "__main__":
     for program in PROGRAMS:
-        if os.environ.get("CI") or not program.is_heavy:
+        if not program.is_chosen and (os.environ.get("CI") or not program.is_heavy):
             print(program.name, program.package, program.use)  # noqa: T201  for .ci/run
