@@ -82,14 +82,14 @@ class Runner:
             InstanceError: Every run failed.
             PartialError: Some runs failed; the results of the others are stored.
         """
-        if len(members) > 1 and any(not item.is_remote for item in self.recipe.data):
-            self.allow_peers()
         self.expect(len(members))
         outcomes = fan_out(self._run, members, width=max(1, len(members)))
         return all_or_raise(outcomes, name=lambda member: member.instance.instance_id)
 
     def expect(self, count: int) -> None:
-        """State how many instances will run the program."""
+        """State how many instances will run the program; they may reach each other where they share data."""
+        if count > 1 and any(not item.is_remote for item in self.recipe.data):
+            self.allow_peers()
         self._sharing.expect(count)
 
     def allow_peers(self) -> None:

@@ -25,7 +25,7 @@ SHARED_NAMES = {
     *("Control", "Decision", "Endpoint", "Fault", "FaultInjector", "Image", "Instances", "Pool", "Program"),
     *("Kind", "Reservations", "Session"),
 }
-"""Names of two classes outside the islands, which are still to be told apart."""
+"""Names of two classes outside the islands, which still need names of their own."""
 SHARED_MODULES = {
     *("app network", "app remote", "app.account plan", "app.account program", "app.bench bench"),
     *("app.bench matrix", "app.bench parallel", "app.clusters files", "app.clusters plan"),
@@ -38,7 +38,7 @@ SHARED_MODULES = {
     *("elastic events", "app.clusters experiment", "local.instance images"),
     *("app.results table", "app.bench table"),
 }
-"""Packages that import two modules of one name, which are still to be told apart."""
+"""Packages that import two modules of one name, which still need names of their own."""
 PRIVATE_WORDS = re.compile(r"\b(told|whoever|nobody|somebody)\b", re.IGNORECASE)
 VAGUE_NAMES = {"each", "what", "told", "said", "known", "seen", "wanted", "found"}
 LINTERS = [

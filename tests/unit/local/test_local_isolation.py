@@ -367,7 +367,7 @@ def test_without_namespaces_root_gives_instances_a_user_of_their_own(rig):
 
 
 def programs_of(user):
-    """Yield the processes of a user that have not ended; one that nobody awaits stays as a zombie."""
+    """Yield the processes of a user that have not ended; one that is not awaited stays as a zombie."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             state = (process / "stat").read_text().rpartition(")")[2].split()[0]

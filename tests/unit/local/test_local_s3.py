@@ -304,7 +304,7 @@ def test_a_call_of_s3_can_be_refused_on_demand(rig, s3):
 
 @pytest.mark.parametrize("version", ["s3", "s3v4"])
 def test_presigned_urls_of_both_versions_work(rig, version):
-    """boto3 and the AWS CLI presign by version 2 unless they are told otherwise."""
+    """boto3 and the AWS CLI presign by version 2 by default."""
     s3 = rig.client("s3", signature_version=version)
     bucket = f"presigned-{version}"
     rig.client("s3", **V4).create_bucket(Bucket=bucket)

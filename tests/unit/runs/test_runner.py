@@ -429,3 +429,14 @@ def test_the_nodes_of_one_job_may_reach_each_other(world):
     program = replace(PROGRAM, name="command", arguments=("--run", "./job", "--case", "job"))
     NodesRunner(runner=of.runner(program, text=JOB)).run(of.members)
     assert any(group == peer for group, peer in of.cloud.rules)
+
+
+def test_instances_that_share_a_folder_of_data_may_reach_each_other(world):
+    there = world(machine("i-0001"), machine("i-0002"))
+    data = RECIPE + "data: [{from: ./data, to: data}]\n"
+    runner = there.runner(text=data.replace("benchmark: quantization", "command: python3 train.py"))
+    there.cloud.network.create_group(cluster().cluster_id, cluster().tags)
+    runner.expect(1)
+    assert there.cloud.calls["network.allow_peers"] == 0
+    runner.expect(2)
+    assert there.cloud.calls["network.allow_peers"] == 1

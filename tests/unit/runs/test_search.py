@@ -35,30 +35,30 @@ def search_of(trials, **other):
 
 
 def run_search(search, most=100):
-    told = []
-    while len(told) < most and (trial := search.ask()) is not None:
-        told.append(TrialStatus(trial=trial, state=TrialState.DONE, value=loss(trial.values)))
-        search.tell(told[-1])
-    return told
+    ended = []
+    while len(ended) < most and (trial := search.ask()) is not None:
+        ended.append(TrialStatus(trial=trial, state=TrialState.DONE, value=loss(trial.values)))
+        search.tell(ended[-1])
+    return ended
 
 
 @pytest.mark.parametrize("sampler", [*SAMPLERS])
 def test_it_finds_what_optuna_alone_finds_with_the_same_seed(sampler):
-    told = run_search(OptunaSearch(search_of(25, sampler=sampler, seed=7), maximize=False))
+    ended = run_search(OptunaSearch(search_of(25, sampler=sampler, seed=7), maximize=False))
     study = optuna.create_study(direction="minimize", sampler=SAMPLERS[sampler](seed=7))
     for _ in range(25):
         trial = study.ask(DISTRIBUTIONS)
         study.tell(trial, loss(trial.params))
-    assert [status.value for status in told] == [trial.value for trial in study.trials]
-    assert min(status.value for status in told) == study.best_value
+    assert [status.value for status in ended] == [trial.value for trial in study.trials]
+    assert min(status.value for status in ended) == study.best_value
 
 
 def test_it_goes_on_from_stored_trials_to_the_number_of_the_recipe():
-    told = run_search(OptunaSearch(search_of(12), maximize=False), most=5)
-    lost = TrialStatus(trial=told[4].trial, state=TrialState.FAILED)
-    rest = run_search(OptunaSearch(search_of(12), maximize=False, earlier=[*told[:4], lost]))
+    ended = run_search(OptunaSearch(search_of(12), maximize=False), most=5)
+    lost = TrialStatus(trial=ended[4].trial, state=TrialState.FAILED)
+    rest = run_search(OptunaSearch(search_of(12), maximize=False, earlier=[*ended[:4], lost]))
     assert [status.trial.number for status in rest] == [*range(6, 13)]
-    values = [status.trial.key for status in (*told, *rest)]
+    values = [status.trial.key for status in (*ended, *rest)]
     assert len(set(values)) == 12
 
 
