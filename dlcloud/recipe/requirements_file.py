@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import yaml
 
@@ -49,7 +50,7 @@ def include_requirements(text: str, file: str, read: Callable[[str], str | None]
 
 def _span(text: str) -> tuple[int, int]:
     """Return where the value of setup.requirements begins and ends in a recipe's text."""
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     for key in _KEYS:
         node = next(value for name, value in node.value if name.value == key)
     return node.start_mark.index, node.end_mark.index
