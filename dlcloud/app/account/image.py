@@ -63,6 +63,8 @@ class ImageOptions:
 
 def run(context: Context, options: ImageOptions) -> None:
     """Make an image with the environment of RECIPE in it, which instances.image then names."""
+    if options.listed or options.dry_run:
+        context.change_nothing()
     if options.listed:
         images = context.clouds.cloud(options.cloud, options.region).own_images.find()
         _print_images(context, images, region=options.region, output=options.output)

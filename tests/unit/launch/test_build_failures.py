@@ -11,7 +11,7 @@ RETRY = (
     "'NewConnectionError(...: Failed to establish a new connection')': /numpy/\n"
 )
 PIP = """\
-pip failed: ERROR: Ignored the following versions: 2.5.0rc1 Requires-Python >=3.13; 2.5.0 Requires-Python >=3.12
+ERROR: Ignored the following versions: 2.5.0rc1 Requires-Python >=3.13; 2.5.0 Requires-Python >=3.12
 ERROR: Could not find a version that satisfies the requirement {0} (from versions: 1.0, 2.4.6)
 ERROR: No matching distribution found for {0}
 
