@@ -7,6 +7,7 @@ from dlcloud.app.clusters.requirement_check import warn_of_requirements
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_at_end, detached_error
+from dlcloud.app.results.measure_again import commands_again
 from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.results.training import print_training
 from dlcloud.app.terminal.console import MOST_LINES
@@ -169,7 +170,8 @@ class Up:
         run_ids = [run.run_id for run in runs if run.run_id not in earlier]
         rows = rows_of_runs(context.measurements, run_ids, context.clock.now())
         if rows:
-            report = cost_report(rows, View(details=True), command="up")
+            commands = commands_again(context, rows)
+            report = cost_report(rows, View(details=True), command="up", commands=commands)
             extra = {"cluster": launcher.cluster.name}
             say(render(replace(report, extra=extra), Format(self.options.output)))
         return bool(rows)
