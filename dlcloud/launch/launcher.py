@@ -27,7 +27,7 @@ from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.planning.placement import group_name
 from dlcloud.planning.plan import Plan, make_plan
 from dlcloud.planning.protocols import Account
-from dlcloud.planning.resize import decide
+from dlcloud.planning.resize import decide_size
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import RunState
 from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP
@@ -116,7 +116,7 @@ class Launcher(ManagedCluster):
             self._connect_closely(plan, provisioner)
             provisioned = provisioner.provision(minimum=plan.min_count)
         # An interrupted resize may have left more than the plan's.
-        surplus = decide(
+        surplus = decide_size(
             provisioned.members, plan.max_count, base=plan.on_demand_base, rounds=plan.rounds
         ).end
         self.shrink(surplus)
