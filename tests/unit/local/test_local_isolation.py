@@ -27,6 +27,7 @@ from tests.programs import missing
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = Path(pytest.__file__).parents[1]
 ORDINARY = 4242
+UNUSED = 4711  # no other test runs programs with this user id, nor with the next
 FAR_AWAY_S = 600.0
 # Root's home lets no other user in: of it, show the folders that Python is in.
 AS_USER = """
@@ -383,15 +384,15 @@ def another_daemon_has(lock, user):
 
 def test_no_two_daemons_give_instances_the_same_user_id(tmp_path):
     lock = tmp_path / "user-ids.lock"
-    users = UserIds(lock, range(ORDINARY, ORDINARY + 2))
-    with another_daemon_has(lock, ORDINARY):
-        assert users.take(()) == ORDINARY + 1
+    users = UserIds(lock, range(UNUSED, UNUSED + 2))
+    with another_daemon_has(lock, UNUSED):
+        assert users.take(()) == UNUSED + 1
         with pytest.raises(OSError, match="no user id is left"):
-            users.take((ORDINARY + 1,))
-        assert not users.reserve(ORDINARY)
-    assert users.take((ORDINARY + 1,)) == ORDINARY
+            users.take((UNUSED + 1,))
+        assert not users.reserve(UNUSED)
+    assert users.take((UNUSED + 1,)) == UNUSED
     # What no living instance has is free again.
-    assert users.take((ORDINARY,)) == ORDINARY + 1
+    assert users.take((UNUSED,)) == UNUSED + 1
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root runs programs of other users")
@@ -400,10 +401,10 @@ def test_only_programs_of_an_id_that_the_dead_had_alone_are_killed_by_it(tmp_pat
     paths, lock = SitePaths(folder=tmp_path), tmp_path / "user-ids.lock"
     home = paths.instances / "i-1/home"
     home.mkdir(parents=True)
-    os.chown(home, ORDINARY, ORDINARY)
-    ids = None if has_it == "all instances" else UserIds(lock, range(ORDINARY, ORDINARY + 2))
-    other = another_daemon_has(lock, ORDINARY) if has_it == "another daemon" else contextlib.nullcontext()
-    with other, subprocess.Popen(["sleep", "1000"], user=ORDINARY, cwd="/") as program:
+    os.chown(home, UNUSED, UNUSED)
+    ids = None if has_it == "all instances" else UserIds(lock, range(UNUSED, UNUSED + 2))
+    other = another_daemon_has(lock, UNUSED) if has_it == "another daemon" else contextlib.nullcontext()
+    with other, subprocess.Popen(["sleep", "1000"], user=UNUSED, cwd="/") as program:
         asyncio.run(clear_leftovers(paths, ids))
         if has_it == "nobody":
             assert program.wait(FAR_AWAY_S) == -signal.SIGKILL
