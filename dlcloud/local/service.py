@@ -96,8 +96,8 @@ async def _isolate(paths: SitePaths) -> tuple[SitePaths, Isolation]:
     isolation = await find_isolation(paths, interpreter=base_interpreter(), environ=os.environ)
     log.info("isolation of instances: %s %s", isolation.level, isolation.reason)
     if isolation.level is Level.USER:
-        paths = place_instances(paths, isolation)
-        await clear_leftovers(paths)
+        paths, isolation = place_instances(paths, isolation)
+        await clear_leftovers(paths, isolation.user_ids)
     return paths, isolation
 
 
