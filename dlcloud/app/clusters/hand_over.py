@@ -25,6 +25,8 @@ from dlcloud.report.table import Format, Report, Section, render
 
 def run(context: Context, options: UpOptions) -> None:
     """Hand a training over to its own coordinator, and print how to watch it."""
+    if options.dry_run:
+        context.change_nothing()
     workload = read_workload(context, options.recipe, options.overrides, keep=options.keep)
     cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
     if not options.dry_run and resume_detached(context, cluster, workload, options.output):

@@ -53,6 +53,7 @@ def run(context: Context, options: UpOptions) -> None:
     up = Up(context=context, workload=workload, options=options, experiment=experiment)
     cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
     if options.dry_run:
+        context.change_nothing()
         plan = up.plan(cluster)
         warn_of_requirements(workload.recipe.setup.requirements, context.emit)
         say(render(plan_report(plan), Format(options.output)))
