@@ -17,6 +17,7 @@ SOURCE = "EC2"
 _FIELDS = (
     "InstanceType",
     "CurrentGeneration",
+    "FreeTierEligible",
     "SupportedUsageClasses",
     "BareMetal",
     "ProcessorInfo",
@@ -87,6 +88,11 @@ class InstanceTypes:
         filters = [{"Name": "instance-type", "Values": list(patterns)}] if patterns else []
         return [read_type(answer, self._catalog) for answer in self._describe(filters)]
 
+    def free_tier(self) -> list[InstanceType]:
+        """Return the types of the region that an account of AWS's Free plan may launch."""
+        filters = [{"Name": "free-tier-eligible", "Values": ["true"]}]
+        return [read_type(answer, self._catalog) for answer in self._describe(filters)]
+
     def zones(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Return the zones of the region that offer each type, sorted; a type not offered is absent."""
         with translate_errors("looking up zones that offer the types (ec2:DescribeInstanceTypeOfferings)"):
@@ -148,6 +154,7 @@ def read_type(answer: Mapping[str, Any], catalog: Catalog) -> InstanceType:
         markets=tuple(market for market in Market if market in sold),
         efa_interfaces=_efa_interfaces(answer),
         placement_strategies=_placement_strategies(answer),
+        free_tier=answer.get("FreeTierEligible"),
         source=SOURCE,
     )
 

@@ -132,6 +132,8 @@ class InstanceType:
     markets: tuple[Market, ...] = (Market.ON_DEMAND, Market.SPOT)
     efa_interfaces: int | None = None
     """Elastic Fabric Adapters that it can have, 0 for none; None if unknown."""
+    free_tier: bool | None = None
+    """True if an account of AWS's Free plan may launch it; None if unknown."""
     placement_strategies: tuple[str, ...] | None = None
     """The strategies of placement groups that take it; None if unknown."""
     source: str = "bundled table"

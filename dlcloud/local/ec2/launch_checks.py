@@ -12,6 +12,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.utils import filter_iam_instance_profiles
 from moto.iam.exceptions import NotFoundException
 
+from dlcloud.local.capacity.account_plan import NOT_ELIGIBLE
 from dlcloud.local.instance.images import snapshot_gib
 
 # Before it is encoded. Source: EC2 user guide, "Run commands when you launch an EC2 instance".
@@ -69,6 +70,16 @@ def check_launch(backend: Any, request: Mapping[str, Any], instance_type: str) -
             "'describe-images' to discover the architecture of the instance type or AMI.",
         )
     return image
+
+
+def check_free_tier(instance_type: str) -> None:
+    """Refuse a type that an account of the Free plan may not launch.
+
+    Raises:
+        EC2ClientError: InvalidParameterCombination. Source: splunk/attack_range, issue 1302.
+    """
+    if not INSTANCE_TYPES.get(instance_type, {}).get("FreeTierEligible"):
+        raise refuse("InvalidParameterCombination", NOT_ELIGIBLE)
 
 
 def check_profile(account: str, profile: Mapping[str, str] | None) -> None:
