@@ -19,7 +19,7 @@ from dlcloud.planning.networks import (
     plan_network,
     usable_subnets,
 )
-from dlcloud.planning.placement import check_placement, efa_interfaces
+from dlcloud.planning.placement import check_placement, fabric_interfaces
 from dlcloud.planning.quota import quota_key
 from dlcloud.planning.reservations import MARGINAL_USD, ReservedCapacity
 from dlcloud.planning.reserved_plan import take_reserved
@@ -101,6 +101,9 @@ class _Planner:
         self._reasons += check_types(recipe, offered, facts.hardware, facts.image, facts.known_types)
         self._describe_disk()
         self._reasons += check_placement(recipe.instances, offered, facts.hardware)
+        is_public = network.access is Access.PUBLIC or network.public_ip is True
+        interfaces, notes = fabric_interfaces(recipe.instances, offered, facts.hardware, is_public=is_public)
+        self._reasons += notes
         self._take_reserved(offered)
         pools = self._within_limits(pools)
         self._describe_scores()
@@ -136,9 +139,7 @@ class _Planner:
             reserved=self._reserved,
             outside_reservations=recipe.instances.reservations is not None,
             placement_group=recipe.instances.placement_group,
-            efa_interfaces=efa_interfaces(
-                recipe.instances, offered, facts.hardware, public=network.access is Access.PUBLIC
-            ),
+            interfaces=interfaces,
             instance_profile=recipe.instances.profile,
             kms_key=recipe.instances.kms_key,
             network=network,
