@@ -259,17 +259,20 @@ def peer_of(member: Member, connect: Callable[[], Connection]) -> EnvironmentPee
     return EnvironmentPeer(instance_id=instance.instance_id, host=host, connect=connect)
 
 
-def describe_storage(buckets: CloudBuckets, recipe: Recipe) -> list[str]:
-    """Return what a plan says of the recipe's data and checkpoints; looks at the buckets.
+def describe_storage(buckets: CloudBuckets, recipe: Recipe) -> tuple[list[str], int]:
+    """Return what a plan says of the recipe's data and checkpoints, and the bytes that are copied.
+
+    It looks at the buckets; folders of this machine are not counted.
 
     Raises:
         CloudError: A bucket is missing, or empty, or may not be read.
     """
     sources = dict.fromkeys(item.source for item in recipe.data if item.is_remote)
-    sets = [buckets.describe_prefix(source) for source in sources]
-    reasons = describe_data(sets, recipe.region, recipe.instances.maximum)
+    sets = {source: buckets.describe_prefix(source) for source in sources}
+    reasons = describe_data(list(sets.values()), recipe.region, recipe.instances.maximum)
     if recipe.checkpoints is not None:
         step = buckets.newest_step(recipe.checkpoints)
         begin = f"goes on from step {step}" if step else "there is none yet"
         reasons.append(f"checkpoints in {recipe.checkpoints}: {begin}")
-    return reasons
+    copied = {item.source for item in recipe.data if item.is_remote and item.mode == "copy"}
+    return reasons, sum(sets[source].size for source in copied)
