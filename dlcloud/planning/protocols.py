@@ -254,6 +254,9 @@ class CloudBuckets(Protocol):
     def newest_step(self, uri: str) -> int:
         """Return the committed steps of the newest whole checkpoint below a prefix; 0 if there is none."""
 
+    def abort_uploads(self, uri: str) -> int:
+        """Abort the unfinished uploads of checkpoints below a prefix; returns how many there were."""
+
     def region_of(self, uri: str) -> str:
         """Return the region of a bucket."""
 
