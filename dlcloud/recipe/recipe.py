@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
+import yaml
 from pydantic import (
     AfterValidator,
     Field,
@@ -198,6 +199,11 @@ class Recipe(Part):
         """A digest of the values, whatever their spelling."""
         values = json.dumps(self.values(), sort_keys=True)
         return hashlib.sha256(values.encode()).hexdigest()[:16]
+
+    def to_yaml(self) -> str:
+        """Return the recipe as YAML, without what is unset."""
+        content = self.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
     def values(self) -> dict[str, Any]:
         """Return all values, without later keys that are not set: stored digests are of these."""
