@@ -29,8 +29,8 @@ Source = str | Path | Recipe
 """A recipe: its file, the name of a bundled one, or itself."""
 
 
-class Changes(TypedDict, total=False):
-    """Changes of a recipe for one call, as the options of `dlcloud up`; `env` is --env, by name."""
+class RecipeChanges(TypedDict, total=False):
+    """RecipeChanges of a recipe for one call, as the options of `dlcloud up`; `env` is --env, by name."""
 
     env: Mapping[str, object]
     secrets: Mapping[str, str]
@@ -42,7 +42,7 @@ class Changes(TypedDict, total=False):
     settings: Texts
 
 
-class PlanKeywords(Changes, total=False):
+class PlanKeywords(RecipeChanges, total=False):
     """What `plan` takes by name, as the options of `dlcloud up --dry-run`."""
 
     name: str
@@ -121,17 +121,17 @@ def results(*names: str, **selection: Unpack[ResultsKeywords]) -> Rows:
     return Rows(report, lambda: cost_charts(rows, Market.ON_DEMAND))
 
 
-def trials(recipe: Source, **changes: Unpack[Changes]) -> Rows:
+def trials(recipe: Source, **changes: Unpack[RecipeChanges]) -> Rows:
     """Return the trials of an experiment as they are stored, in their order.
 
     Args:
         recipe: As `up` takes it.
-        changes: Those that its `up` had; see `Changes`.
+        changes: Those that its `up` had; see `RecipeChanges`.
 
     Raises:
         RecipeError: It has no experiment.
     """
-    _refuse_unknown(changes, Changes)
+    _refuse_unknown(changes, RecipeChanges)
     with session("up", quiet=True) as context:
         workload = read_workload(context, _source(recipe), _overrides(changes))
         experiment = experiment_of(context, workload, fresh=False, retry_failed=False)
@@ -190,7 +190,7 @@ def _refuse_unknown(given: Iterable[str], keywords: type) -> None:
         raise TypeError(f"unknown argument {unknown[0]}; there are {', '.join(names)}")
 
 
-def _overrides(changes: Changes) -> Overrides:
+def _overrides(changes: RecipeChanges) -> Overrides:
     return Overrides(
         cloud=changes.get("cloud", ""),
         types=_texts(changes.get("types", ())),

@@ -137,7 +137,7 @@ def test_pandas_and_polars_take_the_rows_as_they_are():
     assert frame["usd"].to_list()[-1] == 1
 
 
-def test_a_notebook_shows_the_table_and_no_text_of_an_instance_becomes_html():
+def test_a_notebook_shows_the_table_and_text_never_becomes_html():
     section = Section(heading="trials", titles=("x",), rows=[["<script>"]], notes=["a < b"])
     shown = rows({"x": "<script>"}, section=section)
     assert "<script>" not in shown._repr_html_()
