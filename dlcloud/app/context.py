@@ -90,6 +90,11 @@ class Context:
         """The id of the instance that this process runs on, where it controls its own cluster; else empty."""
         return os.environ.get(CONTROLLER_VARIABLE, "")
 
+    @property
+    def tracker_variables(self) -> dict[str, str]:
+        """The variables with credentials of trackers, as their own clients read them."""
+        return {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_TRACKING_")}
+
     @cached_property
     def paths(self) -> Paths:
         paths = Paths(home())

@@ -29,6 +29,7 @@ from dlcloud.recipe.incident import Incident
 from dlcloud.recipe.instances import Count, Instances
 from dlcloud.recipe.network import Network
 from dlcloud.recipe.part import Name, Part, Texts
+from dlcloud.recipe.track import Track
 from dlcloud.recipe.workload import Setup, Workload
 
 # Later keys: unset, they leave the hash as it was, by which stored clusters are found.
@@ -47,6 +48,7 @@ LATER_KEYS = (
     "permissions_boundary",
     "setup.image",
     "tags",
+    "track",
     "workload.environment",
     "workload.facts",
     "workload.nodes",
@@ -117,6 +119,9 @@ class Recipe(Part):
     permissions_boundary: PolicyArn = BOUNDARY
     data: list[DataItem] = Field(
         default_factory=list, description="Folders and prefixes of S3 that the workload reads."
+    )
+    track: Track | None = Field(
+        default=None, description="A server of MLflow that runs are recorded on while results arrive."
     )
     checkpoints: S3Uri | None = Field(
         default=None,

@@ -8,6 +8,7 @@ from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_at_end, detached_error
 from dlcloud.app.results.rows import rows_of_runs
+from dlcloud.app.results.tracked import tracked
 from dlcloud.app.results.training import newest_training
 from dlcloud.app.terminal.console import MOST_LINES
 from dlcloud.app.terminal.screen import say
@@ -26,6 +27,7 @@ from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.cost import View, cost_report
 from dlcloud.report.plan import plan_report
 from dlcloud.report.table import Format, render
+from dlcloud.results.result import Run
 from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.run import Runner
 
@@ -114,7 +116,10 @@ class Up:
                 from dlcloud.app.clusters.finish_hand_over import refuse_detached  # noqa: PLC0415  only after an `up --detach`
 
                 refuse_detached(context, launcher)
-            with destroy_at_end(launcher, acquired, keep=plan.keep or acquired.kept):
+            with (
+                tracked(context, workload.recipe, lambda: self._runs(launcher)),
+                destroy_at_end(launcher, acquired, keep=plan.keep or acquired.kept),
+            ):
                 prepare_access(launcher, workload.recipe)
                 members = launcher.launch(plan).members
                 if workload.is_elastic:
@@ -124,6 +129,15 @@ class Up:
         if workload.is_elastic:
             # Only now is the bill of every instance known.
             self.show(newest_training(context, acquired.cluster.name, command="up"))
+
+    def _runs(self, launcher: Launcher) -> list[Run]:
+        """Return the runs of the cluster, and those of the experiment on all clusters."""
+        runs = self.context.runs.of_cluster(launcher.cluster_id)
+        if self.experiment is None:
+            return runs
+        own = {run.run_id for run in runs}
+        earlier = self.context.runs.of_experiment(self.experiment.records.digest)
+        return [*(run for run in earlier if run.run_id not in own), *runs]
 
     def _train(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
         try:

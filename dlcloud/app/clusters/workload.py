@@ -91,6 +91,8 @@ class RecipeWorkload:
     def notes(self) -> Iterator[str]:
         """Yield what the plan states of the command's options and of the files that are sent."""
         notes = [f"the recipe is changed by {self.changes}"] if self.changes else []
+        if self.recipe.track is not None:
+            notes.append(f"recorded on MLflow at {self.recipe.track.mlflow} while results arrive")
         if self.recipe.workload.files is not None:
             notes.append(check_files(self.folder / self.recipe.workload.files).describe())
         if self.recipe.cloud == "local" and (loose := self._looseness()):

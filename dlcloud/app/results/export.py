@@ -45,6 +45,9 @@ def run(context: Context, options: ExportOptions) -> None:
         return
 
     refuse_unknown(context.measurements, options.selection)
+    if options.file.startswith(("http://", "https://")):
+        _send_to_tracker(context, options)
+        return
     form = options.form or (
         "jsonl" if options.file == STDOUT else _FORMATS.get(Path(options.file).suffix.lower(), "")
     )
@@ -69,6 +72,15 @@ def run(context: Context, options: ExportOptions) -> None:
         with report_file(Path(options.file)) as draft:
             write_parquet(report.records, draft)
         _report(options.file, len(report.records), "result(s)", options.output)
+
+
+def _send_to_tracker(context: Context, options: ExportOptions) -> None:
+    """Send runs to a server of MLflow, each to the experiment of its workload's name."""
+    from dlcloud.app.results.tracker_feed import send_all  # noqa: PLC0415  only for a server's address
+
+    runs = context.measurements.runs(context.measurements.run_ids(options.selection))
+    send_all(context, options.file, runs)
+    _report(options.file, len(runs), "run(s)", options.output)
 
 
 def report_of_rows(rows: Sequence[ResultRow], *, commands: bool = False) -> Report:
