@@ -51,7 +51,9 @@ def confirm_spending(plan: Plan, *, yes: bool) -> None:
     if yes or plan.rehearsal:
         return
     if not sys.stdin.isatty():
-        raise BudgetError("this spends money, and stdin is not a terminal", "pass --yes to confirm")
+        raise BudgetError(
+            "this spends money, and stdin is not a terminal", "pass --yes to confirm, in Python yes=True"
+        )
     confirm("Go on?")
 
 
