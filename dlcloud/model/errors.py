@@ -16,6 +16,7 @@ DlcloudError                 exit 1
 ├── StoreError               exit 1
 │   └── UnwritableError
 └── LocalCloudError          exit 1   the local EC2 could not be started or reached
+    └── InstanceGoneError
 """
 
 from typing import ClassVar
@@ -116,3 +117,7 @@ class UnwritableError(StoreError):
 
 class LocalCloudError(DlcloudError):
     """The local EC2 could not be started, reached or stopped."""
+
+
+class InstanceGoneError(LocalCloudError):
+    """The local EC2 has no such instance that is pending or running."""
