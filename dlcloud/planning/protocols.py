@@ -250,6 +250,9 @@ class CloudBuckets(Protocol):
     def newest_step(self, uri: str) -> int:
         """Return the committed steps of the newest whole checkpoint below a prefix; 0 if there is none."""
 
+    def last_step(self, uri: str, program: str) -> int:
+        """Return the newest step if the training of a program, by its digest, ended with it; else 0."""
+
     def region_of(self, uri: str) -> str:
         """Return the region of a bucket."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dlcloud.app.clusters.up import Up, UpOptions
+from dlcloud.app.clusters.up import Up, UpOptions, is_trained
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_on_failure
@@ -30,6 +30,8 @@ def run(context: Context, options: UpOptions) -> None:
     if not options.dry_run and resume_detached(context, cluster, workload, options.output):
         return
     check_detachable(workload.recipe)
+    if cluster is None and is_trained(workload, options.output):
+        return
     plan = Up(context=context, workload=workload, options=options).plan(cluster)
     if options.dry_run:
         say(render(plan_report(plan, detached=True), Format(options.output)))
