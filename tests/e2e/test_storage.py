@@ -75,9 +75,9 @@ def events(user: User, name: str):
     return []
 
 
-def newest_checkpoint(s3):
+def newest_checkpoint(s3, place="checkpoints/digits"):
     """Return the step of the newest manifest; 0 without one."""
-    answer = s3.list_objects_v2(Bucket="training-data", Prefix="checkpoints/digits/manifest-")
+    answer = s3.list_objects_v2(Bucket="training-data", Prefix=f"{place}/manifest-")
     return max((int(item["Key"].split("-")[1]) for item in answer.get("Contents", ())), default=0)
 
 
@@ -147,19 +147,19 @@ def test_every_loss_of_all_instances_is_a_pause(user: User, s3):
     assert user.aws("iam", "list-roles", "--path-prefix", "/dlcloud/")["Roles"] == []
 
 
-def test_without_capacity_the_budget_ends_the_pause(user: User, s3):
-    """The interrupt then ends it without an instance, and the next `up` goes on."""
+def test_ctrl_c_ends_a_pause_without_capacity(user: User, s3):
+    """Nothing is up then, and the next `up` goes on from the newest checkpoint."""
     python_with(PACKAGE / "requirements" / "elastic.txt")
-    recipe = user.home / "stored.yaml"
-    recipe.write_text(bundled())
+    recipe, place = user.home / "paused.yaml", "checkpoints/paused"
+    recipe.write_text(bundled().replace("checkpoints/digits", place))
     process = user.begin("up", str(recipe))
-    wait(lambda: newest_checkpoint(s3) > 0, process)
+    wait(lambda: newest_checkpoint(s3, place) > 0, process)
     for name in ("c7i.xlarge", "c6i.xlarge"):
         user.run("local", "capacity", name, "0")
     calls = requests(user)
     end_all(user)
     wait(lambda: requests(user) > calls, process)
-    step = newest_checkpoint(s3)
+    step = newest_checkpoint(s3, place)
     process.send_signal(signal.SIGINT)
     _, progress = process.communicate(timeout=120)
     assert process.returncode == 130, progress
