@@ -25,14 +25,24 @@ def read_recipe_file(name: str) -> RecipeFile:
     if Path(name).suffix in SCRIPTS and Path(name).is_file():
         raise RecipeError(f"{name} is a script, not a recipe", f"dlcloud init {name} writes its recipe")
     text, path = read_recipe_text(name)
-    recipe, merged = with_profile(read_recipe(text, str(path or name)), text, str(path or name))
-    return RecipeFile(
-        recipe=recipe,
-        text=merged,
-        path=str(path.absolute() if path else ""),
-        profile=profile_of(recipe),
-        written=text,
-    )
+    file = str(path or name)
+    return _completed(read_recipe(text, file), text, file, str(path.absolute() if path else ""))
+
+
+def file_of_recipe(recipe: Recipe) -> RecipeFile:
+    """Return a recipe that was not read from a file as if it had been; its paths are of the current folder.
+
+    Raises:
+        RecipeError: The chosen profile is at fault.
+    """
+    text = recipe.to_yaml()
+    return _completed(read_recipe(text, recipe.name), text, recipe.name, "")
+
+
+def _completed(recipe: Recipe, text: str, file: str, path: str) -> RecipeFile:
+    """Return a recipe with what the profile adds; `file` is its name in messages, `path` its file."""
+    recipe, merged = with_profile(recipe, text, file)
+    return RecipeFile(recipe=recipe, text=merged, path=path, profile=profile_of(recipe), written=text)
 
 
 def read_recipe_text(name: str) -> tuple[str, Path | None]:

@@ -22,7 +22,7 @@ from dlcloud.local.iam.roles import InstanceRoles
 from dlcloud.local.instance.isolation import Isolation, Level, find_isolation, kill_users, place_instances
 from dlcloud.local.instance.leftovers import clear_leftovers
 from dlcloud.local.instance.processes import base_interpreter
-from dlcloud.local.moto_app import create_moto_app
+from dlcloud.local.moto_app import create_moto_app, vcpus_of_types
 from dlcloud.local.site_files import AccessKey, SitePaths, SiteState, load_access_key, write_state
 from dlcloud.local.tunnels import Tunnels
 
@@ -109,8 +109,8 @@ async def _isolate(paths: SitePaths) -> tuple[SitePaths, Isolation]:
     isolation = await find_isolation(paths, interpreter=base_interpreter(), environ=os.environ)
     log.info("isolation of instances: %s %s", isolation.level, isolation.reason)
     if isolation.level is Level.USER:
-        paths = place_instances(paths, isolation)
-        await clear_leftovers(paths)
+        paths, isolation = place_instances(paths, isolation)
+        await clear_leftovers(paths, isolation.user_ids)
     return paths, isolation
 
 
@@ -124,7 +124,7 @@ def _build_endpoint(
 ) -> Endpoint:
     """Join the parts that answer requests: moto, what it lacks, and the control pages."""
     faults, visibility, catalog = FaultInjector(), Visibility(), Catalog()
-    vcpus = {hardware.name: hardware.vcpus for hardware in catalog}
+    vcpus = vcpus_of_types() | {hardware.name: hardware.vcpus for hardware in catalog}
     quotas = VcpuQuotas(running=instances.running, vcpus=vcpus)
     return Endpoint(
         moto=create_moto_app(instances, catalog, quotas, visibility),

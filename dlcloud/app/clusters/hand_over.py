@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
-from dlcloud.app.clusters.up import Up, UpOptions
+from dlcloud.app.clusters.up import Up, UpOptions, is_trained
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_on_failure
 from dlcloud.app.terminal.screen import say
+from dlcloud.app.terminal.show import printing
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.rules import check_detachable, settle_recipe
 from dlcloud.launch.acquire import ClusterLock, lock_cluster, resolve_cluster
@@ -32,7 +33,10 @@ def run(context: Context, options: UpOptions) -> None:
     if not options.dry_run and resume_detached(context, cluster, workload, options.output):
         return
     check_detachable(workload.recipe)
-    plan = Up(context=context, workload=workload, options=options).plan(cluster)
+    if cluster is None and is_trained(workload, printing(options.output)):
+        return
+    up = Up(context=context, workload=workload, options=options, show=printing(options.output))
+    plan = up.plan(cluster)
     if options.dry_run:
         say(render(plan_report(plan, detached=True), Format(options.output)))
         return
