@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from dlcloud.app.account.caches import trim_caches
 from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
 from dlcloud.app.clusters.requirement_check import warn_of_requirements
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
@@ -133,6 +134,8 @@ class Up:
         if not context.quiet:
             say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
         confirm_spending(plan, yes=options.yes)
+        if workload.recipe.cloud == "local":
+            trim_caches(context)
         with acquire_for_command(context, workload.file, name=options.name) as acquired:
             launcher = context.machines.launcher(acquired.cluster)
             if context.clusters.last_hand_over(acquired.cluster.cluster_id) is not None:
