@@ -190,8 +190,10 @@ def test_a_kept_cluster_is_used_again_and_then_ended(user):
     first = user.alive()
     user.run("up", recipe, "--name", "mine")
     assert user.alive() == first
+    assert first[0] in user.run("status", "mi").stdout
     user.run("down", "mine")
     assert user.alive() == []
+    assert first[0] in user.run("status", "mi").stdout
 
 
 @pytest.mark.parametrize(
