@@ -33,7 +33,7 @@ class Entry:
 
 
 async def halt(entries: Sequence[Entry], *, grace_s: float) -> None:
-    """End the SSH server and the programs at once, as systemd does, then what is left or started meanwhile."""
+    """End the SSH server and the programs at once, as systemd does, then what is left or began meanwhile."""
     roots = [entry.instance.root for entry in entries]
     await do_for_all("end logins", entries, _end_logins)
     await ask_to_end(roots, grace_s=grace_s)
