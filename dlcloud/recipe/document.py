@@ -34,7 +34,11 @@ class Fault:
 
     def render(self, file: str) -> str:
         """Return it as `file:line: path: message`."""
-        return ": ".join(part for part in (f"{file}:{self.line}", _dotted(self.path), self.message) if part)
+        return f"{file}:{self.line}: {self.describe()}"
+
+    def describe(self) -> str:
+        """Return it as `path: message`, for a text that was not read from a file."""
+        return ": ".join(part for part in (_dotted(self.path), self.message) if part)
 
 
 @dataclass(slots=True)

@@ -83,7 +83,12 @@ def test_the_bundled_recipe_goes_on_from_its_bucket_without_any_instance(user: U
     listed = s3.list_objects_v2(Bucket="training-data", Prefix="checkpoints/digits/manifest-")["Contents"]
     step = max(int(item["Key"].split("-")[1]) for item in listed)
     assert 0 < step < STEPS
+    own, other = f"checkpoints/digits/step-{1:012d}-{'a' * 32}.pt", "checkpoints/digits/of-somebody-else"
+    for key in (own, other):
+        s3.create_multipart_upload(Bucket="training-data", Key=key)
     second = user.run("up", str(recipe))
+    assert "aborted 1 unfinished upload(s)" in second.stderr, "S3 would bill its parts for ever"
+    assert [one["Key"] for one in s3.list_multipart_uploads(Bucket="training-data")["Uploads"]] == [other]
     assert f"goes on from step {step}" in second.stderr
     assert f"goes on from the checkpoint of step {step}" in second.stderr
     assert "the checkpoint of step 48 is stored" in second.stderr

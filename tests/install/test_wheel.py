@@ -19,7 +19,8 @@ FASTEST = "uv"
 UV = shutil.which(FASTEST)
 UNREACHABLE = re.compile(
     "NewConnectionError|Temporary failure in name resolution|Network is unreachable|Connection refused"
-    r"|timed out|dns error|error sending request|network was disabled|Failed to fetch|\(from versions: none\)",
+    "|timed out|dns error|error sending request|network was disabled|Failed to fetch"
+    r"|\(from versions: none\)",
     re.IGNORECASE,
 )
 

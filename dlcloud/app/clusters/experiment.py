@@ -9,6 +9,7 @@ from dlcloud.app.clusters.workload import RecipeWorkload
 from dlcloud.app.context import Context
 from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.terminal.screen import say
+from dlcloud.app.terminal.show import Show
 from dlcloud.launch.files import check_files
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.cluster import Member
@@ -17,7 +18,7 @@ from dlcloud.planning.plan import Plan
 from dlcloud.recipe.experiment import Experiment
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.experiment import ExperimentTable, experiment_report
-from dlcloud.report.table import Format, render
+from dlcloud.report.table import Report
 from dlcloud.results.experiment import TrialState, TrialStatus
 from dlcloud.results.result import RunState
 from dlcloud.runs.experiment import ExperimentRunner, refuse_failed, trial_recipe
@@ -79,16 +80,17 @@ class ExperimentUp:
         statuses = self.statuses()
         return self.experiment.count - sum(status.state not in LEFT for status in statuses)
 
-    def is_over(self, output: str) -> bool:
-        """Print the trials where none is left to run; True if that is so.
+    def is_over(self, show: Show) -> bool:
+        """Show the trials where none is left to run; True if that is so.
 
         Raises:
             PartialError, InstanceError: Some were given up.
         """
         if self.left:
             return False
-        say("every trial has been run: --fresh runs all again", err=True)
-        is_shown = self.print(output)
+        if not self.context.quiet:
+            say("every trial has been run: --fresh runs all again", err=True)
+        is_shown = self.print(show)
         try:
             refuse_failed(self.statuses())
         except DlcloudError as error:
@@ -142,9 +144,14 @@ class ExperimentUp:
             on_result=on_result,
         ).run(members, statuses)
 
-    def print(self, output: str) -> bool:
-        """Print the trials; True if one has a result."""
+    def print(self, show: Show) -> bool:
+        """Show the trials; True if one has a result."""
         statuses = self.statuses()
+        show(self.report(statuses))
+        return any(status.state is TrialState.DONE for status in statuses)
+
+    def report(self, statuses: Sequence[TrialStatus]) -> Report:
+        """Return trials with their costs."""
         run_ids = [status.run.run_id for status in statuses if status.run is not None]
         rows = rows_of_runs(self.context.measurements, run_ids, self.context.clock.now())
         table = ExperimentTable(
@@ -156,8 +163,7 @@ class ExperimentUp:
             rehearsal=self.workload.recipe.cloud == "local",
             total=self.experiment.count,
         )
-        say(render(experiment_report(table), Format(output)))
-        return any(status.state is TrialState.DONE for status in statuses)
+        return experiment_report(table)
 
     def _program_of(self, recipe: Recipe) -> RunProgram:
         return program_of(recipe, self.workload.folder)

@@ -7,6 +7,7 @@ from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_on_failure
 from dlcloud.app.terminal.screen import say
+from dlcloud.app.terminal.show import printing
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.rules import check_detachable, settle_recipe
 from dlcloud.launch.acquire import ClusterLock, lock_cluster, resolve_cluster
@@ -25,12 +26,15 @@ from dlcloud.report.table import Format, Report, Section, render
 
 def run(context: Context, options: UpOptions) -> None:
     """Hand a training over to its own coordinator, and print how to watch it."""
+    if options.dry_run:
+        context.change_nothing()
     workload = read_workload(context, options.recipe, options.overrides, keep=options.keep)
     cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
     if not options.dry_run and resume_detached(context, cluster, workload, options.output):
         return
     check_detachable(workload.recipe)
-    plan = Up(context=context, workload=workload, options=options).plan(cluster)
+    up = Up(context=context, workload=workload, options=options, show=printing(options.output))
+    plan = up.plan(cluster)
     if options.dry_run:
         say(render(plan_report(plan, detached=True), Format(options.output)))
         return

@@ -44,6 +44,12 @@ def rows_of_runs(store: Measurements, run_ids: Collection[str], now: datetime) -
     return load_rows(store, Selection(run_ids=tuple(run_ids)), now) if run_ids else []
 
 
+def costs_of_runs(store: Measurements, run_ids: Collection[str], now: datetime) -> dict[str, RunCost]:
+    """Return what runs cost so far, by run id; a run whose instance is not stored has no cost."""
+    measured = _measured_runs(store, run_ids, now)
+    return {one.run.run_id: one.cost for one in measured if one.cost is not None}
+
+
 def refuse_unknown(store: Measurements, selection: Selection) -> None:
     """Refuse names of runs and clusters that are not stored.
 
