@@ -13,7 +13,8 @@ from terminal import TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
-PAGES = [README, *(path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md")))]
+SKILL = (ROOT / "templates" / "skill.md").read_text("utf-8")
+PAGES = [README, SKILL, *(path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md")))]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
