@@ -257,6 +257,9 @@ class CloudBuckets(Protocol):
     def abort_uploads(self, uri: str) -> int:
         """Abort the unfinished uploads of checkpoints below a prefix; returns how many there were."""
 
+    def last_step(self, uri: str, program: str) -> int:
+        """Return the newest step if the training of a program, by its digest, ended with it; else 0."""
+
     def region_of(self, uri: str) -> str:
         """Return the region of a bucket."""
 

@@ -55,6 +55,16 @@ class Worker:
         return self.state in {WorkerState.ARRIVING, WorkerState.TRAINING}
 
 
+ASKS = 600
+"""With a deadline, what refuses is asked again at least so many times until then."""
+SHORTEST_WAIT = timedelta(seconds=1)
+
+
+def longest_wait(allowed: timedelta) -> timedelta:
+    """Return the longest wait after a refusal, if there is so much time from the start to the deadline."""
+    return max(SHORTEST_WAIT, min(allowed / ASKS, LONGEST_WAIT))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRefusals:
     """The last `times` requests in a row were refused, the last one at `at`.

@@ -21,7 +21,7 @@ from botocore.exceptions import ClientError
 from dlcloud.local.instance.processes import find_processes
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.local.site_files import SiteState, write_state
-from dlcloud.model.errors import LocalCloudError
+from dlcloud.model.errors import InstanceGoneError, LocalCloudError
 from tests.fakes.local_ec2 import Rig, wait_for
 
 CODE = """
@@ -254,7 +254,7 @@ def test_faults_speak_each_services_language(rig):
 
 
 def test_refusals_of_control_name_the_reason(rig):
-    with pytest.raises(LocalCloudError, match="i-none"):
+    with pytest.raises(InstanceGoneError, match="i-none"):
         rig.control.interrupt("i-none")
     with pytest.raises(LocalCloudError, match="0 or more"):
         rig.control.set_capacity("c5.large", -1)
