@@ -13,7 +13,6 @@ from datetime import datetime
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import StoreError
 from dlcloud.recipe.document import LONGEST_TEXT
-from dlcloud.results.result import RunState
 from dlcloud.store.clusters import FETCH, HAND_OVER, IN_CHARGE, RESIZE, Clusters, read_ids
 from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs
@@ -73,7 +72,7 @@ def import_cluster(
     runs = Runs(fetched)
     for run in runs.of_cluster(cluster_id):
         if run.ended_at is None:
-            runs.end(run.run_id, RunState.LOST, None, now)
+            runs.end_lost(run.run_id, now)
     lines = RunTransfer(fetched).export_lines(
         Selection(run_ids=run_ids(fetched, cluster_id) or [""]), samples=True, commands=True
     )

@@ -1,6 +1,6 @@
 """The experiment of a recipe in `dlcloud up`: what is done already, what is left, and its table."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -20,11 +20,12 @@ from dlcloud.report.experiment import ExperimentTable, experiment_report
 from dlcloud.report.table import Format, render
 from dlcloud.results.experiment import TrialState, TrialStatus
 from dlcloud.results.result import RunState
-from dlcloud.runs.experiment import ExperimentRunner, refuse_failed, trial_recipe
+from dlcloud.runs.experiment import ExperimentRunner, refuse_failed
 from dlcloud.runs.experiment_records import ExperimentRecords, digest_of
 from dlcloud.runs.program import RunProgram, program_of
 from dlcloud.runs.run import Runner
-from dlcloud.runs.trial_queue import TrialQueue
+from dlcloud.runs.trial_queue import Ask, TrialQueue, no_more
+from dlcloud.runs.trial_starter import trial_recipe
 
 LEFT = {TrialState.WAITING, TrialState.RUNNING}
 
@@ -119,15 +120,17 @@ class ExperimentUp:
             self.fresh = self.retry_failed = False
         self._end_lost(members)
         statuses = self.statuses()
-        waiting = [status.trial for status in statuses if status.state in LEFT]
-        queue, on_result = TrialQueue(waiting), lambda _: None
+        waiting = [status.trial for status in statuses if status.state is TrialState.WAITING]
+        running = [status.trial.number for status in statuses if status.state is TrialState.RUNNING]
+        ask: Ask = no_more
+        on_result: Callable[[TrialStatus], None] = lambda _: None  # noqa: E731
         if self.experiment.search is not None:
             # Optuna takes 0.5 s to import, which only a search needs.
             from dlcloud.runs.search import OptunaSearch  # noqa: PLC0415
 
             is_max = self.experiment.goal == "maximize"
             search = OptunaSearch(self.experiment.search, maximize=is_max, earlier=statuses)
-            queue, on_result = TrialQueue(waiting, search.ask), search.tell
+            ask, on_result = search.ask, search.tell
 
         def launch_replacement(connected: Collection[str]) -> list[Member]:
             grown = launcher.grow(plan, connected=connected)
@@ -136,8 +139,7 @@ class ExperimentUp:
         ExperimentRunner(
             runner=runner,
             records=self.records,
-            program_of=self._program_of,
-            queue=queue,
+            queue=TrialQueue(waiting, ask, running=running),
             launch_replacement=launch_replacement,
             on_result=on_result,
         ).run(members, statuses)
@@ -165,10 +167,9 @@ class ExperimentUp:
     def _end_lost(self, members: Sequence[Member]) -> None:
         """Store the end of runs whose instance is none of these: their trials wait again."""
         runs, up = self.context.runs, {member.instance.instance_id for member in members}
-        for status in self.records.statuses():
-            run = status.run
-            if status.state is TrialState.RUNNING and run is not None and run.instance_id not in up:
-                runs.end(run.run_id, RunState.LOST, None, self.context.clock.now())
+        for run in runs.of_experiment(self.records.digest):
+            if run.state is RunState.RUNNING and run.instance_id not in up:
+                runs.end_lost(run.run_id, self.context.clock.now())
 
 
 def experiment_of(
