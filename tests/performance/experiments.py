@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 import os
+import resource
 import sqlite3
 import statistics
 import subprocess
@@ -32,6 +33,7 @@ DLCLOUD = str(Path(sys.executable).with_name("dlcloud"))
 PARTS = ("busy", "many")
 BUSY_GOAL, OVERHEAD_GOAL_S, LIST_GOAL_S = 0.90, 0.15, 2.0
 FEW, MANY, COLUMNS = 10, 10_000, 100
+TABLES = ("records", "results", "run_prices", "runs")
 COMMAND = "sh -c 'echo began $(date +%s.%N); sleep 1; echo ended $(date +%s.%N)'"
 RECIPE = """\
 name: {name}
@@ -134,10 +136,14 @@ def measure_many(home: Home, pairs: int) -> None:
             repeat(home, name, round(count * share), math.gcd(count, COLUMNS))
             words = ["up", path, *(["--dry-run"] if share < 1 else [])]
             home.run(*words)
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             took[count] = [seconds([DLCLOUD, *words], home.environment) for _ in range(pairs)]
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            cpu_s = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / pairs
         few, many = (statistics.median(took[count]) for count in (FEW, MANY))
         low, high = interval(took[MANY])
         text = f"{kind}: {many:.2f} s ({low:.2f} to {high:.2f}) with {MANY} trials, {few:.2f} s with {FEW}"
+        text += f"; {cpu_s:.2f} CPU s, load {os.getloadavg()[0]:.1f}"
         print(verdict(text, LIST_GOAL_S, is_met=many <= LIST_GOAL_S), flush=True)
 
 
@@ -152,18 +158,13 @@ def repeat(home: Home, name: str, count: int, columns: int) -> None:
         (first,) = store.execute(
             "SELECT run_id FROM runs WHERE workload = ? AND trial = 1", (name,)
         ).fetchone()
-        for table in ("runs", "records", "results", "run_prices"):
-            store.execute(
-                f"DELETE FROM {table} WHERE run_id <> ? AND run_id IN"
-                " (SELECT run_id FROM runs WHERE workload = ?)"
-                if table != "runs"
-                else "DELETE FROM runs WHERE run_id <> ? AND workload = ?",
-                (first, name),
-            )
-        for table in ("runs", "records", "results", "run_prices"):
-            columns = [row[1] for row in store.execute(f"PRAGMA table_info({table})")]
+        others = "run_id <> ? AND run_id IN (SELECT run_id FROM runs WHERE workload = ?)"
+        for table in TABLES:
+            store.execute(f"DELETE FROM {table} WHERE {others}", (first, name))
+        for table in TABLES:
+            names = [row[1] for row in store.execute(f"PRAGMA table_info({table})")]
             values = ", ".join(
-                changes[column].replace("{name}", name) if column in changes else column for column in columns
+                changes[column].replace("{name}", name) if column in changes else column for column in names
             )
             store.execute(
                 f"INSERT INTO {table} WITH RECURSIVE numbers(n) AS"

@@ -1,13 +1,13 @@
 """The experiment of a recipe in `dlcloud up`: what is done already, what is left, and its table."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 
 from dlcloud.app.clusters.workload import RecipeWorkload
 from dlcloud.app.context import Context
-from dlcloud.app.results.rows import rows_of_runs
+from dlcloud.app.results.rows import costs_of_runs
 from dlcloud.app.terminal.screen import say
 from dlcloud.launch.files import check_files
 from dlcloud.launch.launcher import Launcher
@@ -44,6 +44,7 @@ class ExperimentUp:
     experiment: Experiment
     fresh: bool
     retry_failed: bool
+    _stored: list[TrialStatus] | None = field(init=False, default=None)
 
     @cached_property
     def records(self) -> ExperimentRecords:
@@ -67,7 +68,9 @@ class ExperimentUp:
 
     def statuses(self) -> list[TrialStatus]:
         """Return the status of each trial that is known, as this `up` begins with it."""
-        statuses = self.records.statuses()
+        if self._stored is None:
+            self._stored = self.records.statuses()
+        statuses = self._stored
         if self.fresh:
             return [] if self.experiment.search else [_anew(status) for status in statuses]
         if self.retry_failed:
@@ -119,6 +122,7 @@ class ExperimentUp:
             self.context.runs.leave_experiment(self.records.digest, failed_only=not self.fresh)
             self.fresh = self.retry_failed = False
         self._end_lost(members)
+        self._stored = None
         statuses = self.statuses()
         waiting = [status.trial for status in statuses if status.state is TrialState.WAITING]
         running = [status.trial.number for status in statuses if status.state is TrialState.RUNNING]
@@ -136,23 +140,26 @@ class ExperimentUp:
             grown = launcher.grow(plan, connected=connected)
             return [member for member in grown.members if member.instance.instance_id not in connected]
 
-        ExperimentRunner(
+        experiment_runner = ExperimentRunner(
             runner=runner,
             records=self.records,
             queue=TrialQueue(waiting, ask, running=running),
             launch_replacement=launch_replacement,
             on_result=on_result,
-        ).run(members, statuses)
+        )
+        try:
+            experiment_runner.run(members, statuses)
+        finally:
+            self._stored = None
 
     def print(self, output: str) -> bool:
         """Print the trials; True if one has a result."""
         statuses = self.statuses()
-        run_ids = [status.run.run_id for status in statuses if status.run is not None]
-        rows = rows_of_runs(self.context.measurements, run_ids, self.context.clock.now())
+        runs = [status.run for status in statuses if status.run is not None]
         table = ExperimentTable(
             name=self.workload.recipe.name,
             statuses=statuses,
-            costs={row.run.run_id: row.cost for row in rows if row.cost is not None},
+            costs=costs_of_runs(self.context.measurements, runs, self.context.clock.now()),
             metric=self.experiment.metric,
             maximize=self.experiment.goal == "maximize",
             rehearsal=self.workload.recipe.cloud == "local",
