@@ -7,17 +7,18 @@ from importlib.util import find_spec
 
 from dlcloud.app.clusters.workload import RecipeWorkload
 from dlcloud.app.context import Context
-from dlcloud.app.results.rows import costs_of_runs
+from dlcloud.app.results.rows import costs_of_runs, rows_of_runs
 from dlcloud.app.terminal.screen import say
 from dlcloud.launch.files import check_files
 from dlcloud.launch.launcher import Launcher
-from dlcloud.model.cluster import Member
+from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.errors import DlcloudError, RecipeError
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.experiment import Experiment
-from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.recipe import Recipe, read_recipe
+from dlcloud.report.cost import View, cost_report
 from dlcloud.report.experiment import ExperimentTable, experiment_report
-from dlcloud.report.table import Format, render
+from dlcloud.report.table import Format, Report, render
 from dlcloud.results.experiment import TrialState, TrialStatus
 from dlcloud.results.result import RunState
 from dlcloud.runs.experiment import ExperimentRunner, refuse_failed
@@ -118,9 +119,7 @@ class ExperimentUp:
 
     def run(self, runner: Runner, launcher: Launcher, plan: Plan, members: Sequence[Member]) -> None:
         """Run the trials that are left; see `ExperimentRunner.run`."""
-        if self.fresh or self.retry_failed:
-            self.context.runs.leave_experiment(self.records.digest, failed_only=not self.fresh)
-            self.fresh = self.retry_failed = False
+        self.begin_anew()
         self._end_lost(members)
         self._stored = None
         statuses = self.statuses()
@@ -152,19 +151,17 @@ class ExperimentUp:
         finally:
             self._stored = None
 
+    def begin_anew(self) -> None:
+        """Take note of the trials that are to be run again."""
+        if self.fresh or self.retry_failed:
+            self.context.runs.leave_experiment(self.records.digest, failed_only=not self.fresh)
+            self.fresh = self.retry_failed = False
+            self._stored = None
+
     def print(self, output: str) -> bool:
         """Print the trials; True if one has a result."""
         statuses = self.statuses()
-        runs = [status.run for status in statuses if status.run is not None]
-        table = ExperimentTable(
-            name=self.workload.recipe.name,
-            statuses=statuses,
-            costs=costs_of_runs(self.context.measurements, runs, self.context.clock.now()),
-            metric=self.experiment.metric,
-            maximize=self.experiment.goal == "maximize",
-            rehearsal=self.workload.recipe.cloud == "local",
-            total=self.experiment.count,
-        )
+        table = experiment_table(self.context, self.workload.recipe, self.experiment, statuses)
         say(render(experiment_report(table), Format(output)))
         return any(status.state is TrialState.DONE for status in statuses)
 
@@ -195,6 +192,35 @@ def experiment_of(
     up = ExperimentUp(context, workload, experiment, fresh=fresh, retry_failed=retry_failed)
     up.check()
     return up
+
+
+def experiment_table(
+    context: Context, recipe: Recipe, experiment: Experiment, statuses: Sequence[TrialStatus]
+) -> ExperimentTable:
+    """Return what the tables of a recipe's experiment are made of."""
+    runs = [status.run for status in statuses if status.run is not None]
+    return ExperimentTable(
+        name=recipe.name,
+        statuses=statuses,
+        costs=costs_of_runs(context.measurements, runs, context.clock.now()),
+        metric=experiment.metric,
+        maximize=experiment.goal == "maximize",
+        rehearsal=recipe.cloud == "local",
+        total=experiment.count,
+    )
+
+
+def report_fetched(context: Context, cluster: Cluster, *, command: str) -> Report | None:
+    """Return what a detached cluster has measured; None if it has measured nothing, or trained."""
+    recipe = read_recipe(cluster.recipe_text, cluster.recipe_path)
+    runs = context.runs.of_cluster(cluster.cluster_id)
+    digests = sorted({run.experiment for run in runs} - {""})
+    if recipe.experiment is not None and digests:
+        records = ExperimentRecords(runs=context.runs, experiment=recipe.experiment, digest=digests[0])
+        table = experiment_table(context, recipe, recipe.experiment, records.statuses())
+        return experiment_report(table, command=command)
+    rows = rows_of_runs(context.measurements, [run.run_id for run in runs], context.clock.now())
+    return cost_report(rows, View(details=True), command=command) if rows else None
 
 
 def _anew(status: TrialStatus) -> TrialStatus:
