@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+import python_api
+from tables import table
 
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness import benchmark
@@ -29,7 +31,7 @@ BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end of \2 -->)", re.D
 def commands() -> Iterator[str]:
     """Yield a section for each command and subcommand: what it does, and its options."""
     context = click.Context(dlcloud, info_name="dlcloud")
-    yield from _table(
+    yield from table(
         ("command", "effect"), [(f"[{name}](#dlcloud-{name})", COMMANDS[name]) for name in COMMANDS]
     )
     for name in dlcloud.list_commands(context):
@@ -49,7 +51,7 @@ def _command(command: click.Command, context: click.Context, level: int) -> Iter
         yield f"```text\n{paragraph[2:]}\n```" if literal else paragraph.strip()
         yield ""
     records = [parameter.get_help_record(context) for parameter in command.params]
-    yield from _table(
+    yield from table(
         ("option", "meaning"), [(f"`{record[0]}`", record[1]) for record in records if record and record[1]]
     )
     if isinstance(command, click.Group):
@@ -99,7 +101,7 @@ def _part(title: str, part: dict[str, Any], schema: dict[str, Any]) -> Iterator[
         )
         for key, value in part["properties"].items()
     ]
-    yield from _table(("key", "value", "default", "meaning"), rows)
+    yield from table(("key", "value", "default", "meaning"), rows)
 
 
 def _type(value: dict[str, Any], schema: dict[str, Any]) -> str:
@@ -176,7 +178,7 @@ def benchmarks() -> Iterator[str]:
 
 def _options(options: Iterable[benchmark.Option]) -> Iterator[str]:
     rows = [(f"`{option.name}`", _values(option), _option_default(option), option.help) for option in options]
-    yield from _table(("option", "values", "default", "meaning"), rows)
+    yield from table(("option", "values", "default", "meaning"), rows)
 
 
 def _values(option: benchmark.Option) -> str:
@@ -203,18 +205,7 @@ def exit_codes() -> Iterator[str]:
         for error in found[1:]
         if error.__module__ == errors.__name__
     )
-    yield from _table(("exit code", "error", "meaning"), [(str(code), *rest) for code, *rest in rows])
-
-
-def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
-    if not rows:
-        return
-    yield f"| {' | '.join(titles)} |"
-    yield f"|{'---|' * len(titles)}"
-    for row in rows:
-        cells = (" ".join(cell.split()).replace("|", "\\|") for cell in row)
-        yield f"| {' | '.join(cells)} |"
-    yield ""
+    yield from table(("exit code", "error", "meaning"), [(str(code), *rest) for code, *rest in rows])
 
 
 BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
@@ -222,6 +213,10 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "recipe": recipe,
     "benchmarks": benchmarks,
     "exit-codes": exit_codes,
+    "train-arguments": python_api.train_arguments,
+    "train-callbacks": python_api.train_callbacks,
+    "train-outcome": python_api.train_outcome,
+    "report-functions": python_api.report_functions,
 }
 
 

@@ -49,6 +49,7 @@ PROGRAMS = (
     Program(name="setpriv", package="util-linux", use="programs of other users"),
     Program(name="ssh", package="openssh-client", use="OpenSSH's client"),
     Program(name="sshd", package="openssh-server", use="OpenSSH's server", is_heavy=True),
+    Program(name="strace", package="strace", use="what the local EC2 touches of an instance"),
     Program(name="umount", package="mount", use="read-only and full disks"),
     Program(name="unshare", package="util-linux", use="daemons of other users"),
 )

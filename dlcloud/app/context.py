@@ -161,6 +161,10 @@ class Context:
             raise LocalCloudError("the local EC2 is not running", "dlcloud local start")
         return endpoint
 
+    def change_nothing(self) -> None:
+        """State that this command only shows: a local EC2 that it starts is stopped again at its end."""
+        self._open.callback(self.local_site.stop_if_unused)
+
     @cached_property
     def profile(self) -> str:
         """The name of this command's profile for `cloud: aws`; empty without one."""

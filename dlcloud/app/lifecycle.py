@@ -19,6 +19,7 @@ from dlcloud.launch.acquire import (
     resolve_cluster,
 )
 from dlcloud.launch.launcher import Launcher
+from dlcloud.launch.storage import abort_uploads
 from dlcloud.model.cluster import Cluster, ClusterState, Leftover, Member
 from dlcloud.model.errors import (
     BudgetError,
@@ -32,6 +33,7 @@ from dlcloud.model.errors import (
 from dlcloud.model.events import Emit, Notice, Warned
 from dlcloud.model.money import money, total_usd
 from dlcloud.planning.plan import Plan
+from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.cost_details import cost_of_cluster
 from dlcloud.runs.parallel import StoppedError
 
@@ -118,6 +120,16 @@ def destroy_cluster(launcher: Launcher) -> None:
         with ending(launcher):
             members = launcher.destroy()
         launcher.emit(Notice(message=cost_of_cluster(launcher.cluster, members)))
+    _abort_uploads(launcher)
+
+
+def _abort_uploads(launcher: Launcher) -> None:
+    """Abort what the cluster's instances left of uploads of checkpoints."""
+    cluster = launcher.cluster
+    if "checkpoints" not in cluster.recipe_text:
+        return
+    with suppress(RecipeError):  # of another version of dlcloud
+        abort_uploads(launcher, read_recipe(cluster.recipe_text, cluster.recipe_path))
 
 
 @contextmanager

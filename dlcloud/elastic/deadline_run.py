@@ -37,8 +37,12 @@ def make_scaler(
     *,
     pools: Mapping[PoolKey, float],
     registry: WorkerRegistry,
+    restored: int = 0,
 ) -> DeadlineScaler:
-    """Return what decides size and markets of a recipe with a deadline; `pools` with USD an hour."""
+    """Return what decides size and markets of a recipe with a deadline; `pools` with USD an hour.
+
+    `restored` steps are in the checkpoint that the workers go on from.
+    """
     began_at, ends_at = _begin(launcher, deadline)
     instances = recipe.instances
     return DeadlineScaler(
@@ -53,6 +57,7 @@ def make_scaler(
         clock=launcher.clock,
         emit=launcher.emit,
         store_outlook=lambda outlook, is_decision: _store(launcher, outlook, is_decision=is_decision),
+        restored=restored,
     )
 
 

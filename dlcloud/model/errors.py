@@ -18,6 +18,7 @@ DlcloudError                 exit 1
 ├── TrackerError             exit 1   a tracker of results does not answer
 │   └── TrackerRefusedError
 └── LocalCloudError          exit 1   the local EC2 could not be started or reached
+    └── InstanceGoneError
 """
 
 from typing import ClassVar
@@ -130,3 +131,7 @@ class TrackerRefusedError(TrackerError):
 
 class LocalCloudError(DlcloudError):
     """The local EC2 could not be started, reached or stopped."""
+
+
+class InstanceGoneError(LocalCloudError):
+    """The local EC2 has no such instance that is pending or running."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.cluster import Leftover
 from dlcloud.model.instance import X86_64, Image, Instance, InstanceType, Market, Price
 from dlcloud.model.own_images import OwnImage
@@ -70,6 +71,9 @@ class Account(Protocol):
 
     def usage(self) -> Sequence[Usage]:
         """Return every instance that counts against the limits."""
+
+    def account_plan(self) -> AccountPlan | None:
+        """Return the account's plan; None where AWS has none for it."""
 
     def subnets(self, *, fresh: bool = False) -> Mapping[str, Subnet]:
         """Return the default subnets by zone."""
@@ -249,6 +253,12 @@ class CloudBuckets(Protocol):
 
     def newest_step(self, uri: str) -> int:
         """Return the committed steps of the newest whole checkpoint below a prefix; 0 if there is none."""
+
+    def abort_uploads(self, uri: str) -> int:
+        """Abort the unfinished uploads of checkpoints below a prefix; returns how many there were."""
+
+    def last_step(self, uri: str, program: str) -> int:
+        """Return the newest step if the training of a program, by its digest, ended with it; else 0."""
 
     def region_of(self, uri: str) -> str:
         """Return the region of a bucket."""

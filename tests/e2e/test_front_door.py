@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,33 @@ def test_a_wheel_carries_recipes_and_templates(user, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "plan of quickstart" in done.stdout
+
+
+def test_what_only_shows_leaves_no_local_ec2_running(newcomer):
+    for command in (
+        ("gc", "--cloud", "local"),
+        ("up", newcomer.recipe(), "--dry-run"),
+        ("doctor", "c5.xlarge"),
+    ):
+        newcomer.run(*command, *(("--cloud", "local") if command[0] == "doctor" else ()))
+        assert newcomer.run("local", "status", expect=1).stderr.startswith(
+            "error: the local EC2 is not running"
+        )
+    newcomer.run("local", "start")
+    newcomer.run("up", newcomer.recipe(), "--dry-run")
+    newcomer.run("local", "status")
+
+
+def test_a_home_that_is_removed_under_a_command_is_no_bug(newcomer):
+    process = newcomer.begin("up", newcomer.recipe("sleep 600"))
+    for line in process.stderr:
+        if "running command" in line:
+            break
+    shutil.rmtree(newcomer.home / ".dlcloud", ignore_errors=True)
+    _, printed = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode in {1, 3, 4}, printed
+    assert "a bug in dlcloud" not in printed
+    assert "Traceback" not in printed
 
 
 def test_two_commands_start_one_local_cloud_that_listens_on_loopback(newcomer):

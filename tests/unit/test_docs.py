@@ -1,5 +1,6 @@
 """The pages for people: generated tables are fresh, links and named files exist, the README stays short."""
 
+import os
 import re
 import subprocess
 import sys
@@ -59,3 +60,21 @@ def test_every_performance_program_is_described():
     programs = {path.name for path in (ROOT / "tests" / "performance").glob("*.py")}
     programs -= {"pairs.py", "light_ec2.py"}  # the others use them
     assert programs == set(re.findall(r"python tests/performance/(\w+\.py)", text))
+
+
+def test_the_script_that_reports_its_throughput_does_so(tmp_path):
+    page = (ROOT / "docs" / "your-own-script.md").read_text("utf-8")
+    script = tmp_path / "train.py"
+    blocks = page.split("```python\n")[1:]
+    script.write_text(next(block for block in blocks if "BATCH" in block).partition("```")[0], "utf-8")
+    reported = tmp_path / "reported"
+    subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env={**os.environ, "DLCLOUD_REPORT": str(reported), "PYTHONPATH": str(ROOT)},
+        check=True,
+        timeout=60,
+    )
+    values = [float(line) for line in reported.read_text().split()]
+    assert len(values) == 19
+    assert all(0 < value <= 64 / 0.01 for value in values)

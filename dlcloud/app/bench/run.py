@@ -84,6 +84,8 @@ def run(context: Context, options: BenchOptions) -> None:
             is_rehearsal=matrix.base.cloud == "local",
         ),
     )
+    if options.dry_run:
+        context.change_nothing()
     plans = bench.plan()
     if options.dry_run:
         bench.show(plans)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dlcloud.app.clusters.up import Up, UpOptions
+from dlcloud.app.clusters.up import Up, UpOptions, is_trained
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_on_failure
@@ -26,11 +26,15 @@ from dlcloud.report.table import Format, Report, Section, render
 
 def run(context: Context, options: UpOptions) -> None:
     """Hand a training over to its own coordinator, and print how to watch it."""
+    if options.dry_run:
+        context.change_nothing()
     workload = read_workload(context, options.recipe, options.overrides, keep=options.keep)
     cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
     if not options.dry_run and resume_detached(context, cluster, workload, options.output):
         return
     check_detachable(workload.recipe)
+    if cluster is None and is_trained(workload, printing(options.output)):
+        return
     up = Up(context=context, workload=workload, options=options, show=printing(options.output))
     plan = up.plan(cluster)
     if options.dry_run:

@@ -26,7 +26,7 @@ from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.cost import View, cost_report
 from dlcloud.report.plan import plan_report
-from dlcloud.report.table import Format, render
+from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.results.result import Run
 from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.run import Runner
@@ -57,12 +57,34 @@ def run(context: Context, options: UpOptions, show: Show | None = None) -> None:
         return
     up = Up(context=context, workload=workload, options=options, show=show, experiment=experiment)
     cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
+    if cluster is None and is_trained(workload, show):
+        return
     if options.dry_run:
+        context.change_nothing()
         plan = up.plan(cluster)
         warn_of_requirements(workload.recipe.setup.requirements, context.emit)
         show(plan_report(plan))
     else:
         up.run(up.plan(cluster))
+
+
+def is_trained(workload: RecipeWorkload, show: Show) -> bool:
+    """Show that the last step of a training is stored already; True if that is so."""
+    workload.check()
+    step, uri = workload.last_step(), workload.recipe.checkpoints
+    if not step:
+        return False
+    section = Section(
+        heading=f"nothing is launched: the last step, {step}, is in {uri}",
+        titles=("to train on", ""),
+        rows=[
+            ("more epochs in the command or the script", "the next up goes on from that step"),
+            ("another prefix below checkpoints", "the next up trains from the start"),
+        ],
+    )
+    record = {"checkpoints": uri, "last_step": step, "launched": 0}
+    show(Report(command="up", records=[record], sections=[section], empty=""))
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +163,8 @@ class Up:
 
     def _train(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
         try:
-            self.workload.train(launcher, plan, members, TrainingControl(rehearsal=self.workload.rehearsal()))
+            control = TrainingControl(rehearsal=self.workload.rehearsal(), may_relaunch=True)
+            self.workload.train(launcher, plan, members, control)
         except KeyboardInterrupt:
             bring_home(launcher, self.workload.recipe)
             raise

@@ -121,6 +121,18 @@ class RecipeWorkload:
             emit=self.context.emit,
         )
 
+    def last_step(self) -> int:
+        """Return the last step of the training if it is stored already; else 0.
+
+        Raises:
+            CloudError: Its bucket is missing, or may not be read.
+        """
+        recipe = self.recipe
+        if recipe.checkpoints is None:
+            return 0
+        buckets = self.context.clouds.cloud(recipe.cloud, recipe.region).buckets
+        return buckets.last_step(recipe.checkpoints, training_of(recipe, self.folder, run="").digest)
+
     def train(self, launcher: Launcher, plan: Plan, members: list[Member], control: TrainingControl) -> None:
         """Train on a cluster that is up; see `dlcloud.elastic.run.train`."""
         train(

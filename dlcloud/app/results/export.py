@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlcloud.app.context import Context
+from dlcloud.app.recipe_files import read_recipe_text
 from dlcloud.app.results.rows import load_rows, refuse_unknown
 from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.catalog import Catalog
@@ -15,7 +16,6 @@ from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.cost import cost_report
 from dlcloud.report.files import report_file, write_parquet
 from dlcloud.report.table import Format, Report, envelope, render
-from dlcloud.resources.texts import recipe_text
 from dlcloud.results.result_row import ResultRow
 from dlcloud.store.selection import Selection
 from dlcloud.store.transfer import RunTransfer
@@ -96,7 +96,7 @@ def report_of_rows(rows: Sequence[ResultRow], *, commands: bool = False) -> Repo
 
 def _print_job_definition(name: str, settings: Sequence[str]) -> None:
     """Print a recipe for AWS Batch, and on stderr what a job definition cannot say."""
-    text, path = recipe_text(name)
+    text, path = read_recipe_text(name)
     recipe = read_recipe(text, str(path or name))
     catalog = Catalog()
     types = [hardware for name in recipe.instances.types if (hardware := catalog.hardware(name))]

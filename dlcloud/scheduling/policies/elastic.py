@@ -85,6 +85,9 @@ def elastic(situation: Situation) -> PoolDecision:
 def _make_plan(situation: Situation, base: Targets, spare_s: float, first_s: float) -> _Plan:
     offers = spot_by_cost(situation)
     expected = forecast(situation, offers, first_s)
+    if len(offers) > 1:
+        offers = spot_by_cost(situation, _pause_usd(situation, expected, spare_s))
+        expected = forecast(situation, offers, first_s)
     spot = spread(offers, base, situation.maximum)
     paid = {pool.key: pool.hourly_usd <= 0 for pool in situation.pools}
     on_demand = [pool for pool in situation.pools if pool.market is Market.ON_DEMAND and not paid[pool.key]]
@@ -102,6 +105,17 @@ def _make_plan(situation: Situation, base: Targets, spare_s: float, first_s: flo
         held=sum(held),
         on_demand=sum([max(0, pool.present - pool.keep) for pool in on_demand]),
     )
+
+
+def _pause_usd(situation: Situation, expected: Forecast, spare_s: float) -> float:
+    """Return what a restart of all workers costs to the end: it takes spare time, of growing worth."""
+    table, model = value_table(expected.model), expected.model
+    work_h, spare_h = situation.least_time_s / HOUR_S, spare_s / HOUR_S
+    restart_h = model.changeover_h + model.boot_h
+    before = table.value(Mode.SPOT, expected.on_age, work_h, spare_h)
+    after = table.value(Mode.SPOT, expected.on_age, work_h, spare_h - restart_h)
+    lost_h = max(restart_h, restart_h * model.spot_usd + after - before)
+    return situation.maximum * on_demand_usd(situation) * lost_h
 
 
 def _decide(plan: _Plan, base: Targets, everything: Targets, spare_s: float) -> PoolDecision:

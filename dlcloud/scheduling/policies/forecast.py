@@ -23,6 +23,9 @@ SHARES = 4
 """Models differ by a quarter of the workers and of a probability, by a twentieth of a price, and by powers of
 2 of times and rates: so that few tables are computed."""
 
+Offer = tuple[float, PoolState, int]
+"""USD an hour and instance, a pool, and how many of its instances cost so much."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
@@ -41,15 +44,20 @@ class Forecast:
     losses_per_h: float
 
 
-def spot_by_cost(situation: Situation) -> list[tuple[float, PoolState, int]]:
+def spot_by_cost(situation: Situation, pause_usd: float | None = None) -> list[Offer]:
     """Return (USD an hour and instance, pool, instances), the cheapest first; those that run by themselves.
 
     The cost is the price, and what the pool's changeovers are expected to cost an hour: all workers stop when
     a spell ends, and once more to get there. Pools that are dearer than on-demand are left out.
+
+    Args:
+        situation: The pools.
+        pause_usd: What a stop of all workers costs; by default, its time on-demand.
     """
     dearest = on_demand_usd(situation)
-    pause_usd = situation.maximum * situation.restart_s / HOUR_S * dearest
-    offers: list[tuple[float, PoolState, int]] = []
+    if pause_usd is None:
+        pause_usd = situation.maximum * situation.restart_s / HOUR_S * dearest
+    offers: list[Offer] = []
     for pool in situation.pools:
         if pool.market is not Market.SPOT or not 0 < pool.hourly_usd < dearest:
             continue
@@ -77,9 +85,7 @@ def losses_per_h(pool: PoolState) -> float:
     return HOUR_S * (1 / (past.median_on_s + age_s) + partial)
 
 
-def forecast(
-    situation: Situation, offers: Sequence[tuple[float, PoolState, int]], spare_s: float
-) -> Forecast:
+def forecast(situation: Situation, offers: Sequence[Offer], spare_s: float) -> Forecast:
     """Return what is expected, if spot instances are taken in the order of `offers`.
 
     Args:
@@ -114,7 +120,7 @@ def forecast(
     )
 
 
-def spread(offers: Sequence[tuple[float, PoolState, int]], targets: Targets, size: int) -> Targets:
+def spread(offers: Sequence[Offer], targets: Targets, size: int) -> Targets:
     """Add instances in the order of the offers, until there are `size` in all."""
     filled, missing = dict(targets), size - sum(targets.values())
     for _, pool, count in offers:
@@ -125,9 +131,7 @@ def spread(offers: Sequence[tuple[float, PoolState, int]], targets: Targets, siz
     return filled
 
 
-def _share_and_price(
-    situation: Situation, offers: Sequence[tuple[float, PoolState, int]], first: PoolState
-) -> tuple[float, float]:
+def _share_and_price(situation: Situation, offers: Sequence[Offer], first: PoolState) -> tuple[float, float]:
     """Return the share of the workers that spot gives, and its price over that of on-demand."""
     room, count, usd = situation.maximum, 0, 0.0
     for _, pool, number in offers:
