@@ -17,6 +17,7 @@ from dlcloud.app.bench.summary import offer_again, results_report
 from dlcloud.app.clusters.program_environment import environment_of
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import destroy_unfinished, plan_cluster
+from dlcloud.app.month_budget import hold_month
 from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.terminal.screen import confirm, say
 from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, RecipeError
@@ -239,6 +240,7 @@ class Bench:
         return TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=plan)
 
     def _confirm_spending(self, plans: Sequence[TypePlan], *, yes: bool) -> None:
+        hold_month(self.context, [plan.plan for plan in plans if plan.plan is not None])
         if yes or self.matrix.base.cloud == "local" or not any(plan.plan for plan in plans):
             return
         if not sys.stdin.isatty():

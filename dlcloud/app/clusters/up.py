@@ -133,7 +133,7 @@ class Up:
         context, workload, options = self.context, self.workload, self.options
         if not context.quiet:
             say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
-        confirm_spending(plan, yes=options.yes)
+        confirm_spending(context, plan, yes=options.yes)
         if workload.recipe.cloud == "local":
             trim_caches(context)
         with acquire_for_command(context, workload.file, name=options.name) as acquired:
