@@ -19,6 +19,8 @@ PRIOR_AVAILABILITY = 0.45
 """What is believed of a pool's availability at first, as so long a time of watching it.
 
 Source: the V100 traces of Wu et al., "Can't Be Late", NSDI 2024."""
+PRIOR_DROPS = 0.2
+"""So many losses of a part of a pool are believed of an hour before it was watched."""
 SHARES = 4
 """Models differ by a quarter of the workers and of a probability, by a twentieth of a price, and by powers of
 2 of times and rates: so that few tables are computed."""
@@ -85,9 +87,7 @@ def losses_per_h(pool: PoolState) -> float:
     return HOUR_S * (1 / (past.median_on_s + age_s) + partial)
 
 
-def forecast(
-    situation: Situation, offers: Sequence[Offer], spare_s: float
-) -> Forecast:
+def forecast(situation: Situation, offers: Sequence[Offer], spare_s: float) -> Forecast:
     """Return what is expected, if spot instances are taken in the order of `offers`.
 
     Args:
@@ -99,7 +99,8 @@ def forecast(
     first = offers[0][1] if offers else min(spot, key=lambda pool: (pool.hourly_usd, pool.name))
     past = first.availability
     share, usd = _share_and_price(situation, offers, first)
-    drops = 2 * past.drops * HOUR_S / (past.available_s + HOUR_S)
+    expected_drops = past.drops + (PRIOR_DROPS if situation.maximum > 1 else 0.0)
+    drops = 2 * expected_drops * HOUR_S / (past.available_s + HOUR_S)
     starts = sum([1 / pool.availability.median_off_s for pool in spot])
     model = MarkovModel(
         median_on_h=_round(past.median_on_s / HOUR_S),
@@ -133,9 +134,7 @@ def spread(offers: Sequence[Offer], targets: Targets, size: int) -> Targets:
     return filled
 
 
-def _share_and_price(
-    situation: Situation, offers: Sequence[Offer], first: PoolState
-) -> tuple[float, float]:
+def _share_and_price(situation: Situation, offers: Sequence[Offer], first: PoolState) -> tuple[float, float]:
     """Return the share of the workers that spot gives, and its price over that of on-demand."""
     room, count, usd = situation.maximum, 0, 0.0
     for _, pool, number in offers:
