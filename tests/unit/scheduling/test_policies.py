@@ -106,6 +106,23 @@ def test_a_move_costs_the_more_the_less_spare_time_is_left(slack_h, moves):
     assert POLICIES["elastic"](now).targets == {(Market.SPOT, "b" if moves else "a"): 1}
 
 
+@pytest.mark.parametrize(("usual_usd", "moves"), [(0.6, True), (2.4, False), (0.0, True)])
+def test_a_pool_is_left_for_what_another_usually_costs(usual_usd, moves):
+    """Both have the same price now as in the other cases; one is cheap for the moment only."""
+    old = Availability(observed_s=36000.0, available_s=36000.0, spells=1, unchanged_s=36000.0)
+    running = replace(SPOT, running=1, obtainable=1, availability=old, usual_usd=0.97)
+    cheaper = replace(SPOT, name="b", hourly_usd=0.6, obtainable=1, availability=old, usual_usd=usual_usd)
+    now = situation(spot=running, more=(cheaper,), slack_h=24, changeover_s=720.0, refusal_s=0.0)
+    assert POLICIES["elastic"](now).targets == {(Market.SPOT, "b" if moves else "a"): 1}
+
+
+def test_the_price_of_a_short_stay_is_that_of_now():
+    pool = replace(SPOT, hourly_usd=1.0, usual_usd=2.0)
+    assert pool.expected_usd(0.1) == pytest.approx(1.0, abs=0.01)
+    assert pool.expected_usd(1000) == pytest.approx(2.0, abs=0.05)
+    assert replace(pool, usual_usd=0.0).expected_usd(10) == 1.0
+
+
 def test_work_is_not_put_off_for_a_stop_of_seconds():
     """The plan hardly expects on-demand here, and two of sixteen workers were left out for hours."""
     now = situation(
