@@ -98,6 +98,10 @@ class RemoteJobs:
         """Start a run; one that was started before goes on, so that after a crash none runs twice."""
         start_job(connection, folder_of(run), environment)
 
+    def finish(self, connection: Connection, run: Run, suffix: str) -> None:
+        """Ask the program of a run to end after its round, by a file beside its records with this suffix."""
+        connection.check(f"touch {folder_of(run)}/{RECORDS}{suffix}")
+
     def stop(self, connection: Connection, run: Run) -> None:
         """End the program of a run, with its child processes."""
         connection.check(f"{JOB} stop {folder_of(run)}")
