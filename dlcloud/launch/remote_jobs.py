@@ -111,6 +111,10 @@ class RemoteJobs:
         """
         start_job(connection, folder_of(run), environment, layout)
 
+    def finish(self, connection: Connection, run: Run, suffix: str) -> None:
+        """Ask the program of a run to end after its round, by a file beside its records with this suffix."""
+        connection.check(f"touch {folder_of(run)}/{RECORDS}{suffix}")
+
     def stop(self, connection: Connection, run: Run) -> None:
         """End the program of a run, with its child processes."""
         connection.check(f"{JOB} stop {folder_of(run)}")
