@@ -1,8 +1,9 @@
 """The programs that the tests call beyond Python, sh and coreutils: the one list of them.
 
 A test that calls one is marked with `needs`, and is skipped with its name where it is missing.
-`tests/unit/test_programs.py` holds that no test calls another. Run as a program, it prints a line for each
-that `.ci/run` installs: program, Debian package, what it is for. It needs the standard library only.
+`tests/unit/test_programs.py` holds that no test calls another; with DLCLOUD_TEST_PROGRAMS=listed the tests'
+process starts no other. Run as a program, it prints a line for each that `.ci/run` installs: program, Debian
+package, what it is for. It needs the standard library only.
 """
 
 import os
@@ -13,8 +14,26 @@ from pathlib import Path
 
 COREUTILS = frozenset({"cat", "echo", "env", "false", "head", "printf", "rm", "sleep", "tee", "true"})
 """Programs of coreutils that tests call."""
-OF_THE_PRODUCT = frozenset({"dlcloud", "python", "python3", "sh", Path(sys.executable).name})
+OF_THE_PRODUCT = frozenset(
+    {
+        "dlcloud",
+        "g++",
+        "lsblk",
+        "mount-s3",
+        "mpirun",
+        "nvidia-smi",
+        "prlimit",
+        "python",
+        "python3",
+        "sh",
+        "sudo",
+        "uv",
+    }
+    | {Path(sys.executable).name}
+)
 """Python's own, the shell, and what dlcloud asks for where it is there, in the tests' process."""
+OF_PACKAGES = frozenset({"mlflow"})
+"""Programs of Python packages that `dev` does not bring; their tests are skipped where they are missing."""
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 """Where programs are that an ordinary user's PATH does not name."""
 
