@@ -84,7 +84,7 @@ except conftest.UnlistedProgramError as error:
 """
 
 
-def test_a_process_of_the_tests_can_be_kept_from_programs_that_are_not_listed():
+def test_the_process_of_the_tests_can_refuse_programs_that_are_not_listed():
     done = subprocess.run(
         [sys.executable, "-c", BARE.format(root=str(ROOT))],
         env=os.environ | {"DLCLOUD_TEST_PROGRAMS": "listed"},
