@@ -13,6 +13,8 @@ from pathlib import Path
 
 COREUTILS = frozenset({"cat", "echo", "env", "false", "head", "printf", "rm", "sleep", "tee", "true"})
 """Programs of coreutils that tests call."""
+OF_PYTHON = frozenset({"cc", "gcc", "ld", "ldconfig", "objdump"})
+"""Programs by which Python's `ctypes.util.find_library` looks for a library; it does without them."""
 OF_THE_PRODUCT = frozenset({"dlcloud", "python", "python3", "sh", Path(sys.executable).name})
 """Python's own, the shell, and what dlcloud asks for where it is there, in the tests' process."""
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
