@@ -14,23 +14,11 @@ from pathlib import Path
 
 COREUTILS = frozenset({"cat", "echo", "env", "false", "head", "printf", "rm", "sleep", "tee", "true"})
 """Programs of coreutils that tests call."""
-OF_THE_PRODUCT = frozenset(
-    {
-        "dlcloud",
-        "g++",
-        "lsblk",
-        "mount-s3",
-        "mpirun",
-        "nvidia-smi",
-        "prlimit",
-        "python",
-        "python3",
-        "sh",
-        "sudo",
-        "uv",
-    }
-    | {Path(sys.executable).name}
-)
+OF_PYTHON = frozenset({"cc", "gcc", "ld", "ldconfig", "objdump"})
+"""Programs by which Python's `ctypes.util.find_library` looks for a library; it does without them."""
+OF_THE_PRODUCT = frozenset({"dlcloud", "python", "python3", "sh", "sudo", Path(sys.executable).name}) | {
+    *("g++", "lsblk", "mount-s3", "mpirun", "nvidia-smi", "prlimit", "uv")
+}
 """Python's own, the shell, and what dlcloud asks for where it is there, in the tests' process."""
 OF_PACKAGES = frozenset({"mlflow"})
 """Programs of Python packages that `dev` does not bring; their tests are skipped where they are missing."""
@@ -60,6 +48,7 @@ PROGRAMS = (
     Program(name="chromium", package="chromium", use="HTML reports in a browser"),
     Program(name="cloud-init", package="cloud-init", use="user data by its own schema", is_heavy=True),
     Program(name="curl", package="curl", use="metadata across instances"),
+    Program(name="find", package="findutils", use="files of instances"),
     Program(name="git", package="git", use="what git would send"),
     Program(name="ip", package="iproute2", use="networks that fail"),
     Program(name="java", package="default-jre-headless", use="BigDL on Spark", is_heavy=True),
@@ -73,6 +62,7 @@ PROGRAMS = (
     Program(name="ssh", package="openssh-client", use="OpenSSH's client"),
     Program(name="sshd", package="openssh-server", use="OpenSSH's server", is_heavy=True),
     Program(name="strace", package="strace", use="what the local EC2 touches of an instance"),
+    Program(name="tar", package="tar", use="copies to and from instances"),
     Program(name="umount", package="mount", use="read-only and full disks"),
     Program(name="unshare", package="util-linux", use="daemons of other users"),
 )
