@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -38,10 +39,11 @@ def _refuse_unlisted(event, arguments):
     """Refuse a program that a machine with Python, sh and coreutils alone does not have."""
     if event != "subprocess.Popen":
         return
-    program = os.fsdecode(arguments[0])
+    name, environment = os.fsdecode(arguments[0]), arguments[3] or os.environ
+    program = shutil.which(name, path=environment.get("PATH", os.defpath)) or name
     is_own = "/" in program and os.path.abspath(program).startswith(OWN)  # noqa: PTH100  links stay
-    if not is_own and os.path.basename(program) not in LISTED:  # noqa: PTH119
-        message = f"{program} is not in tests/programs.py"
+    if not is_own and os.path.basename(name) not in LISTED:  # noqa: PTH119
+        message = f"{name} is not in tests/programs.py"
         raise UnlistedProgramError(message)
 
 
@@ -49,4 +51,5 @@ def pytest_configure():
     """Take Ctrl-C as a terminal gives it: a shell that starts a run in the background has it ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.addaudithook(_refuse_unlisted)
+    if os.environ.get("DLCLOUD_TEST_PROGRAMS") == "listed":
+        sys.addaudithook(_refuse_unlisted)

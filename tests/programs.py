@@ -1,8 +1,9 @@
 """The programs that the tests call beyond Python, sh and coreutils: the one list of them.
 
 A test that calls one is marked with `needs`, and is skipped with its name where it is missing.
-`tests/unit/test_programs.py` holds that no test calls another. Run as a program, it prints a line for each
-that `.ci/run` installs: program, Debian package, what it is for. It needs the standard library only.
+`tests/unit/test_programs.py` holds that no test calls another; with DLCLOUD_TEST_PROGRAMS=listed the tests'
+process starts no other. Run as a program, it prints a line for each that `.ci/run` installs: program, Debian
+package, what it is for. It needs the standard library only.
 """
 
 import os
@@ -15,7 +16,23 @@ COREUTILS = frozenset({"cat", "echo", "env", "false", "head", "printf", "rm", "s
 """Programs of coreutils that tests call."""
 OF_PYTHON = frozenset({"cc", "gcc", "ld", "ldconfig", "objdump"})
 """Programs by which Python's `ctypes.util.find_library` looks for a library; it does without them."""
-OF_THE_PRODUCT = frozenset({"dlcloud", "python", "python3", "sh", Path(sys.executable).name})
+OF_THE_PRODUCT = frozenset(
+    {
+        "dlcloud",
+        "g++",
+        "lsblk",
+        "mount-s3",
+        "mpirun",
+        "nvidia-smi",
+        "prlimit",
+        "python",
+        "python3",
+        "sh",
+        "sudo",
+        "uv",
+    }
+    | {Path(sys.executable).name}
+)
 """Python's own, the shell, and what dlcloud asks for where it is there, in the tests' process."""
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 """Where programs are that an ordinary user's PATH does not name."""

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import COREUTILS, PROGRAMS, missing
+from tests.programs import COREUTILS, OF_PACKAGES, PROGRAMS, missing
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = frozenset({"run", "Popen", "call", "check_call", "check_output", "which", "find"})
 OWNERS = frozenset({"subprocess", "shutil", "user", "programs"})
-ALLOWED = frozenset({program.name for program in PROGRAMS}) | COREUTILS | {"dlcloud", "python3", "sh"}
+ALLOWED = (
+    frozenset({program.name for program in PROGRAMS}) | COREUTILS | OF_PACKAGES | {"dlcloud", "python3", "sh"}
+)
 APART = frozenset({"containers", "fuzz", "performance", "vm"})
 """Folders whose programs state what they need themselves, and are not run with the tests."""
 
@@ -66,6 +68,31 @@ def test_what_is_missing_is_named_with_its_package(monkeypatch):
     monkeypatch.setattr("tests.programs.PLACES", ())
     assert missing("rsync", "git") == "there is no rsync (apt-get install rsync)"
     assert missing() == ""
+
+
+BARE = """
+import subprocess, sys
+sys.path.insert(0, {root!r})
+from tests import conftest
+conftest.pytest_configure()
+subprocess.run(["true"], check=True)
+subprocess.run([sys.executable, "-c", ""], check=True)
+try:
+    subprocess.run(["no-such-tool"])
+except conftest.UnlistedProgramError as error:
+    print(error)
+"""
+
+
+def test_the_process_of_the_tests_can_refuse_programs_that_are_not_listed():
+    done = subprocess.run(
+        [sys.executable, "-c", BARE.format(root=str(ROOT))],
+        env=os.environ | {"DLCLOUD_TEST_PROGRAMS": "listed"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "no-such-tool is not in tests/programs.py\n"
 
 
 @pytest.mark.parametrize("is_ci", [False, True])
