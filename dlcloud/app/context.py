@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, field
@@ -84,6 +85,10 @@ class Context:
     def __exit__(self, *_: object) -> None:
         """Close connections, database and console."""
         self._open.close()
+
+    def at_exit(self, call: Callable[[], None]) -> None:
+        """Call something at the end of the command, however it ends, while its collaborators are open."""
+        self._open.callback(call)
 
     @property
     def controller_instance_id(self) -> str:

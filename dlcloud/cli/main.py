@@ -34,6 +34,7 @@ COMMANDS = {
     "instances": "Instance types: hardware, prices, TFLOPS per USD.",
     "doctor": "Check account, quota, image, network, prices.",
     "selftest": "Prove on an account that all of this works there.",
+    "budget": "The limit of a month, and what is left of it.",
     "gc": "Find and remove what lost clusters left.",
     "completion": "Print the script that completes words in a shell.",
     "init": "Write a commented recipe to start from.",

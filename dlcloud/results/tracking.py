@@ -21,7 +21,7 @@ LONGEST_LINE = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class TrackedPoint:
     """A value of a metric at a step; `at_ms` is milliseconds since 1970."""
 
     key: str
@@ -61,7 +61,7 @@ def tags_of(run: Run) -> dict[str, str]:
     return {name: value for name, value in tags.items() if value}
 
 
-def points_of(run: Run, records: Iterable[Mapping[str, Any]]) -> Iterator[Point]:
+def points_of(run: Run, records: Iterable[Mapping[str, Any]]) -> Iterator[TrackedPoint]:
     """Yield the metrics of a run's records: samples by round, results, and the steps of trainings."""
     steps: set[int] = set()
     for record in records:
@@ -72,27 +72,27 @@ def points_of(run: Run, records: Iterable[Mapping[str, Any]]) -> Iterator[Point]
             continue  # no measurement
 
 
-def _points(run: Run, record: Mapping[str, Any], at_ms: int, steps: set[int]) -> Iterator[Point]:
+def _points(run: Run, record: Mapping[str, Any], at_ms: int, steps: set[int]) -> Iterator[TrackedPoint]:
     match record.get("record"):
         case "sample":
             key = _key(run, record, f"sample {record['metric']}")
-            yield Point(
+            yield TrackedPoint(
                 key=key, value=number_of(record["value"]), step=int(record.get("round") or 0), at_ms=at_ms
             )
         case "result":
             for name, metric in result_of(record).metrics.items():
-                yield Point(key=_key(run, record, name), value=metric.value, step=0, at_ms=at_ms)
+                yield TrackedPoint(key=_key(run, record, name), value=metric.value, step=0, at_ms=at_ms)
         case "step" if (step := int(number_of(record["step"]))) not in steps:
             steps.add(step)
             for name in ("loss", "world_size"):
                 if record.get(name) is not None:
-                    yield Point(key=name, value=number_of(record[name]), step=step, at_ms=at_ms)
+                    yield TrackedPoint(key=name, value=number_of(record[name]), step=step, at_ms=at_ms)
             if seconds := number_of(record.get("seconds") or 0.0):
                 rate = number_of(record["samples"]) / seconds
-                yield Point(key="samples_per_second", value=rate, step=step, at_ms=at_ms)
+                yield TrackedPoint(key="samples_per_second", value=rate, step=step, at_ms=at_ms)
 
 
-def points_of_log(lines: Iterable[str], facts: Mapping[str, str], at_ms: int) -> Iterator[Point]:
+def points_of_log(lines: Iterable[str], facts: Mapping[str, str], at_ms: int) -> Iterator[TrackedPoint]:
     """Yield each number that the recipe's facts find in what a program printed: its steps are its matches."""
     expressions = {name: re.compile(expression) for name, expression in facts.items()}
     counts = dict.fromkeys(expressions, 0)
@@ -101,7 +101,7 @@ def points_of_log(lines: Iterable[str], facts: Mapping[str, str], at_ms: int) ->
             match = expression.search(line[:LONGEST_LINE])
             value = _number(match[1] if match and expression.groups else None)
             if value is not None:
-                yield Point(key=name, value=value, step=counts[name], at_ms=at_ms)
+                yield TrackedPoint(key=name, value=value, step=counts[name], at_ms=at_ms)
                 counts[name] += 1
 
 
@@ -115,7 +115,7 @@ def milliseconds(time: datetime) -> int:
     return int(time.timestamp() * 1000)
 
 
-def batches(points: Sequence[Point], size: int) -> Iterator[Sequence[Point]]:
+def batches(points: Sequence[TrackedPoint], size: int) -> Iterator[Sequence[TrackedPoint]]:
     """Yield points in pieces; one empty piece if there are none."""
     for start in range(0, len(points) or 1, size):
         yield points[start : start + size]

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
 from dlcloud.model.errors import TrackerError, TrackerRefusedError
-from dlcloud.results.tracking import POSITION_TAG, RUN_TAG, Point, batches
+from dlcloud.results.tracking import POSITION_TAG, RUN_TAG, TrackedPoint, batches
 
 TIMEOUT_S = 10.0
 MOST_METRICS = 1000  # Source: MLflow, REST API, runs/log-batch: 1,000 metrics, 100 parameters, 100 tags
@@ -64,8 +64,8 @@ class MlflowServer:
     def experiment(self, name: str) -> str:
         """Return the id of an experiment, which is made if there is none."""
         try:
-            found = self._call("GET", "experiments/get-by-name", {"experiment_name": name})
-            return str(found["experiment"]["experiment_id"])
+            answer = self._call("GET", "experiments/get-by-name", {"experiment_name": name})
+            return str(answer["experiment"]["experiment_id"])
         except TrackerRefusedError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
@@ -81,7 +81,7 @@ class MlflowServer:
         info = self._call("POST", "runs/create", body)["run"]["info"]
         return TrackedRun(tracker_id=str(info["run_id"]), artifacts=str(info.get("artifact_uri", "")))
 
-    def log(self, run: TrackedRun, points: Sequence[Point], position: int) -> None:
+    def log(self, run: TrackedRun, points: Sequence[TrackedPoint], position: int) -> None:
         """Add metrics; with the last of them, that the records up to `position` were sent."""
         for piece in batches(points, MOST_METRICS):
             is_last = not points or piece[-1] is points[-1]

@@ -107,7 +107,7 @@ class ImageMaker:
             say(render(plan_report(plan), Format(output)))
             return
         say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
-        confirm_spending(plan, yes=yes)
+        confirm_spending(context, plan, yes=yes)
         with acquire_for_command(context, file) as acquired:
             launcher = context.machines.launcher(acquired.cluster)
             with destroy_at_end(launcher, acquired, keep=False):

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, replace
 
+from dlcloud.app.account.caches import trim_caches
 from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
 from dlcloud.app.clusters.requirement_check import warn_of_requirements
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_at_end, detached_error
+from dlcloud.app.results.measure_again import commands_again
 from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.results.tracked import tracked
 from dlcloud.app.results.training import newest_training
@@ -131,7 +133,9 @@ class Up:
         context, workload, options = self.context, self.workload, self.options
         if not context.quiet:
             say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
-        confirm_spending(plan, yes=options.yes)
+        confirm_spending(context, plan, yes=options.yes)
+        if workload.recipe.cloud == "local":
+            trim_caches(context)
         with acquire_for_command(context, workload.file, name=options.name) as acquired:
             launcher = context.machines.launcher(acquired.cluster)
             if context.clusters.last_hand_over(acquired.cluster.cluster_id) is not None:
@@ -147,7 +151,7 @@ class Up:
                 if workload.is_elastic:
                     self._train(launcher, plan, members)
                 else:
-                    self._measure(launcher, plan, members)
+                    self.measure(launcher, plan, members)
         if workload.is_elastic:
             # Only now is the bill of every instance known.
             self.show(newest_training(context, acquired.cluster.name, command="up"))
@@ -169,7 +173,8 @@ class Up:
             bring_home(launcher, self.workload.recipe)
             raise
 
-    def _measure(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
+    def measure(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
+        """Run the workload or the experiment on instances that are up, and print its results."""
         workload = self.workload
         runner = Runner(
             managed=launcher,
@@ -210,7 +215,8 @@ class Up:
         run_ids = [run.run_id for run in runs if run.run_id not in earlier]
         rows = rows_of_runs(context.measurements, run_ids, context.clock.now())
         if rows:
-            report = cost_report(rows, View(details=True), command="up")
+            commands = commands_again(context, rows)
+            report = cost_report(rows, View(details=True), command="up", commands=commands)
             extra = {"cluster": launcher.cluster.name}
             self.show(replace(report, extra=extra))
         return bool(rows)

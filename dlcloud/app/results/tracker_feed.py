@@ -19,7 +19,7 @@ from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.results.result import Run, RunState, parse_record
 from dlcloud.results.tracking import (
     COST,
-    Point,
+    TrackedPoint,
     milliseconds,
     parameters_of,
     points_of,
@@ -179,7 +179,7 @@ class TrackerFeed:
                 tracker_id=tracked.tracker_id, artifacts=tracked.artifacts, position=position
             )
 
-    def _finish(self, run: Run, tracked: TrackedRun, points: Sequence[Point], position: int) -> None:
+    def _finish(self, run: Run, tracked: TrackedRun, points: Sequence[TrackedPoint], position: int) -> None:
         ended_at = run.ended_at or run.started_at
         printed = self._printed(run, milliseconds(ended_at))
         self.server.log(tracked, [*points, *printed, *self._costs([run], ended_at)], position)
@@ -187,7 +187,7 @@ class TrackerFeed:
         self.server.end(tracked, STATUSES.get(run.state, "KILLED"), milliseconds(ended_at))
         self._complete.add(run.run_id)
 
-    def _printed(self, run: Run, at_ms: int) -> list[Point]:
+    def _printed(self, run: Run, at_ms: int) -> list[TrackedPoint]:
         path = self.context.paths.run_log(run.run_id)
         if not self.facts or not path.exists():
             return []
@@ -208,11 +208,11 @@ class TrackerFeed:
             self._is_without_files = True
             self.context.emit(Warned(message=f"files are not sent: {error.message}"))
 
-    def _costs(self, runs: Sequence[Run], now: datetime) -> list[Point]:
+    def _costs(self, runs: Sequence[Run], now: datetime) -> list[TrackedPoint]:
         """Return the costs of runs so far; the step is the seconds since the run began."""
-        costs = costs_of_runs(self.context.measurements, [run.run_id for run in runs], now)
+        costs = costs_of_runs(self.context.measurements, runs, now)
         return [
-            Point(
+            TrackedPoint(
                 key=COST,
                 value=float(cost.usd),
                 step=max(0, int((now - run.started_at).total_seconds())),

@@ -11,7 +11,8 @@ from dlcloud.recipe.recipe import read_recipe
 recipe = read_recipe("name: a\\ninstances: {types: [c5.large]}\\nworkload: {command: x}", "a")
 with tracked(None, recipe, lambda: 1 / 0):
     pass
-print([name for name in sys.modules if "tracker" in name or name.startswith("mlflow")])
+ours = ("dlcloud.trackers", "dlcloud.app.results.tracker_feed", "mlflow")
+print([name for name in sys.modules if name.startswith(ours)])
 """
 
 
