@@ -44,7 +44,8 @@ class Program:
 
     Attributes:
         is_heavy: CI alone installs it, on a machine of its own.
-        is_chosen: Its tests run only where a variable chooses an image: it is never installed for them.
+        is_chosen: It is never installed for the tests: they run only where a variable chooses an image, or do
+            without it.
     """
 
     name: str
@@ -75,6 +76,7 @@ PROGRAMS = (
     Program(name="strace", package="strace", use="what the local EC2 touches of an instance"),
     Program(name="umount", package="mount", use="read-only and full disks"),
     Program(name="unshare", package="util-linux", use="daemons of other users"),
+    Program(name="uv", package="uv", use="a wheel that is installed in seconds", is_chosen=True),
 )
 
 
