@@ -21,6 +21,8 @@ from dlcloud.benchmarks.harness import benchmark
 from dlcloud.cli.main import COMMANDS, dlcloud
 from dlcloud.model import errors
 from dlcloud.recipe.recipe import recipe_schema
+from dlcloud.results.selftest import RISKS
+from dlcloud.results.selftest_limits import NOT_SHOWN
 
 DOCS = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
@@ -206,6 +208,15 @@ def exit_codes() -> Iterator[str]:
     yield from _table(("exit code", "error", "meaning"), [(str(code), *rest) for code, *rest in rows])
 
 
+def selftest() -> Iterator[str]:
+    """Yield what the self-test shows, row by row, and what it cannot show."""
+    rows = [(number, claim, looked_at) for number, claim, looked_at, _ in RISKS]
+    yield from _table(("row", "what is to hold", "what the self-test looks at"), rows)
+    yield "## What it cannot show"
+    yield ""
+    yield from _table(("not shown", "because", "what shows it"), list(NOT_SHOWN))
+
+
 def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
     if not rows:
         return
@@ -222,6 +233,7 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "recipe": recipe,
     "benchmarks": benchmarks,
     "exit-codes": exit_codes,
+    "selftest": selftest,
 }
 
 

@@ -78,8 +78,8 @@ SETTING = (
         type=Number(0, 86400),
         default=SLOW_BOOT_S,
         show_default=True,
-        help="Seconds that a new instance is billed before its worker joins; the others train on. The default "
-        "is the 90th percentile of boots measured on EC2.",
+        help="Seconds that a new instance is billed before its worker joins; the others train on. By default "
+        "the 90th percentile of boots measured on EC2.",
     ),
     click.option(
         "--refusal",
