@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from dlcloud.app.context import Context
+from dlcloud.app.month_budget import hold_month
 from dlcloud.app.terminal.ends import End, EndWords
 from dlcloud.app.terminal.interrupts import EndLeftError, ends
 from dlcloud.app.terminal.screen import confirm
@@ -46,12 +47,19 @@ def plan_cluster(
     return context.machines.launcher(cluster).plan(file.recipe, cidrs=cidrs, size=size)
 
 
-def confirm_spending(plan: Plan, *, yes: bool) -> None:
-    """Ask before money is spent, unless `--yes` was passed or the plan is a rehearsal."""
+def confirm_spending(context: Context, plan: Plan, *, yes: bool) -> None:
+    """Hold the limit of the month, and ask before money is spent: not with `--yes`, or of a rehearsal.
+
+    Raises:
+        BudgetError: The plan could pass the limit, or stdin is not a terminal.
+    """
+    hold_month(context, [plan])
     if yes or plan.rehearsal:
         return
     if not sys.stdin.isatty():
-        raise BudgetError("this spends money, and stdin is not a terminal", "pass --yes to confirm")
+        raise BudgetError(
+            "this spends money, and stdin is not a terminal", "pass --yes to confirm, in Python yes=True"
+        )
     confirm("Go on?")
 
 

@@ -1,6 +1,7 @@
 """S3, as far as the launcher asks it: what a prefix holds, and how far a training's checkpoints are."""
 
 import re
+from collections.abc import Mapping
 from http import HTTPStatus
 
 from botocore.exceptions import ClientError
@@ -48,23 +49,32 @@ class S3Buckets:
         Raises:
             CloudError: There is no such bucket, or no permission.
         """
+        return _newest_step(self._sizes(uri))
+
+    def last_step(self, uri: str, program: str) -> int:
+        """Return the newest step if the training of a program ended with it; else 0.
+
+        Args:
+            uri: Where its checkpoints are.
+            program: The digest that the trainer's uploader was given.
+
+        Raises:
+            CloudError: There is no such bucket, or no permission.
+        """
+        sizes = self._sizes(uri)
+        step = _newest_step(sizes)
+        return step if f"finished-{step:012}-{program}.json" in sizes else 0
+
+    def _sizes(self, uri: str) -> dict[str, int]:
+        """Return the size of each object below a prefix, by its name."""
         bucket, prefix = split_uri(uri)
         with translate_errors(f"looking for checkpoints in {uri} (s3:ListBucket)"):
             pages = self._clients.get("s3", self._region(bucket)).get_paginator("list_objects_v2")
-            sizes = {
+            return {
                 item["Key"].rpartition("/")[2]: item["Size"]
                 for page in pages.paginate(Bucket=bucket, Prefix=_folder(prefix))
                 for item in page.get("Contents", ())
             }
-        return max(
-            (
-                int(match["step"])
-                for name in sizes
-                if (match := MANIFEST.fullmatch(name))
-                and sizes.get(checkpoint_name(name)) == int(match["size"])
-            ),
-            default=0,
-        )
 
     def abort_uploads(self, uri: str) -> int:
         """Abort the unfinished uploads of checkpoints below a prefix, and return how many there were.
@@ -116,6 +126,15 @@ def checkpoint_name(manifest: str) -> str:
     """Return the name of the checkpoint that a manifest is of."""
     _, step, digest, _ = manifest.split("-")
     return f"step-{step}-{digest}.pt"
+
+
+def _newest_step(sizes: Mapping[str, int]) -> int:
+    steps = (
+        int(match["step"])
+        for name in sizes
+        if (match := MANIFEST.fullmatch(name)) and sizes.get(checkpoint_name(name)) == int(match["size"])
+    )
+    return max(steps, default=0)
 
 
 def _folder(prefix: str) -> str:

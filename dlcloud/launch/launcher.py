@@ -27,7 +27,7 @@ from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.planning.placement import group_name
 from dlcloud.planning.plan import Plan, make_plan
 from dlcloud.planning.protocols import Account
-from dlcloud.planning.resize import decide
+from dlcloud.planning.resize import decide_size
 from dlcloud.planning.storage import describe_room
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import RunState
@@ -120,7 +120,7 @@ class Launcher(ManagedCluster):
             self._connect_closely(plan, provisioner)
             provisioned = provisioner.provision(minimum=plan.min_count)
         # An interrupted resize may have left more than the plan's.
-        surplus = decide(
+        surplus = decide_size(
             provisioned.members, plan.max_count, base=plan.on_demand_base, rounds=plan.rounds
         ).end
         self.shrink(surplus)
@@ -193,7 +193,7 @@ class Launcher(ManagedCluster):
                 members = terminate_cluster(self)
                 for run in self.store.runs.of_cluster(self.cluster_id):
                     if run.state is RunState.RUNNING:
-                        self.store.runs.end(run.run_id, RunState.LOST, None, self.clock.now())
+                        self.store.runs.end_lost(run.run_id, self.clock.now())
         except UnwritableError as error:
             name = self.cluster.name
             message = f"every instance of {name} is terminated, but {error.message}"

@@ -36,6 +36,7 @@ def run(
     context: Context, *, target: str, cloud: str | None, region: str | None, fix_hint: bool, output: str
 ) -> None:
     """Check whether TARGET, a recipe or an instance type, would start. Creates nothing."""
+    context.change_nothing()
     recipe = _read_target(target, cloud, region)
     ec2 = context.clouds.cloud(recipe.cloud, recipe.region)
     account = context.clouds.account(recipe.cloud, recipe.region)
