@@ -14,7 +14,7 @@ from dlcloud.prediction.predictor import (
     predict,
     weights_of,
 )
-from dlcloud.prediction.table import TypeTable
+from dlcloud.prediction.table import Reference, TypeTable
 from dlcloud.results.cost import usd_per_million
 from dlcloud.results.result_row import ResultRow
 
@@ -54,14 +54,20 @@ def predict_jobs(
     table: TypeTable,
     prices: Mapping[str, Mapping[Market, Decimal]],
     market: Market,
+    description: Reference | None = None,
 ) -> list[PredictedJob]:
-    """Return what each job of these rows would do on all types that have a price."""
+    """Return what each job of these rows would do on all types that have a price.
+
+    `description` is of all these jobs, if anything is known of them.
+    """
+    weights = weights_of(table.references, description)
     jobs: dict[tuple[str, str, str, str], list[ResultRow]] = {}
     for row in rows:
         if row.throughput is not None and row.throughput.value > 0:
             key = (row.run.workload, row.result.case, row.result.setting, row.throughput.unit)
             jobs.setdefault(key, []).append(row)
-    return [_predict_job(key, mine, table, prices, market) for key, mine in sorted(jobs.items())]
+    belief = Belief(table=table, weights=weights)
+    return [_predict_job(key, mine, belief, prices, market) for key, mine in sorted(jobs.items())]
 
 
 MOST_RACED = 8
@@ -93,18 +99,17 @@ def candidates_of(jobs: Sequence[PredictedJob], market: Market, most: int = MOST
 def _predict_job(
     key: tuple[str, str, str, str],
     rows: Sequence[ResultRow],
-    table: TypeTable,
+    belief: Belief,
     prices: Mapping[str, Mapping[Market, Decimal]],
     market: Market,
 ) -> PredictedJob:
+    table = belief.table
     workload, case, setting, unit = key
     measurements, refused = _measurements(rows, table)
     offers: list[PredictedOffer] = []
     if not refused:
         names = [name for name in prices if name in table.rows]
-        belief = learn(
-            Belief(table=table, weights=weights_of(table.references, None)), list(measurements.values())
-        )
+        belief = learn(belief, list(measurements.values()))
         offers = [
             PredictedOffer(
                 estimate=estimate,
