@@ -21,10 +21,14 @@ from dlcloud.results.result_row import ResultRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedOffer:
-    """The estimate on one type with its prices of an hour; `listed` if the table measured that type."""
+    """The estimate on one type with its prices of an hour; `listed` if the table measured that type.
+
+    `is_burstable`: its speed lasts only as long as its CPU credits, so that it is named to nobody.
+    """
 
     estimate: Estimate
     listed: bool
+    is_burstable: bool = False
     hourly_usd: Mapping[Market, Decimal]
 
     def usd_per_million(self, market: Market) -> tuple[Decimal, Decimal, Decimal] | None:
@@ -77,7 +81,7 @@ MOST_RACED = 8
 def candidates_of(jobs: Sequence[PredictedJob], market: Market, most: int = MOST_RACED) -> tuple[str, ...]:
     """Return the types that can be the cheapest by their intervals, the cheapest first.
 
-    The settings of one case compete; where several cases were predicted, each names its own.
+    Burstable types are none. The settings of one case compete; of several cases each names its own.
     """
     best: dict[str, float] = {}
     for case in {(job.workload, job.case, job.unit) for job in jobs}:
@@ -86,7 +90,7 @@ def candidates_of(jobs: Sequence[PredictedJob], market: Market, most: int = MOST
             for job in jobs
             if (job.workload, job.case, job.unit) == case
             for offer in job.offers
-            if (figures := offer.usd_per_million(market)) is not None
+            if not offer.is_burstable and (figures := offer.usd_per_million(market)) is not None
         ]
         ceiling = min((high for _, (_, _, high) in rows), default=Decimal(0))
         cheapest = min((middle for _, (_, middle, _) in rows), default=Decimal(1))
@@ -114,6 +118,7 @@ def _predict_job(
             PredictedOffer(
                 estimate=estimate,
                 listed=table.rows[estimate.instance_type].measured,
+                is_burstable=table.rows[estimate.instance_type].traits.is_burstable,
                 hourly_usd=prices[estimate.instance_type],
             )
             for estimate in predict(belief, names, Calibration())
