@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dlcloud.app.account.caches import trim_caches
 from dlcloud.app.bench.matrix import command_again, read_matrix
 from dlcloud.app.bench.one_type import Shared, TypeRun, label_events, recipe_file
 from dlcloud.app.bench.predicted import NOTHING, choose_measured, predict_bench, with_predictions
@@ -17,6 +18,7 @@ from dlcloud.app.bench.summary import offer_again, results_report
 from dlcloud.app.clusters.program_environment import environment_of
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import destroy_unfinished, plan_cluster
+from dlcloud.app.month_budget import hold_month
 from dlcloud.app.results.predict import Description
 from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.terminal.screen import confirm, say
@@ -119,6 +121,8 @@ def _bench(context: Context, options: BenchOptions, types: tuple[str, ...]) -> "
 
 
 def _run_bench(bench: "Bench", options: BenchOptions) -> None:
+    if options.dry_run:
+        bench.context.change_nothing()
     plans = bench.plan()
     if options.dry_run:
         bench.show(plans)
@@ -251,6 +255,8 @@ class Bench:
         self.race = race_of(plans, job, self.most_samples) if self.is_race else None
         say(render(plan_report(plans, self.matrix), Format.TABLE) + "\n", err=True)
         self._confirm_spending(plans, yes=yes)
+        if self.matrix.base.cloud == "local":
+            trim_caches(self.context)
         shared = self._shared(self._begin())
         for plan in plans:
             self.context.benches.put_left_out(shared.bench_id, plan.instance_type, plan.fit.left_out)
@@ -287,6 +293,7 @@ class Bench:
         return TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=plan)
 
     def _confirm_spending(self, plans: Sequence[TypePlan], *, yes: bool) -> None:
+        hold_month(self.context, [plan.plan for plan in plans if plan.plan is not None])
         if yes or self.matrix.base.cloud == "local" or not any(plan.plan for plan in plans):
             return
         if not sys.stdin.isatty():

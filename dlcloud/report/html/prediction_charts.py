@@ -58,11 +58,8 @@ def _values(job: PredictedJob, market: Market) -> list[dict[str, Any]]:
         value["front"] = value["throughput"] > fastest and not value["burstable"]
         fastest = max(fastest, value["throughput"] if value["front"] else 0.0)
     ends = [value for value in values if value["front"]]
-    middle = (
-        (min(value["throughput"] for value in values) * max(value["throughput"] for value in values)) ** 0.5
-        if values
-        else 0.0
-    )
+    rates = [value["throughput"] for value in values]
+    middle = sqrt(min(rates) * max(rates)) if rates else 0.0
     for value in values:
         value["named"] = value["source"] == "measured" or value in (*ends[:1], *ends[-1:])
         value["right"] = value["throughput"] > middle
