@@ -23,7 +23,7 @@ from dlcloud.results.result_row import ResultRow
 class PredictedOffer:
     """The estimate on one type with its prices of an hour; `listed` if the table measured that type.
 
-    `is_burstable`: its speed lasts only as long as its CPU credits, so that it is named to nobody.
+    `is_burstable`: its speed lasts only as long as its CPU credits, so that it is never named.
     """
 
     estimate: Estimate

@@ -3,7 +3,7 @@
 NAMED = ("c7i.xlarge", "c6a.4xlarge", "r7g.8xlarge", "m5.large", "c7i.large")
 
 
-def test_three_of_the_named_types_are_measured_and_a_rehearsal_predicts_nothing(user):
+def test_three_types_are_measured_and_a_rehearsal_predicts_nothing(user):
     recipe = user.recipe("echo images/sec: 5", name="own.yaml")
     types = [word for name in NAMED if not name.startswith("r7g") for word in ("-i", name)]
     words = ("bench", "--predict", *types, "--recipe", recipe, "--parameters", "25.6M")
