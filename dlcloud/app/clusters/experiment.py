@@ -127,13 +127,14 @@ class ExperimentUp:
         running = [status.trial.number for status in statuses if status.state is TrialState.RUNNING]
         ask: Ask = no_more
         on_result: Callable[[TrialStatus], None] = lambda _: None  # noqa: E731
+        is_behind: Callable[[int, int, float], bool] = lambda *_: False  # noqa: E731
         if self.experiment.search is not None:
             # Optuna takes 0.5 s to import, which only a search needs.
             from dlcloud.runs.search import OptunaSearch  # noqa: PLC0415
 
             is_max = self.experiment.goal == "maximize"
             search = OptunaSearch(self.experiment.search, maximize=is_max, earlier=statuses)
-            ask, on_result = search.ask, search.tell
+            ask, on_result, is_behind = search.ask, search.tell, search.is_behind
 
         def launch_replacement(connected: Collection[str]) -> list[Member]:
             grown = launcher.grow(plan, connected=connected)
@@ -145,6 +146,7 @@ class ExperimentUp:
             queue=TrialQueue(waiting, ask, running=running),
             launch_replacement=launch_replacement,
             on_result=on_result,
+            is_behind=is_behind,
         )
         try:
             experiment_runner.run(members, statuses)
