@@ -38,6 +38,7 @@ class ExperimentUp:
     Args:
         fresh: Run all trials again.
         retry_failed: Run again those that were given up.
+        html: The file of its page; empty for none.
     """
 
     context: Context
@@ -45,6 +46,7 @@ class ExperimentUp:
     experiment: Experiment
     fresh: bool
     retry_failed: bool
+    html: str = ""
     _stored: list[TrialStatus] | None = field(init=False, default=None)
 
     @cached_property
@@ -165,6 +167,11 @@ class ExperimentUp:
         statuses = self.statuses()
         table = experiment_table(self.context, self.workload.recipe, self.experiment, statuses)
         say(render(experiment_report(table), Format(output)))
+        if self.html:
+            # Only who asks for a page loads what draws it.
+            from dlcloud.app.clusters.experiment_page import write_page  # noqa: PLC0415
+
+            write_page(self.context, self.html, table, self.records)
         return any(status.state is TrialState.DONE for status in statuses)
 
     def _program_of(self, recipe: Recipe) -> RunProgram:
