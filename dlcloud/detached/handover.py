@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-import dlcloud
 from dlcloud.detached.rules import FILES, relocate_recipe
 from dlcloud.detached.state import copy_cluster
 from dlcloud.launch.files import check_files
@@ -302,7 +301,7 @@ def install_dlcloud(
         # Other users of the instance must not read the cluster's key.
         answer = connection.check(f"mkdir -p {CONTROL} && chmod 700 {CONTROL} && cd {CONTROL} && pwd")
         folder = answer.decode().strip()
-        connection.send_tree(Path(dlcloud.__file__).parent, f"{CONTROL}/app/dlcloud")
+        connection.send_tree(Path(__file__).parents[1], f"{CONTROL}/app/dlcloud")
         for name, texts in outside_package().items():
             connection.send_tree(texts, f"{CONTROL}/app/dlcloud/resources/{name}")
         connection.send_bytes(_script(python, folder, variables).encode(), COMMAND, mode=0o700)

@@ -24,6 +24,8 @@ from dlcloud.results.result import Run, RunState, is_good_end
 RECORDS = "records.jsonl"
 _COMMAND_OF_WORK = "../command"
 """The file with a run's command, from the folder in which it works."""
+TRACKER_FILES = ("**/events.out.tfevents.*", "**/wandb/offline-run-*/**")
+"""What TensorBoard's writers and W&B's offline mode leave: it comes home without a line in the recipe."""
 RECONNECT_WAIT_S = 60.0
 RECONNECT_ROUND_S = 3.0
 """How long an instance is dialled before EC2 is asked whether it still lives."""
@@ -109,6 +111,10 @@ class RemoteJobs:
         """
         start_job(connection, folder_of(run), environment, layout)
 
+    def finish(self, connection: Connection, run: Run, suffix: str) -> None:
+        """Ask the program of a run to end after its round, by a file beside its records with this suffix."""
+        connection.check(f"touch {folder_of(run)}/{RECORDS}{suffix}")
+
     def stop(self, connection: Connection, run: Run) -> None:
         """End the program of a run, with its child processes."""
         connection.check(f"{JOB} stop {folder_of(run)}")
@@ -161,19 +167,19 @@ class RemoteJobs:
         return self.connect(member).stream(log_command(run, follow=True))
 
     def fetch_results(self, member: Member, run: Run, patterns: Sequence[str]) -> Run:
-        """Copy the log and the files asked for here, as far as they exist; store how the run ended."""
+        """Copy here the log, the files asked for and those of trackers, if any; store how the run ended."""
         paths, clock = self.managed.store.paths, self.managed.clock
         folder = paths.make_folder(paths.run(run.run_id))
         try:
             connection = self.connect(member)
             connection.fetch_files(folder_of(run), ["log", RECORDS], folder)
-            if patterns:
-                kept = paths.make_folder(paths.run_files(run.run_id))
-                # Not what was sent: its command was written last.
-                fetched = connection.fetch_files(
-                    f"{folder_of(run)}/work", patterns, kept, written_after=_COMMAND_OF_WORK
-                )
-                self._report_kept(run, fetched, patterns, kept)
+            # Not what was sent: its command was written last.
+            kept = paths.run_files(run.run_id)
+            globs = [*patterns, *TRACKER_FILES]
+            fetched = connection.fetch_files(
+                f"{folder_of(run)}/work", globs, kept, written_after=_COMMAND_OF_WORK
+            )
+            self._report_kept(run, fetched, patterns, kept)
         except DlcloudError as error:
             message = f"files were not fetched: {error.message}"
             self.managed.emit(Warned(message=message, instance_id=run.instance_id))
@@ -186,7 +192,7 @@ class RemoteJobs:
         if fetched:
             message = f"{len(fetched)} file(s) kept in {folder}"
             self.managed.emit(Notice(message=message, instance_id=run.instance_id))
-        elif not self.any_may_keep:
+        elif patterns and not self.any_may_keep:
             self.managed.emit(Warned(message=nothing_kept(patterns), instance_id=run.instance_id))
 
     def error_of(self, run: Run, program: str) -> RemoteCommandError:

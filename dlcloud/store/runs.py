@@ -124,6 +124,11 @@ class Runs:
         statement = "SELECT line FROM records WHERE run_id = ? AND kind = ? ORDER BY position"
         return [row["line"] for row in self._database.read(statement, run_id, kind)]
 
+    def lines_from(self, run_id: str, position: int) -> list[str]:
+        """Return the raw records of a run that begin at byte `position` of its records, or later."""
+        statement = "SELECT line FROM records WHERE run_id = ? AND position >= ? ORDER BY position"
+        return [row["line"] for row in self._database.read(statement, run_id, position)]
+
     def all_lines(self, run_id: str) -> list[str]:
         """Return every raw record of a run, in the order in which they were written."""
         statement = "SELECT line FROM records WHERE run_id = ? ORDER BY position"

@@ -15,6 +15,7 @@ from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, ending
 from dlcloud.app.results.training import print_training
 from dlcloud.app.terminal.screen import say
+from dlcloud.app.terminal.show import printing
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.standby import StandbyPreparer
 from dlcloud.detached.watch import WatchedStandbys
@@ -87,7 +88,8 @@ def _measure(
         overrides=Overrides(),
         output=Format.TABLE,
     )
-    up = Up(context=context, workload=workload, options=options, experiment=experiment)
+    show = printing(Format.TABLE)
+    up = Up(context=context, workload=workload, options=options, show=show, experiment=experiment)
     with watched.kept_ready():
         up.measure(launcher, plan, members)
 

@@ -9,6 +9,7 @@ from dlcloud.app.clusters.workload import RecipeWorkload
 from dlcloud.app.context import Context
 from dlcloud.app.results.rows import costs_of_runs, rows_of_runs
 from dlcloud.app.terminal.screen import say
+from dlcloud.app.terminal.show import Show
 from dlcloud.launch.files import check_files
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.cluster import Cluster, Member
@@ -18,7 +19,7 @@ from dlcloud.recipe.experiment import Experiment
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.report.cost import View, cost_report
 from dlcloud.report.experiment import ExperimentTable, experiment_report
-from dlcloud.report.table import Format, Report, render
+from dlcloud.report.table import Report
 from dlcloud.results.experiment import TrialState, TrialStatus
 from dlcloud.results.result import RunState
 from dlcloud.runs.experiment import ExperimentRunner, refuse_failed
@@ -86,16 +87,17 @@ class ExperimentUp:
         statuses = self.statuses()
         return self.experiment.count - sum(status.state not in LEFT for status in statuses)
 
-    def is_over(self, output: str) -> bool:
-        """Print the trials where none is left to run; True if that is so.
+    def is_over(self, show: Show) -> bool:
+        """Show the trials where none is left to run; True if that is so.
 
         Raises:
             PartialError, InstanceError: Some were given up.
         """
         if self.left:
             return False
-        say("every trial has been run: --fresh runs all again", err=True)
-        is_shown = self.print(output)
+        if not self.context.quiet:
+            say("every trial has been run: --fresh runs all again", err=True)
+        is_shown = self.print(show)
         try:
             refuse_failed(self.statuses())
         except DlcloudError as error:
@@ -162,17 +164,23 @@ class ExperimentUp:
             self.fresh = self.retry_failed = False
             self._stored = None
 
-    def print(self, output: str) -> bool:
-        """Print the trials; True if one has a result."""
+    def print(self, show: Show) -> bool:
+        """Show the trials; True if one has a result."""
         statuses = self.statuses()
-        table = experiment_table(self.context, self.workload.recipe, self.experiment, statuses)
-        say(render(experiment_report(table), Format(output)))
+        show(self.report(statuses))
         if self.html:
             # Only who asks for a page loads what draws it.
             from dlcloud.app.clusters.experiment_page import write_page  # noqa: PLC0415
 
+            table = experiment_table(self.context, self.workload.recipe, self.experiment, statuses)
             write_page(self.context, self.html, table, self.records)
         return any(status.state is TrialState.DONE for status in statuses)
+
+    def report(self, statuses: Sequence[TrialStatus]) -> Report:
+        """Return trials with their costs."""
+        return experiment_report(
+            experiment_table(self.context, self.workload.recipe, self.experiment, statuses)
+        )
 
     def _program_of(self, recipe: Recipe) -> RunProgram:
         return program_of(recipe, self.workload.folder)

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 
 from dlcloud.app.clusters.experiment import experiment_of
-from dlcloud.app.clusters.up import Up, UpOptions
+from dlcloud.app.clusters.up import Up, UpOptions, is_trained
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_on_failure
 from dlcloud.app.terminal.screen import say
+from dlcloud.app.terminal.show import printing
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.rules import check_detachable, settle_recipe
 from dlcloud.launch.acquire import ClusterLock, lock_cluster, resolve_cluster
@@ -26,6 +27,9 @@ from dlcloud.report.table import Format, Report, Section, render
 
 def run(context: Context, options: UpOptions) -> None:
     """Hand a cluster over to one of its own instances, and print how to watch it."""
+    if options.dry_run:
+        context.change_nothing()
+    show = printing(options.output)
     workload = read_workload(context, options.recipe, options.overrides, keep=options.keep)
     cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
     if not options.dry_run and resume_detached(context, cluster, workload, options.output):
@@ -34,14 +38,17 @@ def run(context: Context, options: UpOptions) -> None:
     if options.html:
         raise RecipeError("--html and --detach exclude each other", "the next up writes it, without --detach")
     experiment = experiment_of(context, workload, fresh=options.fresh, retry_failed=options.retry_failed)
-    if experiment is not None and experiment.is_over(options.output):
+    if experiment is not None and experiment.is_over(show):
         return
-    plan = Up(context=context, workload=workload, options=options, experiment=experiment).plan(cluster)
+    if cluster is None and is_trained(workload, show):
+        return
+    up = Up(context=context, workload=workload, options=options, show=show, experiment=experiment)
+    plan = up.plan(cluster)
     if options.dry_run:
         say(render(plan_report(plan, detached=True), Format(options.output)))
         return
     say(render(plan_report(plan, detached=True), Format.TABLE) + "\n", err=True)
-    confirm_spending(plan, yes=options.yes)
+    confirm_spending(context, plan, yes=options.yes)
     with acquire_for_command(context, workload.file, name=options.name) as acquired:
         launcher = context.machines.launcher(acquired.cluster)
         digest = ""

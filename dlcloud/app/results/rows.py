@@ -45,10 +45,19 @@ def rows_of_runs(store: Measurements, run_ids: Collection[str], now: datetime) -
 
 
 def costs_of_runs(store: Measurements, runs: Collection[Run], now: datetime) -> dict[str, RunCost]:
-    """Return what runs of one instance each have cost, as far as it is known, by run id."""
-    cost_of = _read_costs(store, {run.instance_id for run in runs}, now)
-    costs = {run.run_id: cost_of(run) for run in runs}
-    return {run_id: cost for run_id, cost in costs.items() if cost is not None}
+    """Return what runs cost so far, by run id; a run whose instance is not stored has no cost."""
+    workers = store.runs_of_workers([run.run_id for run in runs if run.nodes > 1])
+    instances = {run.instance_id for job in (runs, *workers.values()) for run in job}
+    cost_of = _read_costs(store, instances, now)
+    costs = {}
+    for run in runs:
+        cost = cost_of(run)
+        if cost is not None and run.nodes > 1:
+            others = [other for worker in workers.get(run.run_id, ()) if (other := cost_of(worker))]
+            cost = cost_of_nodes([cost, *others], run.nodes)
+        if cost is not None:
+            costs[run.run_id] = cost
+    return costs
 
 
 def refuse_unknown(store: Measurements, selection: Selection) -> None:
@@ -79,24 +88,19 @@ def _read_costs(
 
 def _measured_runs(store: Measurements, run_ids: Collection[str], now: datetime) -> list[MeasuredRun]:
     runs, starts, stored = store.runs(run_ids), store.start_records(run_ids), store.market_prices(run_ids)
-    workers = store.runs_of_workers([run.run_id for run in runs if run.nodes > 1])
-    instances = {run.instance_id for job in (runs, *workers.values()) for run in job}
-    cost_of = _read_costs(store, instances, now)
+    costs = costs_of_runs(store, runs, now)
     catalog = Catalog()
     peaks = {name: catalog.hardware(name) for name in {run.instance_type for run in runs}}
     measured = []
     for run in runs:
-        hardware, cost = peaks[run.instance_type], cost_of(run)
-        if cost is not None and run.nodes > 1:
-            others = [other for worker in workers.get(run.run_id, ()) if (other := cost_of(worker))]
-            cost = cost_of_nodes([cost, *others], run.nodes)
+        hardware = peaks[run.instance_type]
         bundled = catalog.on_demand_price(run.instance_type, run.region)
         measured.append(
             MeasuredRun(
                 run=run,
                 hardware=hardware_of(starts.get(run.run_id, {})),
                 prices=prices_of_run(run, stored.get(run.run_id), bundled),
-                cost=cost,
+                cost=costs.get(run.run_id),
                 peak_tflops=hardware.peak_tflops if hardware else None,
             )
         )
