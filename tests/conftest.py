@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
-from tests.programs import COREUTILS, OF_PACKAGES, OF_PYTHON, OF_THE_PRODUCT, PROGRAMS
+from tests.programs import COREUTILS, OF_PYTHON, OF_THE_PRODUCT, PROGRAMS
 
 # No example fails because the machine is busy.
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,8 +23,7 @@ sys.dont_write_bytecode = False
 os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "OPENBLAS_NUM_THREADS": "1"}
 
 
-OTHERS = COREUTILS | OF_PACKAGES | OF_PYTHON | OF_THE_PRODUCT
-LISTED = frozenset({program.name for program in PROGRAMS}) | OTHERS
+LISTED = frozenset({program.name for program in PROGRAMS}) | COREUTILS | OF_PYTHON | OF_THE_PRODUCT
 OWN = tuple(
     f"{Path(folder).resolve()}/"
     for folder in (tempfile.gettempdir(), Path(__file__).parents[1], sys.prefix, sys.base_prefix)

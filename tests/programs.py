@@ -16,12 +16,24 @@ COREUTILS = frozenset({"cat", "echo", "env", "false", "head", "printf", "rm", "s
 """Programs of coreutils that tests call."""
 OF_PYTHON = frozenset({"cc", "gcc", "ld", "ldconfig", "objdump"})
 """Programs by which Python's `ctypes.util.find_library` looks for a library; it does without them."""
-OF_THE_PRODUCT = frozenset({"dlcloud", "python", "python3", "sh", "sudo", Path(sys.executable).name}) | {
-    *("g++", "lsblk", "mount-s3", "mpirun", "nvidia-smi", "prlimit", "uv")
-}
+OF_THE_PRODUCT = frozenset(
+    {
+        "dlcloud",
+        "g++",
+        "lsblk",
+        "mount-s3",
+        "mpirun",
+        "nvidia-smi",
+        "prlimit",
+        "python",
+        "python3",
+        "sh",
+        "sudo",
+        "uv",
+    }
+    | {Path(sys.executable).name}
+)
 """Python's own, the shell, and what dlcloud asks for where it is there, in the tests' process."""
-OF_PACKAGES = frozenset({"mlflow"})
-"""Programs of Python packages that `dev` does not bring; their tests are skipped where they are missing."""
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 """Where programs are that an ordinary user's PATH does not name."""
 
@@ -32,7 +44,8 @@ class Program:
 
     Attributes:
         is_heavy: CI alone installs it, on a machine of its own.
-        is_chosen: Its tests run only where a variable chooses an image: it is never installed for them.
+        is_chosen: It is never installed for the tests: they run only where a variable chooses an image, or do
+            without it.
     """
 
     name: str
@@ -65,6 +78,7 @@ PROGRAMS = (
     Program(name="tar", package="tar", use="copies to and from instances"),
     Program(name="umount", package="mount", use="read-only and full disks"),
     Program(name="unshare", package="util-linux", use="daemons of other users"),
+    Program(name="uv", package="uv", use="a wheel that is installed in seconds", is_chosen=True),
 )
 
 
