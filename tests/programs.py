@@ -7,10 +7,14 @@ that `.ci/run` installs: program, Debian package, what it is for. It needs the s
 
 import os
 import shutil
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 COREUTILS = frozenset({"cat", "echo", "env", "false", "head", "printf", "rm", "sleep", "tee", "true"})
 """Programs of coreutils that tests call."""
+OF_THE_PRODUCT = frozenset({"dlcloud", "python", "python3", "sh", Path(sys.executable).name})
+"""Python's own, the shell, and what dlcloud asks for where it is there, in the tests' process."""
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 """Where programs are that an ordinary user's PATH does not name."""
 

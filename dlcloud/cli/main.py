@@ -41,6 +41,7 @@ COMMANDS = {
     "recipes": "List the bundled recipes, or print one.",
     "policy": "Print the IAM policy that dlcloud needs.",
     "schema": "Print the JSON Schema of a recipe, or of results.",
+    "skill": "Print what an agent needs to use dlcloud.",
     "local": "Start, look at, disturb, stop the local EC2.",
 }
 """The commands with their short helps, in the order of `dlcloud --help`, which imports none of them."""

@@ -87,13 +87,10 @@ class S3Buckets:
         """
         bucket, prefix = split_uri(uri)
         with translate_errors(f"looking for unfinished uploads to {uri} (s3:ListBucketMultipartUploads)"):
-            client = self._clients.get("s3", self._region(bucket))
-            pages = client.get_paginator("list_multipart_uploads").paginate(
-                Bucket=bucket, Prefix=_folder(prefix)
-            )
+            pages = self._clients.get("s3", self._region(bucket)).get_paginator("list_multipart_uploads")
             uploads = [
                 {"Key": upload["Key"], "UploadId": upload["UploadId"]}
-                for page in pages
+                for page in pages.paginate(Bucket=bucket, Prefix=_folder(prefix))
                 for upload in page.get("Uploads", ())
                 if CHECKPOINT.fullmatch(upload["Key"].rpartition("/")[2])
             ]

@@ -171,14 +171,15 @@ def _accelerator(answer: Mapping[str, Any], catalog: Catalog) -> Accelerator | N
         return None
     device = answer[kind][_DEVICES[kind]][0]
     share = float(device.get("GpuPartitionSize") or 1)
-    listed = catalog.accelerator(device["Name"]) if share == 1 else None
+    listed = catalog.accelerator(device["Name"])
+    peaks = listed if share == 1 else None
     return Accelerator(
         name=device["Name"],
         count=int(device.get("LogicalGpuCount") or device["Count"]),
         memory_mib=int(device.get("MemoryInfo", {}).get("SizeInMiB", 0)),
         compute_capability=listed.compute_capability if listed else "",
-        fp32_tflops=listed.fp32_tflops if listed else None,
-        tensor_tflops=listed.tensor_tflops if listed else None,
+        fp32_tflops=peaks.fp32_tflops if peaks else None,
+        tensor_tflops=peaks.tensor_tflops if peaks else None,
         manufacturer="AWS" if kind == "NeuronInfo" else device.get("Manufacturer", ""),
         share=share,
     )

@@ -25,5 +25,5 @@ def test_every_cell_of_the_notebook_runs_and_shows_itself(user):
     assert "4 of 4 trials have a result" in trials
     assert "<svg" in chart
     assert "0.3" in str(outputs[3])
-    assert "name: string should match pattern" in str(outputs[-1])
+    assert "name: must be lower-case letters" in str(outputs[-1])
     assert user.alive() == []

@@ -271,14 +271,22 @@ class Daemon:
 
     def call(self, work, *arguments, **options):
         """Do something, however it ends, and measure it."""
-        begin = time.monotonic()
+        begin = _own_time()
         try:
             return work(*arguments, **options)
         except OSError:
             return None
         finally:
-            taken = (getattr(work, "__name__", str(work)), time.monotonic() - begin)
+            taken = (getattr(work, "__name__", str(work)), _own_time() - begin)
             self.slowest = max(self.slowest, taken, key=lambda entry: entry[1])
+
+
+def _own_time():
+    """Return a time in seconds that stands still while this thread waits for a processor."""
+    queued_ns = 0
+    with contextlib.suppress(OSError):
+        queued_ns = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+    return time.monotonic() - queued_ns / 1e9
 
 
 def _contents(folder):

@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
+    ROOT / "llms.txt",
+    ROOT / "templates" / "skill.md",
     ROOT / ".github" / "CONTRIBUTING.md",
     ROOT / "tests" / "performance" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
@@ -78,3 +81,12 @@ def test_the_script_that_reports_its_throughput_does_so(tmp_path):
     values = [float(line) for line in reported.read_text().split()]
     assert len(values) == 19
     assert all(0 < value <= 64 / 0.01 for value in values)
+
+
+def test_the_skill_names_itself_and_says_when_to_use_it():
+    text = (ROOT / ".claude" / "skills" / "dlcloud" / "SKILL.md").read_text("utf-8")
+    assert text == (ROOT / "templates" / "skill.md").read_text("utf-8")
+    front = yaml.safe_load(text.split("---")[1])
+    assert front["name"] == "dlcloud"
+    assert 100 < len(front["description"]) <= 1024
+    assert len(text.splitlines()) < 500

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dlcloud.app.account.caches import trim_caches
 from dlcloud.app.bench.matrix import command_again, read_matrix
 from dlcloud.app.bench.one_type import Shared, TypeRun, label_events, recipe_file
 from dlcloud.app.bench.predicted import choose_measured, with_predictions
@@ -202,6 +203,8 @@ class Bench:
         """
         say(render(plan_report(plans, self.matrix), Format.TABLE) + "\n", err=True)
         self._confirm_spending(plans, yes=yes)
+        if self.matrix.base.cloud == "local":
+            trim_caches(self.context)
         shared = self._shared(self._begin())
         for plan in plans:
             self.context.benches.put_left_out(shared.bench_id, plan.instance_type, plan.fit.left_out)

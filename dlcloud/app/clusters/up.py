@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, replace
 
+from dlcloud.app.account.caches import trim_caches
 from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
 from dlcloud.app.clusters.requirement_check import warn_of_requirements
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_at_end, detached_error
+from dlcloud.app.results.measure_again import commands_again
 from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.results.tracked import tracked
 from dlcloud.app.results.training import newest_training
@@ -132,6 +134,8 @@ class Up:
         if not context.quiet:
             say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
         confirm_spending(context, plan, yes=options.yes)
+        if workload.recipe.cloud == "local":
+            trim_caches(context)
         with acquire_for_command(context, workload.file, name=options.name) as acquired:
             launcher = context.machines.launcher(acquired.cluster)
             if context.clusters.last_hand_over(acquired.cluster.cluster_id) is not None:
@@ -210,7 +214,8 @@ class Up:
         run_ids = [run.run_id for run in runs if run.run_id not in earlier]
         rows = rows_of_runs(context.measurements, run_ids, context.clock.now())
         if rows:
-            report = cost_report(rows, View(details=True), command="up")
+            commands = commands_again(context, rows)
+            report = cost_report(rows, View(details=True), command="up", commands=commands)
             extra = {"cluster": launcher.cluster.name}
             self.show(replace(report, extra=extra))
         return bool(rows)

@@ -33,7 +33,7 @@ async def clear_leftovers(paths: SitePaths, users: UserIds | None = None) -> Non
         log.warning("clearing %d instances of an earlier daemon", len(roots))
         for root in roots:
             await asyncio.to_thread(_kill_user_of, root, users)
-        await end_all(roots, grace_s=0.0)
+        await end_all(roots)
     await asyncio.gather(*(asyncio.to_thread(remove_root, root) for root in roots))
     for folder in (paths.instances, images_folder(paths)):
         await asyncio.to_thread(remove_tree, folder)
