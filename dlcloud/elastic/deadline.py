@@ -64,6 +64,7 @@ class DeadlineScaler:
         base: On-demand instances that always stay.
         policy: Pure; see `core/policies`.
         prices: Returns USD an hour by pool: every pool of the plan, in its order.
+        usual_prices: Returns the mean of the last days, of the pools of which it is known.
         registry: The workers, and the committed steps.
         store_outlook: Called with each outlook; `is_decision` if it changed the instances.
         restored: Committed steps of the checkpoint that the workers go on from.
@@ -81,6 +82,7 @@ class DeadlineScaler:
     emit: Emit
     store_outlook: Callable[[Outlook, bool], None]
     restored: int = 0
+    usual_prices: Callable[[], Mapping[PoolKey, float]] = dict
     meter: SpeedMeter = field(default_factory=SpeedMeter)
     histories: dict[PoolKey, PoolHistory] = field(default_factory=dict)
     _decision: PoolDecision | None = None
@@ -264,6 +266,7 @@ class DeadlineScaler:
                     starting=len(here) - running,
                     keep=self.base if key == home else 0,
                     availability=self._history(key).availability(now),
+                    usual_usd=self.usual_prices().get(key, 0.0),
                 )
             )
         return tuple(pools)

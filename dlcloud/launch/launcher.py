@@ -193,7 +193,7 @@ class Launcher(ManagedCluster):
                 members = terminate_cluster(self)
                 for run in self.store.runs.of_cluster(self.cluster_id):
                     if run.state is RunState.RUNNING:
-                        self.store.runs.end(run.run_id, RunState.LOST, None, self.clock.now())
+                        self.store.runs.end_lost(run.run_id, self.clock.now())
         except UnwritableError as error:
             name = self.cluster.name
             message = f"every instance of {name} is terminated, but {error.message}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from dlcloud.model.account_plan import AccountPlan
@@ -116,6 +117,9 @@ class CloudPrices(Protocol):
 
     def find(self, instance_types: Sequence[str], markets: Sequence[Market]) -> list[Price]:
         """Return the known prices, spot prices by zone."""
+
+    def spot_history(self, instance_types: Sequence[str], since: datetime) -> list[Price]:
+        """Return every spot price of types in each zone since a time, the oldest first."""
 
 
 class CloudImages(Protocol):

@@ -61,6 +61,18 @@ class Entrant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Why a candidate cannot be the cheapest: it costs `excess` more than `rival`, at least, as a share."""
+
+    rival: str
+    excess: float
+    samples: int
+
+    def __str__(self) -> str:
+        return f"at least {self.excess:.1%} dearer than {self.rival} after {self.samples} samples"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """The state of a race after a look.
 
@@ -73,7 +85,7 @@ class Standing:
 
     verdict: Verdict
     kept: tuple[str, ...]
-    stopped: Mapping[str, str]
+    stopped: Mapping[str, Stop]
     reason: str
 
 
@@ -177,7 +189,7 @@ def _log_sum(terms: Sequence[float]) -> float:
     return most + log(sum(exp(term - most) for term in terms))
 
 
-def _stop(running: Sequence[str], costs: Mapping[str, _Costs], least: float) -> dict[str, str]:
+def _stop(running: Sequence[str], costs: Mapping[str, _Costs], least: float) -> dict[str, Stop]:
     """Return the candidates that are dearer than one of the two best, with the reasons.
 
     The cheapest candidate is stopped wrongly only if the evidence for another one errs: those are one less
@@ -189,8 +201,7 @@ def _stop(running: Sequence[str], costs: Mapping[str, _Costs], least: float) -> 
         rivals = [rival for rival in best if _is_dearer(costs[name], costs[rival], least)]
         if rivals:
             more, rival = max((_least_excess(costs[name], costs[one], least), one) for one in rivals)
-            samples = f"after {costs[name].count} samples"
-            stopped[name] = f"at least {exp(more) - 1:.1%} dearer than {rival} {samples}"
+            stopped[name] = Stop(rival=rival, excess=exp(more) - 1, samples=costs[name].count)
     return stopped
 
 

@@ -95,6 +95,11 @@ class FakePrices(_Subject):
             ],
         )
 
+    def spot_history(self, instance_types, since):
+        return [
+            price for price in self.find(instance_types, [Market.SPOT]) if price.zone and price.as_of >= since
+        ]
+
 
 class FakeImages(_Subject):
     """The image that every name is of."""

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dlcloud.app.clusters.experiment import report_fetched
 from dlcloud.app.clusters.take_charge import take_charge
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import describe_remainder, destroy_cluster, ending_of_leftovers
@@ -17,6 +18,7 @@ from dlcloud.launch.down import gc
 from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.errors import DlcloudError, PartialError, RecipeError, RemoteCommandError
 from dlcloud.model.events import Notice, Warned
+from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.table import Report, Section
 from dlcloud.store.clusters import FETCH
 
@@ -188,6 +190,9 @@ class Down:
         if not self._is_fetched(cluster):
             return []
         try:
+            if not read_recipe(cluster.recipe_text, cluster.recipe_path).workload.elastic:
+                report = report_fetched(context, cluster, command="down")
+                return [report] if report is not None else []
             return [training_of_cluster(context, cluster, command="down")]
         except RecipeError as error:
             context.emit(Warned(message=error.message))

@@ -151,7 +151,7 @@ class Up:
                 if workload.is_elastic:
                     self._train(launcher, plan, members)
                 else:
-                    self._measure(launcher, plan, members)
+                    self.measure(launcher, plan, members)
         if workload.is_elastic:
             # Only now is the bill of every instance known.
             self.show(newest_training(context, acquired.cluster.name, command="up"))
@@ -173,7 +173,8 @@ class Up:
             bring_home(launcher, self.workload.recipe)
             raise
 
-    def _measure(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
+    def measure(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
+        """Run the workload or the experiment on instances that are up, and print its results."""
         workload = self.workload
         runner = Runner(
             managed=launcher,

@@ -210,7 +210,7 @@ class TrackerFeed:
 
     def _costs(self, runs: Sequence[Run], now: datetime) -> list[TrackedPoint]:
         """Return the costs of runs so far; the step is the seconds since the run began."""
-        costs = costs_of_runs(self.context.measurements, [run.run_id for run in runs], now)
+        costs = costs_of_runs(self.context.measurements, runs, now)
         return [
             TrackedPoint(
                 key=COST,

@@ -17,13 +17,10 @@ from typing import Any
 from . import hardware, resume, table
 from .benchmark import OUTPUT_ITSELF, Benchmark
 from .case import Limits, Session
-from .records import Recorder, open_records
+from .records import FINISH, Recorder, open_records
 from .variant import VariantError
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-
-FINISH = ".finish"
-"""What follows the name of the records in that of the file which asks a program to finish early."""
 
 
 def limits_from(arguments: argparse.Namespace) -> Limits:

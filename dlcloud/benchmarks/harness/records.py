@@ -46,6 +46,9 @@ from . import masking
 
 SCHEMA = 1
 
+FINISH = ".finish"
+"""What follows the name of the records in that of the file which asks a program to finish early."""
+
 
 class Word(str, Enum):
     """An enumeration of texts; the standard library's own is of Python 3.11."""

@@ -100,7 +100,7 @@ def package_sources(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 async def ask_to_end(roots: Iterable[Path], *, grace_s: float) -> None:
-    """Send SIGTERM to every process of the instances with these roots, and wait for their ends, up to the grace.
+    """Send SIGTERM to every process of the instances with these roots, and wait for their ends for the grace.
 
     Processes are found by their environment or working folder, whatever their parent is by now.
     """

@@ -128,6 +128,8 @@ class _PoolRun:
         "obtainable",
         "off",
         "on",
+        "paid_since_s",
+        "paid_usd_s",
         "place",
         "price_usd",
         "running",
@@ -143,6 +145,7 @@ class _PoolRun:
         self.obtainable = self.running = self.spells = 0
         self.starting: list[float] = []
         self.available_s = self.changed_s = 0.0
+        self.paid_usd_s = self.paid_since_s = 0.0
         self.is_open = False
         self.on, self.off, self.drops = SpellFit(), SpellFit(), 0
 
@@ -160,7 +163,8 @@ class _PoolRun:
         before = self.obtainable
         self.obtainable = 0 if is_over else trace.counts[self.place]
         if trace.prices is not None and not is_over:
-            self.price_usd = trace.prices[self.place]
+            self.paid_usd_s += self.price_usd * (now_s - self.paid_since_s)
+            self.price_usd, self.paid_since_s = trace.prices[self.place], now_s
         following = self.place + 1
         if is_over:
             self.next_s = inf
@@ -207,7 +211,14 @@ class _PoolRun:
             running=self.running,
             starting=len(self.starting),
             availability=availability,
+            usual_usd=self._usual_usd(now_s),
         )
+
+    def _usual_usd(self, now_s: float) -> float:
+        """Return the mean price so far; 0 if the trace has no prices."""
+        if self.trace is None or self.trace.prices is None or now_s <= 0:
+            return 0.0
+        return (self.paid_usd_s + self.price_usd * (now_s - self.paid_since_s)) / now_s
 
 
 class _Run:

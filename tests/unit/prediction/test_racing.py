@@ -21,7 +21,7 @@ def test_a_much_dearer_type_is_stopped_after_three_samples():
     standing = judge([entrant("a", noisy(100, 3)), entrant("b", noisy(50, 3, seed=2))])
     assert standing.verdict is Verdict.DECIDED
     assert standing.kept == ("a",)
-    assert re.fullmatch(r"at least \d+\.\d% dearer than a after 3 samples", standing.stopped["b"])
+    assert re.fullmatch(r"at least \d+\.\d% dearer than a after 3 samples", str(standing.stopped["b"]))
 
 
 def test_the_price_counts_not_the_speed():
