@@ -13,7 +13,9 @@ from pathlib import Path
 
 COREUTILS = frozenset({"cat", "echo", "env", "false", "head", "printf", "rm", "sleep", "tee", "true"})
 """Programs of coreutils that tests call."""
-OF_THE_PRODUCT = frozenset({"dlcloud", "python", "python3", "sh", Path(sys.executable).name})
+OF_CTYPES = frozenset({"gcc", "ld", "ldconfig", "objdump"})
+"""What `ctypes.util.find_library` asks, which asyncssh calls: one that is missing is no fault."""
+OF_THE_PRODUCT = OF_CTYPES | {"dlcloud", "python", "python3", "sh", Path(sys.executable).name}
 """Python's own, the shell, and what dlcloud asks for where it is there, in the tests' process."""
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 """Where programs are that an ordinary user's PATH does not name."""
@@ -44,6 +46,7 @@ PROGRAMS = (
     Program(name="git", package="git", use="what git would send"),
     Program(name="ip", package="iproute2", use="networks that fail"),
     Program(name="java", package="default-jre-headless", use="BigDL on Spark", is_heavy=True),
+    Program(name="mlflow", package="mlflow, of PyPI", use="a real MLflow server", is_chosen=True),
     Program(name="mount", package="mount", use="read-only and full disks"),
     Program(name="openssl", package="openssl", use="keys of other forms"),
     Program(name="podman", package="podman", use="containers", is_chosen=True),

@@ -1,7 +1,6 @@
 """`track:` sends results to MLflow, a fake and, where the program is there, a real server on SQLite."""
 
 import json
-import shutil
 import socket
 import subprocess
 from urllib.request import Request, urlopen
@@ -10,8 +9,9 @@ import pytest
 from terminal import wait_until
 
 from tests.fakes.mlflow import FakeMlflow
+from tests.programs import find
 
-MLFLOW = shutil.which("mlflow")
+MLFLOW = find("mlflow")
 PROGRAM = """
 import os, pathlib, sys
 x = float(sys.argv[2])
@@ -46,7 +46,7 @@ def server(request, tmp_path):
         fake.close()
         return
     if MLFLOW is None:
-        pytest.skip("mlflow is missing: its server is not tried")
+        pytest.skip("there is no mlflow (pip install mlflow): its server is not tried")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

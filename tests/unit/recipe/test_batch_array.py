@@ -11,6 +11,7 @@ from dlcloud.cloud.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.batch import batch_job_definition, batch_notes
 from dlcloud.recipe.recipe import read_recipe
+from tests.needs import needs
 
 SWEEP = """
 name: sweep
@@ -44,6 +45,7 @@ def run_child(definition, index, folder):
     )
 
 
+@needs("bash")
 @pytest.mark.parametrize(("index", "lr"), [(0, "0.1"), (1, "it's $HOME")])
 def test_each_child_runs_its_own_trial(index, lr, tmp_path):
     done = run_child(definition_of(SWEEP % ""), index, tmp_path)
@@ -52,11 +54,13 @@ def test_each_child_runs_its_own_trial(index, lr, tmp_path):
     assert json.loads(document) == {"lr": lr, "batch-size": "8"}
 
 
+@needs("bash")
 def test_values_are_no_arguments_where_the_recipe_wants_none(tmp_path):
     done = run_child(definition_of(SWEEP % "arguments: false"), 0, tmp_path)
     assert done.stdout.startswith("0.1|8|1|")
 
 
+@needs("bash")
 def test_a_child_without_a_trial_fails(tmp_path):
     done = run_child(definition_of(SWEEP % ""), 7, tmp_path)
     assert done.returncode == 64
