@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import COREUTILS, OF_PACKAGES, PROGRAMS, missing
+from tests.programs import COREUTILS, PROGRAMS, missing
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = frozenset({"run", "Popen", "call", "check_call", "check_output", "which", "find"})
 OWNERS = frozenset({"subprocess", "shutil", "user", "programs"})
-ALLOWED = (
-    frozenset({program.name for program in PROGRAMS}) | COREUTILS | OF_PACKAGES | {"dlcloud", "python3", "sh"}
-)
+ALLOWED = frozenset({program.name for program in PROGRAMS}) | COREUTILS | {"dlcloud", "python3", "sh"}
 APART = frozenset({"containers", "fuzz", "performance", "vm"})
 """Folders whose programs state what they need themselves, and are not run with the tests."""
 
