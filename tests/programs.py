@@ -7,10 +7,14 @@ that `.ci/run` installs: program, Debian package, what it is for. It needs the s
 
 import os
 import shutil
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 COREUTILS = frozenset({"cat", "echo", "env", "false", "head", "printf", "rm", "sleep", "tee", "true"})
 """Programs of coreutils that tests call."""
+OF_THE_PRODUCT = frozenset({"dlcloud", "python", "python3", "sh", Path(sys.executable).name})
+"""Python's own, the shell, and what dlcloud asks for where it is there, in the tests' process."""
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 """Where programs are that an ordinary user's PATH does not name."""
 
@@ -49,6 +53,7 @@ PROGRAMS = (
     Program(name="setpriv", package="util-linux", use="programs of other users"),
     Program(name="ssh", package="openssh-client", use="OpenSSH's client"),
     Program(name="sshd", package="openssh-server", use="OpenSSH's server", is_heavy=True),
+    Program(name="strace", package="strace", use="what the local EC2 touches of an instance"),
     Program(name="umount", package="mount", use="read-only and full disks"),
     Program(name="unshare", package="util-linux", use="daemons of other users"),
 )

@@ -34,12 +34,14 @@ COMMANDS = {
     "instances": "Instance types: hardware, prices, TFLOPS per USD.",
     "doctor": "Check account, quota, image, network, prices.",
     "selftest": "Prove on an account that all of this works there.",
+    "budget": "The limit of a month, and what is left of it.",
     "gc": "Find and remove what lost clusters left.",
     "completion": "Print the script that completes words in a shell.",
     "init": "Write a commented recipe to start from.",
     "recipes": "List the bundled recipes, or print one.",
     "policy": "Print the IAM policy that dlcloud needs.",
     "schema": "Print the JSON Schema of a recipe, or of results.",
+    "skill": "Print what an agent needs to use dlcloud.",
     "local": "Start, look at, disturb, stop the local EC2.",
 }
 """The commands with their short helps, in the order of `dlcloud --help`, which imports none of them."""

@@ -12,7 +12,9 @@ from dlcloud.model.errors import CloudError
 from dlcloud.recipe.data_set import DataSet, split_uri
 
 MANIFEST = re.compile(r"manifest-(?P<step>\d{12})-[0-9a-f]{32}-(?P<size>\d+)\.json")
-"""The names that the trainer's uploader gives; the checkpoint beside a manifest is `step-STEP-DIGEST.pt`."""
+CHECKPOINT = re.compile(r"step-\d{12}-[0-9a-f]{32}\.pt")
+"""The names that trainer.uploader gives; the checkpoint beside a manifest is `step-STEP-DIGEST.pt`."""
+GONE = {"NoSuchUpload"}
 
 
 class S3Buckets:
@@ -73,6 +75,29 @@ class S3Buckets:
                 for page in pages.paginate(Bucket=bucket, Prefix=_folder(prefix))
                 for item in page.get("Contents", ())
             }
+
+    def abort_uploads(self, uri: str) -> int:
+        """Abort the unfinished uploads of checkpoints below a prefix, and return how many there were.
+
+        S3 bills their parts until then, and lists them among no objects.
+        Source: S3 user guide, "Uploading and copying objects using multipart upload".
+
+        Raises:
+            CloudError: There is no such bucket, or no permission.
+        """
+        bucket, prefix = split_uri(uri)
+        with translate_errors(f"looking for unfinished uploads to {uri} (s3:ListBucketMultipartUploads)"):
+            pages = self._clients.get("s3", self._region(bucket)).get_paginator("list_multipart_uploads")
+            uploads = [
+                {"Key": upload["Key"], "UploadId": upload["UploadId"]}
+                for page in pages.paginate(Bucket=bucket, Prefix=_folder(prefix))
+                for upload in page.get("Uploads", ())
+                if CHECKPOINT.fullmatch(upload["Key"].rpartition("/")[2])
+            ]
+        for upload in uploads:
+            with translate_errors(f"aborting an upload to {uri} (s3:AbortMultipartUpload)", ignore=GONE):
+                self._clients.get("s3", self._region(bucket)).abort_multipart_upload(Bucket=bucket, **upload)
+        return len(uploads)
 
     def region_of(self, uri: str) -> str:
         """Return the region of a bucket; raises as `newest_step` does."""

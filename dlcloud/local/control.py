@@ -74,6 +74,10 @@ class ControlClient:
         """Limit the running vCPUs of a type's family in one market; None restores the default."""
         self._call("POST", "quota", {"instance_type": instance_type, "vcpus": vcpus, "spot": spot})
 
+    def set_account_plan(self, *, free: bool) -> None:
+        """Put the account on AWS's Free plan, on which EC2 launches few types, or on the Paid one."""
+        self._call("POST", "account-plan", {"free": free})
+
     def set_cache(self, *, shared: bool) -> None:
         """Let new instances share the site's `~/.cache`, or give each its own, as on EC2."""
         self._call("POST", "cache", {"shared": shared})

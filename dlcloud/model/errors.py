@@ -15,6 +15,8 @@ DlcloudError                 exit 1
 ├── BudgetError              exit 3
 ├── StoreError               exit 1
 │   └── UnwritableError
+├── TrackerError             exit 1   a tracker of results does not answer
+│   └── TrackerRefusedError
 └── LocalCloudError          exit 1   the local EC2 could not be started or reached
     └── InstanceGoneError
 """
@@ -113,6 +115,18 @@ class StoreError(DlcloudError):
 
 class UnwritableError(StoreError):
     """Nothing can be written below the home: its disk is full, or it is read-only."""
+
+
+class TrackerError(DlcloudError):
+    """A tracker does not answer; what it lacks is stored here, and can be sent later."""
+
+
+class TrackerRefusedError(TrackerError):
+    """A tracker refused what it was sent, and would again; `status` is that of its answer."""
+
+    def __init__(self, message: str, hint: str = "", *, status: int = 0) -> None:
+        super().__init__(message, hint)
+        self.status = status
 
 
 class LocalCloudError(DlcloudError):

@@ -107,6 +107,15 @@ class Accelerator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkCard:
+    """A network card of an instance type; `interfaces` is how many it holds."""
+
+    index: int
+    takes_efa: bool
+    interfaces: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceType:
     """Hardware of an instance type, with `status` current, previous-generation or retired.
 
@@ -132,6 +141,10 @@ class InstanceType:
     markets: tuple[Market, ...] = (Market.ON_DEMAND, Market.SPOT)
     efa_interfaces: int | None = None
     """Elastic Fabric Adapters that it can have, 0 for none; None if unknown."""
+    free_tier: bool | None = None
+    """True if an account of AWS's Free plan may launch it; None if unknown."""
+    network_cards: tuple[NetworkCard, ...] = ()
+    """Empty if unknown."""
     placement_strategies: tuple[str, ...] | None = None
     """The strategies of placement groups that take it; None if unknown."""
     source: str = "bundled table"

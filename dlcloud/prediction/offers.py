@@ -64,6 +64,32 @@ def predict_jobs(
     return [_predict_job(key, mine, table, prices, market) for key, mine in sorted(jobs.items())]
 
 
+MOST_RACED = 8
+"""Candidates that a prediction leaves: in each a machine is launched."""
+
+
+def candidates_of(jobs: Sequence[PredictedJob], market: Market, most: int = MOST_RACED) -> tuple[str, ...]:
+    """Return the types that can be the cheapest by their intervals, the cheapest first.
+
+    The settings of one case compete; where several cases were predicted, each names its own.
+    """
+    best: dict[str, float] = {}
+    for case in {(job.workload, job.case, job.unit) for job in jobs}:
+        rows = [
+            (offer.estimate.instance_type, figures)
+            for job in jobs
+            if (job.workload, job.case, job.unit) == case
+            for offer in job.offers
+            if (figures := offer.usd_per_million(market)) is not None
+        ]
+        ceiling = min((high for _, (_, _, high) in rows), default=Decimal(0))
+        cheapest = min((middle for _, (_, middle, _) in rows), default=Decimal(1))
+        for name, (low, middle, _) in rows:
+            if low <= ceiling:
+                best[name] = min(best.get(name, float("inf")), float(middle / cheapest))
+    return tuple(sorted(best, key=lambda name: best[name])[:most])
+
+
 def _predict_job(
     key: tuple[str, str, str, str],
     rows: Sequence[ResultRow],

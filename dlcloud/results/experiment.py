@@ -50,7 +50,7 @@ class TrialStatus:
     """A trial with its runs.
 
     Attributes:
-        run: That of its result, else its newest; None if it has none.
+        run: That of its result, else one that runs, else its newest; None if it has none.
         failures: Runs that failed; a lost instance is no failure of its trial.
         value: The metric; None where it is not measured yet, or was not printed.
     """
@@ -93,13 +93,14 @@ def assess_search(runs: Iterable[Run], values: Mapping[str, float], *, attempts:
 def _assess(trial: Trial, runs: Sequence[Run], values: Mapping[str, float], attempts: int) -> TrialStatus:
     failures = sum(run.state is RunState.FAILED for run in runs)
     done = next((run for run in runs if run.state is RunState.DONE), None)
+    running = next((run for run in runs if run.state is RunState.RUNNING), None)
     if done is not None:
         state = TrialState.DONE
-    elif any(run.state is RunState.RUNNING for run in runs):
+    elif running is not None:
         state = TrialState.RUNNING
     else:
         state = TrialState.FAILED if failures >= attempts else TrialState.WAITING
-    run = done or (runs[-1] if runs else None)
+    run = done or running or (runs[-1] if runs else None)
     value = None if done is None else values.get(done.run_id)
     return TrialStatus(trial=trial, state=state, run=run, failures=failures, value=value)
 

@@ -133,6 +133,11 @@ def parse_record(line: str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and isinstance(record.get("record"), str) else None
 
 
+def is_good_end(record: Mapping[str, Any]) -> bool:
+    """True for the last record of a program that ended well."""
+    return record.get("record") == "end" and record.get("ok") is True
+
+
 def result_of(record: Mapping[str, Any]) -> Result:
     """Read a `result` record.
 

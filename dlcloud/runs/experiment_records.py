@@ -57,7 +57,7 @@ def digest_of(recipe: Recipe, files: FileSet | None) -> str:
 
     The values, and how many trials there are, do not belong to it: a matrix that has grown runs what is new.
     """
-    workload = recipe.workload.model_dump(mode="json", exclude={"secrets"})
+    workload = recipe.workload.model_dump(mode="json", exclude={"secrets", "files"})
     experiment = recipe.experiment
     content = {
         "name": recipe.name,

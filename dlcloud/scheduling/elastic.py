@@ -8,8 +8,7 @@ from enum import StrEnum
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Instance, Market
 from dlcloud.model.surcharges import FREE_FIRST_S
-from dlcloud.planning.resize import coordinator
-from dlcloud.planning.resize import decide as decide_size
+from dlcloud.planning.resize import coordinator, decide_size
 
 FIRST_WAIT = timedelta(seconds=5)
 LONGEST_WAIT = timedelta(minutes=5)

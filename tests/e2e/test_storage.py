@@ -166,7 +166,12 @@ def test_ctrl_c_ends_a_pause_without_capacity(user: User, s3):
     assert user.alive() == []
     for name in ("c7i.xlarge", "c6i.xlarge"):
         user.run("local", "capacity", name)
+    own, other = f"{place}/step-{1:012d}-{'a' * 32}.pt", f"{place}/of-somebody-else"
+    for key in (own, other):
+        s3.create_multipart_upload(Bucket="training-data", Key=key)
     second = user.run("up", str(recipe))
+    assert "aborted 1 unfinished upload(s)" in second.stderr, "S3 would bill its parts for ever"
+    assert [one["Key"] for one in s3.list_multipart_uploads(Bucket="training-data")["Uploads"]] == [other]
     assert f"goes on from the checkpoint of step {step}" in second.stderr
     assert "the checkpoint of step 48 is stored" in second.stderr
     assert user.alive() == []

@@ -297,6 +297,9 @@ class FakeBuckets(_Subject):
     def newest_step(self, uri):
         return self._cloud.checkpoints.get(uri, 0)
 
+    def abort_uploads(self, uri):
+        return self._cloud._call("buckets.abort_uploads", lambda: self._cloud.uploads.pop(uri, 0))
+
     def last_step(self, uri, program):
         return self.newest_step(uri) if (uri, program) in self._cloud.finished else 0
 
@@ -387,6 +390,7 @@ class FakeCloud:
     policies: dict = field(default_factory=dict)
     data_sets: dict = field(default_factory=dict)
     checkpoints: dict = field(default_factory=dict)
+    uploads: dict = field(default_factory=dict)
     finished: set = field(default_factory=set)
     admitted: list = field(default_factory=list)
     claims_made: list = field(default_factory=list)

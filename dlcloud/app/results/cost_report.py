@@ -41,11 +41,15 @@ MOST_DRAWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawings:
-    """The files to draw to, each empty if not asked for, and trainers' records to draw besides the runs'."""
+    """The files to draw to, each empty if not asked for, and trainers' records to draw besides the runs'.
+
+    `is_narrow`: options select results, and the spending of clusters without such is not drawn.
+    """
 
     html: str
     plot: str
     timeline: tuple[str, ...]
+    is_narrow: bool = False
 
 
 def view_of_options(by: str, market: str, group: str | None, job: UserJob | None, **switches: bool) -> View:
@@ -81,6 +85,7 @@ def run(
     if billed:
         report = _with_bills(context, report, rows)
     if drawings.html or drawings.plot:
+        drawings = replace(drawings, is_narrow=selection != Selection())
         runs = [*dict.fromkeys([*(row.run.run_id for row in rows), *named])]
         with context.console.waiting("drawing ..."):
             _draw(context, drawings, report=report, view=view, rows=rows, runs=runs, trainings=trainings)
@@ -185,7 +190,9 @@ def _draw(
 
     charts = cost_charts(rows, view.market)
     if drawings.html:
-        charts += spending_charts(_costs(context))
+        shown = {row.run.cluster_name for row in rows} | {stored.cluster.name for stored in trainings}
+        costs = [cost for cost in _costs(context) if not drawings.is_narrow or cost.cluster.name in shown]
+        charts += spending_charts(costs)
     drawn = {stored.cluster.name for stored in trainings}
     timelines = [
         timeline for timeline in load_timelines(context.measurements, runs) if timeline.run not in drawn
@@ -214,7 +221,12 @@ def _draw(
 def _counts(rows: Sequence[ResultRow], trainings: int) -> str:
     counts = []
     if rows or not trainings:
-        counts.append(f"{len(rows)} results of {len({row.run.run_id for row in rows})} runs")
+        runs = len({row.run.run_id for row in rows})
+        counts.append(f"{_count(len(rows), 'result')} of {_count(runs, 'run')}")
     if trainings:
-        counts.append(f"{trainings} training(s)")
+        counts.append(_count(trainings, "training"))
     return ", ".join(counts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -21,6 +21,7 @@ from ..harness.variant import Finish, Slice, VariantError, WarmUp, describe_exit
 from . import reporting
 from .activation import activate
 from .output import OutputLines, Reported, ThroughputReader, after_warm_up
+from .turn import Turn
 
 REPORT_MODULE = "dlcloud_report.py"
 
@@ -63,6 +64,7 @@ class CommandVariant:
     echo: BinaryIO  # stream to which the command's output is copied
     keeps_all: bool = False  # report a fact of every run, also where runs agree
     facts: Mapping[str, re.Pattern[str]] = field(default_factory=dict)  # what else is read, by name
+    turn: Turn = field(default_factory=Turn)  # held while it runs
     _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
     _printed: dict[str, list[str]] = field(init=False, default_factory=dict)
     _cpu_s: float = field(init=False, default=0.0)
@@ -92,7 +94,8 @@ class CommandVariant:
         return 0
 
     def start(self) -> Mapping[str, Any]:
-        """Return the facts without secrets; the command is started for each slice."""
+        """Wait for its turn; return the facts without secrets. The command is started for each slice."""
+        self.turn.take()
         return {
             "command": redaction.redact_text(self._shell_line()),
             "environment": redaction.redact_variables(self.setting.environment),
@@ -119,6 +122,7 @@ class CommandVariant:
 
     def finish(self) -> Finish:
         """Return the largest memory of any process of any run, and the facts that the runs printed."""
+        self.turn.end()
         metrics = {MetricName.PEAK_MEMORY: Measurement.exact(self._peak_mib, "MiB")}
         printed = {name: ", ".join(self._printed.get(name, ["not printed"])) for name in self.facts}
         return Finish(metrics=metrics, outputs=[], facts={"printed": printed} if printed else {})

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -12,6 +13,13 @@ OPSET = 21
 
 IR_VERSION = 10
 """ONNX file format that came with opset 21."""
+
+
+class Padding(NamedTuple):
+    """Rows and columns of zeros around the input of a convolution, and the dilation of its kernel."""
+
+    pad: int
+    dilation: int = 1
 
 
 @dataclass(slots=True)
@@ -29,13 +37,12 @@ class GraphBuilder:
         *,
         kernel: int = 3,
         stride: int = 1,
-        pad: int | None = None,
-        dilation: int = 1,
+        padding: Padding | None = None,
         gain: float = 1.0,
     ) -> str:
         """Add a convolution from channels[0] to channels[1] with bias, padded by kernel // 2 by default."""
         inputs, outputs = channels
-        pad = kernel // 2 if pad is None else pad
+        pad, dilation = padding or Padding(kernel // 2)
         weight = self._normal((outputs, inputs, kernel, kernel), fan_in=inputs * kernel * kernel, gain=gain)
         bias = self._bias(outputs)
         attributes = {

@@ -11,7 +11,7 @@ from dlcloud.local.ec2.record import InstanceRecord, StateReason
 from dlcloud.local.instance.boots import BootFault
 from dlcloud.local.instance.instance import LocalInstance
 from dlcloud.local.instance.power import ShutdownTimer
-from dlcloud.local.instance.processes import end_all
+from dlcloud.local.instance.processes import ask_to_end, end_all
 
 _STEP_S = 5.0
 # Of their own: folders with much in them must not keep other instances from booting.
@@ -33,12 +33,15 @@ class Entry:
 
 
 async def halt(entries: Sequence[Entry], *, grace_s: float) -> None:
-    """End the SSH server and the programs at once, as systemd does, then what started meanwhile."""
+    """End the SSH server and the programs at once, as systemd does, then what is left or began meanwhile."""
     roots = [entry.instance.root for entry in entries]
     await do_for_all("end logins", entries, _end_logins)
-    await end_all(roots, grace_s=grace_s)
-    await do_for_all("close", entries, lambda entry: entry.instance.close())
-    await end_all(roots, grace_s=0.0)
+    await ask_to_end(roots, grace_s=grace_s)
+    # Namespaces, or a user of its own, end with all that is in them, however quickly it forks; but not before
+    # what entered them, and is outside, has ended: nsenter stops with its program.
+    closing = do_for_all("close", entries, lambda entry: entry.instance.close())
+    await asyncio.gather(closing, end_all(roots))
+    await end_all(roots)
 
 
 async def remove(entries: Sequence[Entry]) -> None:
@@ -47,7 +50,7 @@ async def remove(entries: Sequence[Entry]) -> None:
     removals = {entry: loop.run_in_executor(_REMOVING, entry.instance.remove) for entry in entries}
     await do_for_all("remove", entries, lambda entry: asyncio.shield(removals[entry]))
     # A session that was just starting may have slipped through; without its folder none can any more.
-    await end_all([entry.instance.root for entry in entries], grace_s=0.0)
+    await end_all([entry.instance.root for entry in entries])
 
 
 def record_end(entry: Entry, reason: StateReason) -> None:

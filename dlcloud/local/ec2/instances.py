@@ -265,7 +265,7 @@ class Instances:
         self._closing = True
         entries = [entry for entry in self._all() if entry.record.state is not InstanceState.TERMINATED]
         await self._terminate(entries, StateReason.USER, grace_s=_LAST_GRACE_S)
-        await end_all([entry.instance.root for entry in self._all()], grace_s=0.0)
+        await end_all([entry.instance.root for entry in self._all()])
 
     def _all(self) -> list[Entry]:
         return list(self._entries.values())

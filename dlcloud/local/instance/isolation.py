@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
 import shutil
 import stat
 import subprocess
@@ -19,6 +18,7 @@ from dlcloud.local.instance.container import Container
 from dlcloud.local.instance.leftovers import remove_root
 from dlcloud.local.instance.processes import kill_user, package_sources
 from dlcloud.local.instance.rootfs import RootFs, interpreter_folders
+from dlcloud.local.instance.user_ids import UserIds
 from dlcloud.local.site_files import SitePaths
 from dlcloud.local.tree.beneath import open_root
 from dlcloud.local.tree.walk import give_what_is_not, share_folders
@@ -32,6 +32,7 @@ _PROGRAMS = ("unshare", "nsenter", "setpriv", "sleep")
 _USERS = ((0x3B9B0000, 65536), (61184, 816))
 SHARED = "/var/tmp/dlcloud"  # noqa: S108 - the owner of what is there is checked
 """The begin of the name of the folder where a user of their own can reach the instances."""
+_USER_IDS = "user-ids.lock"
 _TRIAL_S = 30.0
 _CACHE_LEVELS = 2  # of folders, in which something that root has put there is looked for
 
@@ -56,6 +57,7 @@ class Isolation:
         owner: The user id of the instances' programs, as the daemon sees it.
         ids: The number of user ids that instances have, from `owner` on.
         rootfs: What instances see of the machine; None without namespaces.
+        user_ids: Those that instances have one each of; None if they share `owner`.
     """
 
     level: Level
@@ -63,6 +65,7 @@ class Isolation:
     owner: int
     ids: int = 1
     rootfs: RootFs | None = None
+    user_ids: UserIds | None = None
 
     @property
     def users(self) -> range:
@@ -76,29 +79,20 @@ class Isolation:
     def container(self, root: Path, interpreter: str, taken: Collection[int] = ()) -> Container:
         """Return what runs the programs of an instance; its namespaces do not exist yet.
 
-        Where a user id is all that separates instances, each has one of its own, other than those in `taken`.
+        Where a user id is all that separates instances, each has one of its own; `taken` are those in use.
+
+        Raises:
+            OSError: No user id is left.
         """
-        has_own = self.level is Level.USER and self.ids > 1
         return Container(
             root=root,
             interpreter=interpreter,
-            owner=self._free_user(taken) if has_own else self.owner,
+            owner=self.owner if self.user_ids is None else self.user_ids.take(taken),
             ids=self.ids,
             users=self.users,
             shared_group=self.owner if self.level is Level.USER else None,
             rootfs=self.rootfs,
         )
-
-    def _free_user(self, taken: Collection[int]) -> int:
-        """Return a user id that no instance has, at random: another home's instances have ids of these, too.
-
-        Raises:
-            OSError: There is none.
-        """
-        free = [user for user in self.users[1:] if user not in taken]
-        if not free:
-            raise OSError("no user id is left for an instance")
-        return secrets.choice(free)
 
 
 UNISOLATED = Isolation(level=Level.NONE, owner=os.getuid())
@@ -220,8 +214,8 @@ def _package_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
     return tuple(Path(word) for word in words if word.startswith("/") and Path(word).exists())
 
 
-def place_instances(paths: SitePaths, isolation: Isolation) -> SitePaths:
-    """Return the paths with instances and cache where a user of their own can reach them.
+def place_instances(paths: SitePaths, isolation: Isolation) -> tuple[SitePaths, Isolation]:
+    """Let instances and cache be where a user of their own can reach them, and give each instance one.
 
     Raises:
         LocalCloudError: Something else is in the folder's place.
@@ -236,7 +230,9 @@ def place_instances(paths: SitePaths, isolation: Isolation) -> SitePaths:
             f"remove {folder}, or set {VARIABLE}={Level.NONE}",
         )
     folder.chmod(0o711)
-    return replace(paths, shared=folder)
+    # The first is the owner of what they share.
+    own = UserIds(folder / _USER_IDS, isolation.users[1:]) if isolation.ids > 1 else None
+    return replace(paths, shared=folder), replace(isolation, user_ids=own)
 
 
 def kill_users(isolation: Isolation, users: Iterable[int]) -> None:

@@ -3,12 +3,12 @@
 import asyncio
 import contextlib
 import logging
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
 from dlcloud.local.instance.processes import ROOT_VARIABLE, end_all, kill_user
+from dlcloud.local.instance.user_ids import UserIds
 from dlcloud.local.site_files import SitePaths
 from dlcloud.local.tree.images import images_folder
 from dlcloud.local.tree.instance_tree import InstanceTree
@@ -21,14 +21,19 @@ CONTAINERS = "home/dlcloud/container.py"
 log = logging.getLogger(__name__)
 
 
-async def clear_leftovers(paths: SitePaths) -> None:
-    """End the processes and remove the folders of a daemon that was killed."""
+async def clear_leftovers(paths: SitePaths, users: UserIds | None = None) -> None:
+    """End the processes and remove the folders of a daemon that was killed.
+
+    Args:
+        paths: Where that daemon had them.
+        users: The user ids of instances that had one of their own each; None if all daemons share theirs.
+    """
     roots = list(paths.instances.iterdir()) if paths.instances.is_dir() else []
     if roots:
         log.warning("clearing %d instances of an earlier daemon", len(roots))
         for root in roots:
-            await asyncio.to_thread(_kill_user_of, root)
-        await end_all(roots, grace_s=0.0)
+            await asyncio.to_thread(_kill_user_of, root, users)
+        await end_all(roots)
     await asyncio.gather(*(asyncio.to_thread(remove_root, root) for root in roots))
     for folder in (paths.instances, images_folder(paths)):
         await asyncio.to_thread(remove_tree, folder)
@@ -38,11 +43,11 @@ async def clear_leftovers(paths: SitePaths) -> None:
     paths.cache.mkdir(mode=0o700, exist_ok=True)
 
 
-def _kill_user_of(root: Path) -> None:
-    """Kill the programs of the user that the folder of an instance was given to, if it was."""
+def _kill_user_of(root: Path, users: UserIds | None) -> None:
+    """Kill the programs of the user that owns the home of an instance, if no other daemon has this user."""
     with contextlib.suppress(OSError):
         user = InstanceTree(root).state("home").st_uid
-        if user != os.getuid():
+        if users is not None and users.reserve(user):
             kill_user(user)
 
 

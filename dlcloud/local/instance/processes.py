@@ -99,14 +99,19 @@ def package_sources(environ: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-async def end_all(roots: Iterable[Path], *, grace_s: float) -> None:
-    """End every process of the instances with these roots: ask, wait up to the grace, then kill.
+async def ask_to_end(roots: Iterable[Path], *, grace_s: float) -> None:
+    """Send SIGTERM to every process of the instances with these roots, and wait for their ends for the grace.
 
     Processes are found by their environment or working folder, whatever their parent is by now.
     """
     names = {str(root) for root in roots}
-    if not await _signal_until_gone(names, signal.SIGTERM, grace_s) and grace_s:
+    if not await _signal_until_gone(names, signal.SIGTERM, grace_s):
         log.info("killing processes of %d instances, %.1f s after SIGTERM", len(names), grace_s)
+
+
+async def end_all(roots: Iterable[Path]) -> None:
+    """Kill every process of the instances with these roots."""
+    names = {str(root) for root in roots}
     if not await _signal_until_gone(names, signal.SIGKILL, _KILL_S):
         log.error("processes of %d instances outlived SIGKILL", len(names))
 

@@ -51,8 +51,8 @@ def page(
         subtitle: The number of results, and the date.
     """
     leading = sorted((section for section in report.sections if section.leads), key=lambda one: -one.leads)
-    answer = [_section(section) for section in leading]
-    body = [_section(section) for section in report.sections if not section.leads]
+    answer = [section_html(section) for section in leading]
+    body = [section_html(section) for section in report.sections if not section.leads]
     body = body if body or answer else [f"<p>{escape(report.empty)}</p>"]
     parts = {
         "TITLE": escape(title),
@@ -142,7 +142,8 @@ def _figure(chart: Chart) -> str:
     )
 
 
-def _section(section: Section) -> str:
+def section_html(section: Section) -> str:
+    """Return a table as HTML, with its heading and notes."""
     first, *others = section.heading.splitlines() or [""]
     heading = f"<h2>{escape(first)}</h2>\n" if first else ""
     heading += "".join(f"<p>{escape(line)}</p>\n" for line in others)

@@ -14,7 +14,7 @@ from dlcloud.resources.texts import template, user_data
 from dlcloud.ssh.dial import Dialer
 from dlcloud.ssh.host_keys import new_secret
 from dlcloud.ssh.keys import create_key, public_key
-from tests.fakes.local_ec2 import wait_for
+from tests.fakes.local_ec2 import WAIT_S, wait_for
 
 AMAZON_LINUX = "ami-0d1c10cd000002023"
 DEBIAN = "ami-0d1c10cd000001204"
@@ -206,10 +206,15 @@ def test_a_virtual_machine_may_stand_for_the_processes(rig):
 
 
 def test_a_lock_of_apt_at_boot_is_waited_for(rig):
-    rig.control.set_apt_lock(2.0)
+    rig.control.set_apt_lock(WAIT_S)
     instance = rig.up()
     # DPkg::Lock::Timeout does not help.
     assert rig.on(instance, "sudo apt-get -o DPkg::Lock::Timeout=60 update")[0] == 100
     prepare = template("apt.sh").replace("sleep 10", "sleep 0.2").encode()
-    status, output, _ = rig.on(instance, "sh", prepare)
-    assert (status, "held by process" in output) == (0, True)
+    with rig.ssh(instance) as client:
+        feed, out, _ = client.exec_command("sh")
+        feed.write(prepare)
+        feed.channel.shutdown_write()
+        assert any("held by process" in line for line in out), "it does not wait"
+        rig.on(instance, "echo 0 >$DLCLOUD_ROOT/var/lib/apt-lock")
+        assert out.channel.recv_exit_status() == 0

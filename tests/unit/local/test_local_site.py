@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -145,6 +146,25 @@ def test_the_control_page_can_end_it(site):
     endpoint = site.start()
     endpoint.control._call("POST", "shutdown", {})
     wait_for(lambda: site.find() is None, "it ends")
+
+
+def test_a_daemon_whose_folder_is_removed_ends(site):
+    endpoint = site.start()
+    shutil.rmtree(site._paths.folder, ignore_errors=True)
+    wait_for(lambda: not is_running(endpoint.pid), True)
+
+
+def test_what_only_a_look_has_started_is_stopped_again(site):
+    site.start()
+    assert LocalSite(site._paths.folder).stop_if_unused() is False  # it did not start it
+    other = LocalSite(site._paths.folder)
+    other.start()
+    assert site.stop_if_unused() is False  # the other one uses it
+    assert other.find() is not None
+    looking = LocalSite(site._paths.folder.with_name("another"))
+    looking.start()
+    assert looking.stop_if_unused() is True
+    assert looking.find() is None
 
 
 def test_a_start_that_fails_shows_the_log(site):

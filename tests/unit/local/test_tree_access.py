@@ -46,6 +46,7 @@ ALLOWED = {
     "instance/peers": "the kernel's tables of connections",
     "instance/rootfs": "what all instances see of the machine: its folders, and the layers made of them",
     "instance/shims": "a program of this package",
+    "instance/user_ids": "the file of the user ids beside the folders of all instances, and /proc",
 }
 """What modules reach, which is no instance's. A module that is missing here reaches nothing."""
 

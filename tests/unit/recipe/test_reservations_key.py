@@ -151,7 +151,9 @@ def test_types_without_efa_or_cluster_placement_are_refused():
         with pytest.raises(CloudError, match=r"c7i\.xlarge"):
             plan(text, known=[plain])
         assert plan(text, known=[able]).pools
-    assert plan("efa: true", known=[able]).efa_interfaces == 1
+    made = plan("efa: true", known=[able])
+    assert made.efa_interfaces == 1
+    assert any("a public address has one network interface" in reason for reason in made.reasons)
     assert plan("placement_group: near", known=[plain]).one_zone
 
 

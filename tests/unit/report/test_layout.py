@@ -40,3 +40,8 @@ def test_the_width_is_that_of_the_terminal_within_limits(monkeypatch):
     for columns, width in (("20", NARROWEST), ("120", 120), ("999", WIDEST), ("", NARROWEST)):
         monkeypatch.setenv("COLUMNS", columns)
         assert terminal_width() == width
+
+
+def test_a_mark_stays_with_the_word_before_it():
+    assert fit([["setting"], ["plain, of many words ~"]], 12) == [["setting"], ["plain, of\nmany words ~"]]
+    assert fit([["setting"], ["plain ~"]], 7) == [["setting"], ["plain ~"]]
