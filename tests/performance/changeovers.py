@@ -2,9 +2,9 @@
 
     python3 tests/performance/changeovers.py --mb 10 300
 
-For each size a training of two instances runs on a local EC2 of its own; one instance ends without a notice, and
-another one takes its place. Both are processes of this machine: the state goes over the loopback interface, and
-all share its processors.
+For each size a training of two instances runs on a local EC2 of its own; one instance ends without a notice,
+and another one takes its place. All are processes of this machine: the state goes over the loopback interface,
+and they share its processors.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,29 +73,31 @@ def measure(megabytes: int) -> None:
         text = PROGRAM.replace("PARAMETERS", str(parameters)).replace("STEPS", str(STEPS))
         (home / "train.py").write_text(text)
         (home / "recipe.yaml").write_text(RECIPE)
-        command = [str(Path(sys.executable).with_name("dlcloud")), "up", "recipe.yaml", "--output", "json"]
-        variables = {**os.environ, "DLCLOUD_HOME": str(home / ".dlcloud")}
         try:
-            done = subprocess.run(
-                command,
-                cwd=home,
-                env=variables,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
+            done = call(home, "up", "recipe.yaml", "--output", "json")
         finally:
-            stop = [command[0], "local", "stop"]
-            subprocess.run(stop, cwd=home, env=variables, capture_output=True, check=False)
+            call(home, "local", "stop")
     if done.returncode:
         sys.exit(done.stderr[-2000:])
     periods = json.loads(done.stdout)["result"]["world_sizes"]
     changes = [
         f"{before['world_size']} to {after['world_size']} workers {after['pause_s']:.2f} s"
-        for before, after in zip(periods, periods[1:], strict=False)
+        for before, after in pairwise(periods)
     ]
     print(f"{megabytes} MB of state: {', '.join(changes)}", flush=True)
+
+
+def call(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run dlcloud in a home."""
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("dlcloud")), *words],
+        cwd=home,
+        env={**os.environ, "DLCLOUD_HOME": str(home / ".dlcloud")},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
 
 
 def main() -> None:
