@@ -3,8 +3,8 @@
     python3 tests/performance/changeovers.py --mb 10 300
 
 For each size a training of two instances runs on a local EC2 of its own; one instance ends without a notice,
-and another one takes its place. All are processes of this machine: the state goes over the loopback interface,
-and they share its processors.
+and another one takes its place. All are processes of this machine: the state goes over the loopback
+interface, and they share its processors.
 """
 
 import argparse
