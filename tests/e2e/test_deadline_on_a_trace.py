@@ -11,6 +11,7 @@ import pytest
 from terminal import User
 
 from dlcloud.elastic.program import PACKAGE
+from dlcloud.elastic.reports import StepCommitted, parse_reports
 from dlcloud.elastic.speed import SpeedMeter
 from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.policies.catalog import POLICIES
@@ -130,11 +131,18 @@ class Record:
         return median(boots.values()) if boots else self.first_boot_s()
 
 
+def step_of(record: dict) -> StepCommitted:
+    (step,) = [
+        report for report in parse_reports(record["worker"], [record]) if isinstance(report, StepCommitted)
+    ]
+    return step
+
+
 def simulate(record: Record, counts: dict[str, list[int]], *, traced_at: datetime) -> SimulatedOutcome:
     """Replay the same traces, with the speed, the scaling, the boots and the pauses of this run."""
     meter = SpeedMeter()
     for step in record.steps:
-        meter.observe(step)
+        meter.observe(step_of(step))
     assert meter.steps_per_second is not None
     shift_s = (record.origin - traced_at).total_seconds()
     finish_s = (record.began_at + FINISH - record.origin).total_seconds()
