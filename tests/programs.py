@@ -14,7 +14,7 @@ from pathlib import Path
 
 COREUTILS = frozenset({"cat", "echo", "env", "false", "head", "printf", "rm", "sleep", "tee", "true"})
 """Programs of coreutils that tests call."""
-OF_PYTHON = frozenset({"cc", "gcc", "ld", "ldconfig", "objdump"})
+OF_PYTHON = frozenset({"gcc", "ld", "ldconfig", "objdump"})
 """Programs by which Python's `ctypes.util.find_library` looks for a library; it does without them."""
 OF_THE_PRODUCT = frozenset(
     {
@@ -65,6 +65,7 @@ PROGRAMS = (
     Program(name="git", package="git", use="what git would send"),
     Program(name="ip", package="iproute2", use="networks that fail"),
     Program(name="java", package="default-jre-headless", use="BigDL on Spark", is_heavy=True),
+    Program(name="mlflow", package="mlflow, of PyPI", use="a real MLflow server", is_chosen=True),
     Program(name="mount", package="mount", use="read-only and full disks"),
     Program(name="openssl", package="openssl", use="keys of other forms"),
     Program(name="podman", package="podman", use="containers", is_chosen=True),

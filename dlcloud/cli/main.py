@@ -49,8 +49,8 @@ COMMANDS = {
 ON_INSTANCES = {"control", "take-over"}
 """Commands that only instances run; no help lists them."""
 
-TEXTS = {"completion", "policy", "schema", "skill"}
-"""Commands that print a text for another program."""
+OF_ACCOUNT = {"budget", "doctor", "gc", "image", "instances", "policy", "selftest"}
+"""Commands about an account, whose modules have a package of their own."""
 
 MODULES = {"import": "import_"}
 """The modules of commands whose names are keywords of Python."""
@@ -70,7 +70,8 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS and cmd_name not in ON_INSTANCES:
             return None
         name = MODULES.get(cmd_name, cmd_name.replace("-", "_"))
-        package = "on_instances" if cmd_name in ON_INSTANCES else "texts" if cmd_name in TEXTS else "commands"
+        package = "on_instances" if cmd_name in ON_INSTANCES else "commands"
+        package += ".account" if cmd_name in OF_ACCOUNT else ""
         module = import_module(f"dlcloud.cli.{package}.{name}")
         return module.command  # type: ignore[no-any-return]
 
