@@ -56,6 +56,10 @@ class Search(Part):
     trials: int = Field(ge=1, le=MOST_TRIALS, description="How many trials.")
     sampler: Literal["tpe", "random", "cmaes"] = Field(default="tpe", description="Optuna's sampler.")
     seed: int = Field(default=0, ge=0, description="The sampler's seed.")
+    pruner: Literal["none", "median", "halving", "hyperband"] = Field(
+        default="none",
+        description="Optuna's pruner: ends runs that lag by what dlcloud_report.intermediate says.",
+    )
 
     @model_validator(mode="after")
     def _cmaes_takes_numbers(self) -> Self:
