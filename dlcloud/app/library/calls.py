@@ -19,7 +19,6 @@ from dlcloud.model.instance import Market
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.cost import PLAIN, cost_report
-from dlcloud.report.experiment import experiment_report
 from dlcloud.report.html.charts import cost_charts
 from dlcloud.report.html.experiment_charts import experiment_charts
 from dlcloud.report.notebook import Rows
@@ -141,9 +140,11 @@ def trials(recipe: Source, **changes: Unpack[RecipeChanges]) -> Rows:
             raise RecipeError(
                 f"{workload.recipe.name} has no experiment", "dlcloud.results() has its results"
             )
-        table = experiment_table(context, workload.recipe, experiment.experiment, experiment.statuses())
+        statuses = experiment.statuses()
+        report = experiment.report(statuses)
+        table = experiment_table(context, workload.recipe, experiment.experiment, statuses)
         runs = context.runs.of_experiment(experiment.records.digest)
-    return Rows(experiment_report(table), lambda: experiment_charts(table, runs))
+    return Rows(report, lambda: experiment_charts(table, runs))
 
 
 def down(*names: str, quiet: bool = False) -> Rows:
