@@ -47,13 +47,19 @@ def plan_cluster(
     return context.machines.launcher(cluster).plan(file.recipe, cidrs=cidrs, size=size)
 
 
-def confirm_spending(context: Context, plan: Plan, *, yes: bool) -> None:
+def confirm_spending(context: Context, plan: Plan, *, yes: bool, cluster: Cluster | None = None) -> None:
     """Hold the limit of the month, and ask before money is spent: not with `--yes`, or of a rehearsal.
+
+    Args:
+        context: The collaborators.
+        plan: What is about to be launched.
+        yes: Do not ask.
+        cluster: The one that the plan continues.
 
     Raises:
         BudgetError: The plan could pass the limit, or stdin is not a terminal.
     """
-    hold_month(context, [plan])
+    hold_month(context, [(plan, cluster)])
     if yes or plan.rehearsal:
         return
     if not sys.stdin.isatty():

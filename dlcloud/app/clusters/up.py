@@ -138,7 +138,8 @@ class Up:
         context, workload, options = self.context, self.workload, self.options
         if not context.quiet:
             say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
-        confirm_spending(context, plan, yes=options.yes)
+        cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
+        confirm_spending(context, plan, yes=options.yes, cluster=cluster)
         if workload.recipe.cloud == "local":
             trim_caches(context)
         with acquire_for_command(context, workload.file, name=options.name) as acquired:
