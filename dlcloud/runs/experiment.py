@@ -228,7 +228,7 @@ class ExperimentRunner:
             ended = self._jobs.fetch_results(handed.member, run, self.runner.recipe.keep.files)
             self._end(handed.trial, ended, seconds)
         except BaseException:
-            self.queue.stop()  # its trial counts as running: nobody waits for it
+            self.queue.stop()  # its trial counts as running: none waits for it
             raise
 
     def _give_back(self, handed: list[HandedTrial]) -> None:

@@ -39,7 +39,7 @@ class Cloud:
         self.instances = Answers(*answers)
 
 
-def test_an_instance_waits_while_the_cluster_is_controlled_or_ec2_is_silent():
+def test_an_instance_waits_while_one_controls_or_ec2_does_not_say():
     up = instance("i-1", tags=cluster().tags | {CONTROLLER_TAG: "ubuntu"})
     down = replace(up, state=InstanceState.TERMINATED)
     cloud, clock = Cloud([up], CloudError("no answer"), [down]), FakeClock()
