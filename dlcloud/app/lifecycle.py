@@ -100,6 +100,8 @@ def destroy_unfinished(context: Context, file: RecipeFile) -> None:
     for cluster in context.clusters.active():
         if cluster.recipe_hash != file.recipe.hash or cluster.state is ClusterState.READY:
             continue
+        if context.clusters.last_hand_over(cluster.cluster_id) is not None:
+            continue  # one of its instances may manage it
         try:
             acquired = lock_cluster(cluster, paths=context.paths)
         except StoreError:

@@ -8,7 +8,13 @@ from dlcloud.app.clusters.requirement_check import warn_of_requirements
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.failed_instance import stop_ending
-from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_at_end, detached_error
+from dlcloud.app.lifecycle import (
+    acquire_for_command,
+    confirm_spending,
+    destroy_at_end,
+    destroy_unfinished,
+    detached_error,
+)
 from dlcloud.app.results.measure_again import commands_again
 from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.results.tracked import tracked
@@ -61,6 +67,9 @@ def run(context: Context, options: UpOptions, show: Show | None = None) -> None:
         raise RecipeError("--html is for a recipe with an experiment", "dlcloud cost-report --html FILE")
     if experiment is not None:
         experiment.html = options.html
+    if experiment is not None and not experiment.left and not options.dry_run:
+        # An `up` that was killed after the last trial has left its instances.
+        destroy_unfinished(context, workload.file)
     if experiment is not None and experiment.is_over(show):
         return
     up = Up(context=context, workload=workload, options=options, show=show, experiment=experiment)

@@ -7,7 +7,6 @@ from typing import Any
 
 from dlcloud.model.money import money
 from dlcloud.report.cells import digits
-from dlcloud.report.experiment import ExperimentTable
 from dlcloud.report.html.encoding import (
     BLUE,
     DESCRIPTION,
@@ -20,6 +19,7 @@ from dlcloud.report.html.encoding import (
     nominal,
     scale,
 )
+from dlcloud.report.trials import ExperimentTable
 from dlcloud.results.experiment import TrialStatus
 from dlcloud.results.result import Run, RunState
 
