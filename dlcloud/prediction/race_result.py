@@ -9,7 +9,7 @@ from dlcloud.prediction.racing import ERROR, Stop, Verdict, half_width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class RaceCandidate:
     """A setting on an instance type.
 
     Attributes:
@@ -62,7 +62,7 @@ class RaceResult:
     """
 
     unit: str
-    lanes: Sequence[Lane]
+    lanes: Sequence[RaceCandidate]
     kept: Sequence[str]
     verdict: Verdict
     reason: str

@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 from dlcloud.model.money import money
-from dlcloud.prediction.race_result import Lane, RaceResult
+from dlcloud.prediction.race_result import RaceCandidate, RaceResult
 from dlcloud.prediction.racing import Verdict
 from dlcloud.report.table import Section
 
@@ -44,16 +44,16 @@ def race_record(result: RaceResult) -> Mapping[str, Any]:
     }
 
 
-def _ordered(result: RaceResult) -> list[Lane]:
+def _ordered(result: RaceResult) -> list[RaceCandidate]:
     kept = {label: place for place, label in enumerate(result.kept)}
     return sorted(result.lanes, key=lambda lane: (kept.get(lane.label, len(kept)), _middle(lane)))
 
 
-def _middle(lane: Lane) -> float:
+def _middle(lane: RaceCandidate) -> float:
     return lane.hourly_usd / lane.throughput if lane.throughput else float("inf")
 
 
-def _outcome(lane: Lane, result: RaceResult) -> str:
+def _outcome(lane: RaceCandidate, result: RaceResult) -> str:
     if lane.stopped is not None:
         return f"stopped: {lane.stopped}"
     if lane.label not in result.kept:
@@ -62,7 +62,7 @@ def _outcome(lane: Lane, result: RaceResult) -> str:
     return words.get(result.verdict, "can be the cheapest")
 
 
-def _row(lane: Lane, result: RaceResult) -> tuple[str, ...]:
+def _row(lane: RaceCandidate, result: RaceResult) -> tuple[str, ...]:
     rate = lane.throughput
     if rate is None:
         return (lane.label, "0", "", "", "", _outcome(lane, result))
@@ -76,7 +76,7 @@ def _money(usd: float) -> str:
     return money(Decimal(repr(usd)))
 
 
-def _record(lane: Lane, result: RaceResult) -> dict[str, Any]:
+def _record(lane: RaceCandidate, result: RaceResult) -> dict[str, Any]:
     low, middle, high = lane.usd_per_million(result.error) if lane.throughputs else (None, None, None)
     return {
         "instance_type": lane.instance_type,

@@ -11,7 +11,7 @@ from typing import Any
 
 from dlcloud.model.errors import DlcloudError
 from dlcloud.model.untrusted import number_or_none
-from dlcloud.prediction.race_result import Lane, RaceResult
+from dlcloud.prediction.race_result import RaceCandidate, RaceResult
 from dlcloud.prediction.racing import MOST_SAMPLES, Entrant, Standing, Stop, Verdict, judge
 from dlcloud.results.user_job import UserJob
 
@@ -115,7 +115,7 @@ class Race:
             if is_over or name not in running:
                 self._ended[name].set()
 
-    def _judge(self, arms: Mapping[str, Lane]) -> Standing:
+    def _judge(self, arms: Mapping[str, RaceCandidate]) -> Standing:
         reason = self._lost(arms)
         if reason:
             return Standing(verdict=Verdict.UNDECIDED, kept=tuple(arms), stopped={}, reason=reason)
@@ -126,7 +126,7 @@ class Race:
             most_samples=self.most_samples,
         )
 
-    def _lost(self, arms: Mapping[str, Lane]) -> str:
+    def _lost(self, arms: Mapping[str, RaceCandidate]) -> str:
         """Return why the types that left leave nothing to compare; empty if the race goes on."""
         rivals = {stop.rival for label, stop in self._stopped.items() if label in arms}
         if rivals - arms.keys():
@@ -136,14 +136,14 @@ class Race:
             return "the other types were not measured to the end: nothing is compared"
         return ""
 
-    def _arms(self) -> dict[str, Lane]:
+    def _arms(self) -> dict[str, RaceCandidate]:
         """Return the lanes of the types that did not leave, by label."""
         lanes = {}
         for name, usd in self.hourly_usd.items():
             settings = [setting for other, setting in self._rounds if other == name]
             for setting in [] if name in self._left else settings or [""]:
                 label = label_of((name, setting))
-                lanes[label] = Lane(
+                lanes[label] = RaceCandidate(
                     label=label,
                     instance_type=name,
                     setting=setting,
@@ -153,7 +153,7 @@ class Race:
                 )
         return lanes
 
-    def _entrant(self, lane: Lane) -> Entrant:
+    def _entrant(self, lane: RaceCandidate) -> Entrant:
         seconds = self._seconds.get((lane.instance_type, lane.setting))
         return Entrant(
             name=lane.label,
@@ -162,7 +162,7 @@ class Race:
             throughputs=lane.throughputs,
         )
 
-    def _job_usd(self, lanes: Iterable[Lane]) -> float:
+    def _job_usd(self, lanes: Iterable[RaceCandidate]) -> float:
         """Return what the user's own work costs on the cheapest so far."""
         costs = [(lane.hourly_usd / 3600 / lane.throughput, lane) for lane in lanes if lane.throughput]
         if not costs:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dlcloud.app.context import Context
-from dlcloud.app.results.predict import FEW, prices_of_types
+from dlcloud.app.results.predict import FEW, Description, prices_of_types
 from dlcloud.app.results.rows import load_rows
 from dlcloud.model.cluster import DEFAULT_REGION
 from dlcloud.model.errors import RecipeError
@@ -21,12 +21,19 @@ from dlcloud.results.result_row import ResultRow
 from dlcloud.store.selection import Selection
 
 MEASURED = 3
+NOTHING = Description()
+"""Nothing is known of the job."""
 CORES = range(4, 65)
 """Types that are chosen without --instance: large enough for the bundled benchmarks, and not the dearest."""
 
 
 def choose_measured(
-    context: Context, types: Sequence[str], *, region: str | None, is_local: bool
+    context: Context,
+    types: Sequence[str],
+    *,
+    region: str | None,
+    is_local: bool,
+    description: Description = NOTHING,
 ) -> tuple[str, ...]:
     """Return the types to measure: at most three of those named, or of all with an x86 processor.
 
@@ -50,7 +57,7 @@ def choose_measured(
         )
     if 0 < len(types) <= MEASURED:
         return tuple(types)
-    belief = Belief(table=table, weights=weights_of(table.references, None))
+    belief = Belief(table=table, weights=weights_of(table.references, description.reference()))
     return tuple(choose_types(belief, open_to, list(hourly), MEASURED))
 
 
@@ -62,7 +69,7 @@ def _is_open(table: TypeTable, name: str, types: Sequence[str]) -> bool:
 
 
 def predict_bench(
-    context: Context, rows: Sequence[ResultRow], base: Recipe, market: Market
+    context: Context, rows: Sequence[ResultRow], base: Recipe, market: Market, description: Description
 ) -> list[PredictedJob]:
     """Return the predictions that the rows of a bench, and earlier ones of its jobs, allow."""
     table, now = type_table(), context.clock.now()
@@ -74,7 +81,7 @@ def predict_bench(
         if (row.run.workload, row.result.case, row.result.setting) in jobs and not row.rehearsal
     ]
     prices = prices_of_types(context, table, base.region, market, live=base.cloud != "local")
-    return predict_jobs([*rows, *earlier], table, prices, market)
+    return predict_jobs([*rows, *earlier], table, prices, market, description.reference())
 
 
 def with_predictions(report: Report, jobs: Sequence[PredictedJob], base: Recipe, form: Format) -> Report:

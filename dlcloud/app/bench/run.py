@@ -12,13 +12,14 @@ from typing import Any
 from dlcloud.app.account.caches import trim_caches
 from dlcloud.app.bench.matrix import command_again, read_matrix
 from dlcloud.app.bench.one_type import Shared, TypeRun, label_events, recipe_file
-from dlcloud.app.bench.predicted import choose_measured, predict_bench, with_predictions
+from dlcloud.app.bench.predicted import NOTHING, choose_measured, predict_bench, with_predictions
 from dlcloud.app.bench.raced import check_race, race_of, raced_types, with_race
 from dlcloud.app.bench.summary import offer_again, results_report
 from dlcloud.app.clusters.program_environment import environment_of
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import destroy_unfinished, plan_cluster
 from dlcloud.app.month_budget import hold_month
+from dlcloud.app.results.predict import Description
 from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.terminal.screen import confirm, say
 from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, RecipeError
@@ -54,6 +55,7 @@ class BenchOptions:
     view: View
     tiny: bool
     predict: bool
+    description: Description
     race: bool
     fresh: bool
     dry_run: bool
@@ -107,6 +109,7 @@ def _bench(context: Context, options: BenchOptions, types: tuple[str, ...]) -> "
         fresh=options.fresh,
         view=options.view,
         predict=options.predict,
+        description=options.description,
         again=command_again(
             options.benchmarks,
             options.recipe,
@@ -142,7 +145,13 @@ def _types(context: Context, options: BenchOptions) -> tuple[str, ...]:
             "--predict with --recipe needs the types to choose from", "name them with --instance"
         )
     is_local = options.keys["cloud"] == "local"
-    return choose_measured(context, options.types, region=options.keys["region"], is_local=is_local)
+    return choose_measured(
+        context,
+        options.types,
+        region=options.keys["region"],
+        is_local=is_local,
+        description=options.description,
+    )
 
 
 @dataclass(kw_only=True)
@@ -158,6 +167,7 @@ class Bench:
         fresh: Measure again what an interrupted bench had measured.
         view: What of the results is shown.
         predict: Other types are predicted from the results.
+        description: What the user says of the job, for the prediction.
         again: The beginning of the command that measures the same again.
         is_race: Types that cannot be the cheapest are ended early; nothing is resumed.
         most_samples: Of a race; None for its own limit.
@@ -174,6 +184,7 @@ class Bench:
     fresh: bool = False
     view: View | None = None
     predict: bool = False
+    description: Description = NOTHING
     again: str = ""
     is_race: bool = False
     most_samples: int | None = None
@@ -340,7 +351,7 @@ class Bench:
         report = results_report(self.rows, results, left_out, view=self.view, commands=commands)
         if self.predict:
             base = self.matrix.base
-            self.predictions = predict_bench(context, self.rows, base, Market.ON_DEMAND)
+            self.predictions = predict_bench(context, self.rows, base, Market.ON_DEMAND, self.description)
             report = with_predictions(report, self.predictions, base, Format(self.output))
         if self.race is not None:
             report = with_race(report, self.race, rehearsal=self.matrix.base.cloud == "local")

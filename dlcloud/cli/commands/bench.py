@@ -8,7 +8,14 @@ from dlcloud.cli.complete import complete_recipes, complete_types
 from dlcloud.cli.invoke import invoke
 from dlcloud.cli.node_counts import NodeCounts
 from dlcloud.cli.notify import notify_option
-from dlcloud.cli.options import cidr_option, collect_options, job_options, output_option, verbose_option
+from dlcloud.cli.options import (
+    cidr_option,
+    collect_options,
+    description_options,
+    job_options,
+    output_option,
+    verbose_option,
+)
 
 if TYPE_CHECKING:
     pass
@@ -71,6 +78,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Show the plan with its prices; create nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Spend without asking.")
 @cidr_option("the instances")
+@description_options
 @job_options
 @notify_option("bench")
 @output_option
