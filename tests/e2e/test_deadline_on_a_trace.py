@@ -140,7 +140,7 @@ def step_of(record: dict) -> StepCommitted:
 
 
 def mean_speed(steps: list[StepCommitted]) -> SpeedMeter:
-    """Measure the mean of all steps of each size but the first after a change, where a meter keeps the newest."""
+    """Measure the mean of all steps but those after a change; a meter of a run knows the newest only."""
     seconds: dict[int, list[float]] = {}
     for before, step in pairwise(steps):
         if before.world_size == step.world_size:
