@@ -23,6 +23,8 @@ from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness import benchmark
 from dlcloud.cli.main import COMMANDS, dlcloud
 from dlcloud.model import errors
+from dlcloud.results.selftest import RISKS
+from dlcloud.results.selftest_limits import NOT_SHOWN
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -123,11 +125,21 @@ def exit_codes() -> Iterator[str]:
     yield from table(("exit code", "error", "meaning"), [(str(code), *rest) for code, *rest in rows])
 
 
+def selftest() -> Iterator[str]:
+    """Yield what the self-test shows, row by row, and what it cannot show."""
+    rows = [(number, claim, looked_at) for number, claim, looked_at, _ in RISKS]
+    yield from table(("row", "what is to hold", "what the self-test looks at"), rows)
+    yield "## What it cannot show"
+    yield ""
+    yield from table(("not shown", "because", "what shows it"), list(NOT_SHOWN))
+
+
 BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "commands": commands,
     "recipe": recipe_keys.recipe,
     "benchmarks": benchmarks,
     "exit-codes": exit_codes,
+    "selftest": selftest,
     "train-arguments": python_api.train_arguments,
     "train-callbacks": python_api.train_callbacks,
     "train-outcome": python_api.train_outcome,

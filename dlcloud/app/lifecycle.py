@@ -120,7 +120,7 @@ def destroy_cluster(launcher: Launcher) -> None:
         with ending(launcher):
             members = launcher.destroy()
         launcher.emit(Notice(message=cost_of_cluster(launcher.cluster, members)))
-    _abort_uploads(launcher)
+        _abort_uploads(launcher)
 
 
 def _abort_uploads(launcher: Launcher) -> None:

@@ -49,6 +49,9 @@ COMMANDS = {
 ON_INSTANCES = {"control", "take-over"}
 """Commands that only instances run; no help lists them."""
 
+OF_ACCOUNT = {"budget", "doctor", "gc", "image", "instances", "policy", "selftest"}
+"""Commands about an account, whose modules have a package of their own."""
+
 MODULES = {"import": "import_"}
 """The modules of commands whose names are keywords of Python."""
 
@@ -68,6 +71,7 @@ class Commands(click.Group):
             return None
         name = MODULES.get(cmd_name, cmd_name.replace("-", "_"))
         package = "on_instances" if cmd_name in ON_INSTANCES else "commands"
+        package += ".account" if cmd_name in OF_ACCOUNT else ""
         module = import_module(f"dlcloud.cli.{package}.{name}")
         return module.command  # type: ignore[no-any-return]
 

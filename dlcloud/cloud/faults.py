@@ -14,6 +14,7 @@ from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, Qu
 # Source: EC2 API reference, "Error codes for the Amazon EC2 API"; karpenter-provider-aws, pkg/errors.
 CAPACITY = {
     "AuthFailure.ServiceLinkedRoleCreationNotPermitted",  # of spot alone: its service-linked role is missing
+    "IdempotentInstanceTerminated",  # of a repeated request: its instance is gone, another one may start
     "InsufficientAddressCapacity",
     "InsufficientCapacity",
     "InsufficientFreeAddressesInSubnet",

@@ -159,7 +159,8 @@ class DeadlineScaler:
             if new >= decision.launch:
                 history.grant(now)
             elif is_named or not new or len(decision.pools) == 1:
-                history.refuse(now, final=ended.final_error is not None)
+                holds = (market, name) in self._held(self.registry.workers)
+                history.refuse(now, final=ended.final_error is not None, holds=holds)
         if new < decision.launch:
             pools = ", ".join(decision.pools)
             text = f"{new} of {decision.launch} {market} instance(s) were launched in {pools}"
@@ -197,6 +198,10 @@ class DeadlineScaler:
 
     def _note_changes(self, workers: Sequence[Worker], now: datetime) -> None:
         """Measure boots, and remember interruptions, by the changes of workers since the last time."""
+        held, lost = self._held(workers), set()
+        for key in held:
+            if key[0] is Market.SPOT and not self._history(key).has:
+                self._history(key).hold(now)
         for worker in workers:
             name, state, instance = worker.instance_id, worker.state, worker.member.instance
             before, self._states[name] = self._states.get(name), state
@@ -208,7 +213,13 @@ class DeadlineScaler:
                 None,
             }
             if ends and (self.registry.is_interrupted(name) or state is WorkerState.GONE):
-                self._history(pool_of(instance)).interrupt(now)
+                lost.add(pool_of(instance))
+        for key in lost:
+            self._history(key).interrupt(now, holds=key in held)
+
+    def _held(self, workers: Sequence[Worker]) -> set[PoolKey]:
+        """Return the pools whose instances run, and stay."""
+        return {pool_of(worker.member.instance) for worker in workers if worker.stays}
 
     def _describe(self, workers: Sequence[Worker], now: datetime, askable: set[PoolKey]) -> Situation:
         time_left_s = (self.deadline - now).total_seconds()

@@ -37,8 +37,11 @@ def _sentence(output: str) -> tuple[str, str] | None:
     match = MISSING.search(" ".join(output.split()))
     name = next(filter(None, match.groups()), "").rstrip(".,;") if match else ""
     if _NO_INDEX.search(output):
-        what = f" for {name}" if name else ""
-        return f"the package index does not answer{what}", "the instance needs a way to PyPI, or an own index"
+        package = f" for {name}" if name else ""
+        return (
+            f"the package index does not answer{package}",
+            "the instance needs a way to PyPI, or an own index",
+        )
     if conflict := _CONFLICT.search(output):
         text = f"{conflict[1]} need versions of others that exclude each other"
         return text, "change setup.requirements"

@@ -17,6 +17,7 @@ from dlcloud.cloud.catalog import Catalog
 from dlcloud.local.api.call import Call, Refusal, Reply, json_reply, read_call
 from dlcloud.local.api.faults import FaultInjector
 from dlcloud.local.api.limits import limit_refusal
+from dlcloud.local.api.lists import count_from_one
 from dlcloud.local.api.server import MOST_UNSIGNED
 from dlcloud.local.api.signature import SignatureVerifier
 from dlcloud.local.api.visibility import Visibility
@@ -123,7 +124,7 @@ class Endpoint:
             return Refusal(code="UnknownPath", message="The local EC2 answers at /.", status=404).reply_to(
                 call
             )
-        return self._answer_call(call, caller, environ)
+        return self._answer_call(count_from_one(call, environ), caller, environ)
 
     def _find_caller(self, access_key: str) -> tuple[Caller | None, str | None]:
         """Return the caller and the secret of an access key; no caller for the owner, neither for others."""

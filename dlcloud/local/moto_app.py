@@ -22,6 +22,7 @@ from dlcloud.local.capacity.pools import VcpuQuotas
 from dlcloud.local.ec2.fleets import LocalFleetResponses
 from dlcloud.local.ec2.instances import Instances
 from dlcloud.local.ec2.market_responses import index_offerings
+from dlcloud.local.ec2.members import add_members
 from dlcloud.local.ec2.network import NetworkedBackend
 from dlcloud.local.ec2.spot import SpotRequests
 from dlcloud.local.instance.images import parameters
@@ -40,6 +41,7 @@ def create_moto_app(
 ) -> Wsgi:
     """Return moto's application, bound to one site and warm: the first call costs no more than the next."""
     _add_retired_types(catalog)
+    add_members()
     bound = {
         "instances": instances,
         "spot": SpotRequests(),

@@ -29,7 +29,7 @@ Source: EC2 API reference, GetSpotPlacementScores, InstanceTypes."""
 SSH_PORT = 22
 X86_64 = "x86_64"
 ARM64 = "arm64"
-_ACCELERATED = re.compile(r"p[4-6][a-z-]*\d*\.")
+_ACCELERATED = re.compile(r"(p[4-6][a-z-]*\d*|trn\d[a-z]*|dl\d[a-z]*|inf2)\.")
 
 
 class Market(StrEnum):
@@ -70,7 +70,7 @@ def boot_timeout_s(instance_type: str) -> float:
     """Return the seconds in which an instance must have an address and answer over SSH.
 
     Source: published measurements of metal types, 531 to 792 s, and canonical/pycloudlib, pull request 192,
-    which saw more; the time of p4, p5 and p6 is an estimate.
+    which saw more; the time of p4, p5, p6, dl1, inf2 and trn is an estimate.
     """
     if ".metal" in instance_type:
         return 1200.0

@@ -42,7 +42,7 @@ def successors(name: str, types: Sequence[KnownType]) -> list[KnownType]:
         gpus = [candidate for candidate in current.values() if candidate.hardware.gpu is not None]
         return sorted(gpus, key=lambda candidate: candidate.hourly_usd or math.inf)[:SHOWN]
     if original is None:
-        family = [known for known in current if known[:1] == name[:1]]
+        family = [other for other in current if other[:1] == name[:1]]
         return [current[match] for match in get_close_matches(name, family, n=SHOWN, cutoff=0.5)]
     has_gpu = original.hardware.gpu is not None
     alike = [candidate for candidate in current.values() if (candidate.hardware.gpu is not None) == has_gpu]

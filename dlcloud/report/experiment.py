@@ -77,6 +77,8 @@ def _notes(table: ExperimentTable, done: Sequence[TrialStatus], shown: Sequence[
     notes = []
     if len(done) > len(shown):
         notes.append(f"{len(done) - len(shown)} more trials: --output csv lists all")
+    if pruned := sum(status.state is TrialState.PRUNED for status in table.statuses):
+        notes.append(f"{pruned} trial(s) were pruned: they lagged behind the others")
     without = sum(status.value is None for status in done)
     if without:
         notes.append(f"{without} trial(s) ended well without printing {table.metric}")

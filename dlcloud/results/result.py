@@ -20,12 +20,16 @@ Facts = Mapping[str, str | int | float | bool | None]
 
 
 class RunState(StrEnum):
-    """The state of a run. LOST: its instance ended before the run did; its results until then are kept."""
+    """The state of a run.
+
+    LOST: its instance ended before the run did; its results until then are kept. PRUNED: its search ended it.
+    """
 
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
     LOST = "lost"
+    PRUNED = "pruned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,17 @@
 """Run the trials of an experiment on the instances of a cluster, each instance whenever it is free."""
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import Event
 
 from dlcloud.launch.remote_jobs import RemoteJobs
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, InstanceError, PartialError
 from dlcloud.model.events import Notice, Progress, Warned
 from dlcloud.model.money import member_usd, total_usd
-from dlcloud.results.experiment import ExperimentProgress, Trial, TrialState, TrialStatus
+from dlcloud.results.experiment import ExperimentProgress, Trial, TrialState, TrialStatus, intermediate_of
 from dlcloud.results.result import Run, RunState
 from dlcloud.runs.background import Background
 from dlcloud.runs.experiment_records import ExperimentRecords
@@ -59,6 +60,7 @@ class ExperimentRunner:
         queue: The trials that are left.
         launch_replacement: Called when an instance is lost while trials are left.
         on_result: Called with each trial that has a result, as a search wants it.
+        is_behind: Called with a trial's number, a step and its metric so far; True ends the trial.
     """
 
     runner: Runner
@@ -66,6 +68,7 @@ class ExperimentRunner:
     queue: TrialQueue
     launch_replacement: LaunchReplacement
     on_result: Callable[[TrialStatus], None] = lambda _: None
+    is_behind: Callable[[int, int, float], bool] = lambda *_: False
     _jobs: RemoteJobs = field(init=False)
     _starter: TrialStarter = field(init=False)
     _tally: TrialTally = field(init=False)
@@ -147,7 +150,11 @@ class ExperimentRunner:
             current = lane.handed[0]
             member = current.member
             self._take_early(lane)
-            ended = self._jobs.follow(member, current.run, lambda _: None)
+            is_pruned = Event()
+            handle = partial(self._prune, current, is_pruned)
+            ended = self._jobs.follow(member, current.run, handle)
+            if is_pruned.is_set() and ended.state is not RunState.DONE:
+                ended = replace(ended, state=RunState.PRUNED)
             seconds = self.runner.managed.clock.monotonic() - current.begun_s
             lane.handed.remove(current)
             self._begin_waiting(lane)
@@ -199,6 +206,13 @@ class ExperimentRunner:
         handed.begun_s = self.runner.managed.clock.monotonic()
         self._starter.start(lane.place, handed, lane.share)
 
+    def _prune(self, handed: HandedTrial, is_pruned: Event, records: Sequence[Mapping[str, object]]) -> None:
+        """Pass on what a trial says of its metric so far; end it if its search says so."""
+        for value in filter(None, map(intermediate_of, records)):
+            if not is_pruned.is_set() and self.is_behind(handed.trial.number, *value):
+                is_pruned.set()
+                self._jobs.stop(self._jobs.connect(handed.member), handed.run)
+
     def _begin_waiting(self, lane: Lane) -> None:
         """Take note that the trial that waited for the one before it begins."""
         managed = self.runner.managed
@@ -214,7 +228,7 @@ class ExperimentRunner:
             ended = self._jobs.fetch_results(handed.member, run, self.runner.recipe.keep.files)
             self._end(handed.trial, ended, seconds)
         except BaseException:
-            self.queue.stop()  # its trial counts as running: nobody waits for it
+            self.queue.stop()  # its trial counts as running: none waits for it
             raise
 
     def _give_back(self, handed: list[HandedTrial]) -> None:
@@ -234,6 +248,8 @@ class ExperimentRunner:
         failures = (before.failures if before is not None else 0) + (run.state is RunState.FAILED)
         if run.state is RunState.DONE:
             state, value = TrialState.DONE, self.records.value_of(run)
+        elif run.state is RunState.PRUNED:
+            state, value = TrialState.PRUNED, None
         else:
             is_last = failures >= self.records.experiment.attempts
             state, value = TrialState.FAILED if is_last else TrialState.WAITING, None
@@ -255,7 +271,10 @@ class ExperimentRunner:
 
     def _emit(self, status: TrialStatus, run: Run) -> None:
         emit = self.runner.managed.emit
-        if status.state is not TrialState.DONE:
+        if status.state is TrialState.PRUNED:
+            message = f"trial {status.trial.number} ({status.trial}) is pruned: it lags behind the others"
+            emit(Notice(message=message, instance_id=run.instance_id))
+        elif status.state is not TrialState.DONE:
             left = self.records.experiment.attempts - status.failures
             then = "it is given up" if status.state is TrialState.FAILED else f"{left} attempt(s) left"
             message = (
@@ -263,7 +282,7 @@ class ExperimentRunner:
             )
             emit(Warned(message=message, instance_id=run.instance_id))
         progress = self.progress()
-        ended = progress.done + progress.failed
+        ended = progress.done + progress.failed + progress.pruned
         emit(
             Progress(
                 message=progress.describe(), done=ended, total=progress.total, remaining_s=progress.left_s
@@ -274,6 +293,7 @@ class ExperimentRunner:
         """Return how far the experiment is."""
         tally, managed = self._tally, self.runner.managed
         done, failed = tally.count(TrialState.DONE), tally.count(TrialState.FAILED)
+        pruned = tally.count(TrialState.PRUNED)
         total = max(self.records.experiment.count, tally.known)
         lanes = self.records.experiment.per_instance * sum(place.member is not None for place in self._places)
         mean_s = tally.mean_s
@@ -284,8 +304,11 @@ class ExperimentRunner:
             done=done,
             running=min(self.queue.running, lanes),
             failed=failed,
+            pruned=pruned,
             usd=total_usd(member_usd(member, cluster.disk_gib, now) for member in members),
-            left_s=(total - done - failed) * mean_s / lanes if mean_s is not None and lanes else None,
+            left_s=(total - done - failed - pruned) * mean_s / lanes
+            if mean_s is not None and lanes
+            else None,
             best=tally.best,
         )
 

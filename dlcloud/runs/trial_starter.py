@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from dlcloud.launch.container import command_files
-from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
+from dlcloud.launch.remote_jobs import RECORDS, RemoteJobs, folder_of
 from dlcloud.launch.setup import FOLDER
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import UnreachableError
@@ -133,10 +133,17 @@ def trial_setting(recipe: Recipe, trial: Trial) -> Setting:
     experiment = recipe.experiment
     has_arguments = experiment is None or experiment.arguments
     words = [word for name, value in trial.values.items() for word in (f"--{name}", value)]
+    is_search = experiment is not None and experiment.search is not None
+    records = {"DLCLOUD_RECORDS": RECORDS} if is_search else {}
     variables = {f"DLCLOUD_VALUE_{_variable(name)}": value for name, value in trial.values.items()}
     return Setting(
         name=trial_name(trial),
-        environment={**variables, "DLCLOUD_VALUES": VALUES_FILE, "DLCLOUD_TRIAL": str(trial.number)},
+        environment={
+            **variables,
+            "DLCLOUD_VALUES": VALUES_FILE,
+            "DLCLOUD_TRIAL": str(trial.number),
+            **records,
+        },
         arguments=words if has_arguments else [],
     )
 

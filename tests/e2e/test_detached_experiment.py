@@ -11,16 +11,24 @@ name: {name}
 cloud: local
 instances: {{types: [c5.xlarge], count: {count}, market: on-demand}}
 workload:
-  command: sh -c 'sleep {seconds}; echo score $DLCLOUD_VALUE_X'
+  command: sh trial.sh
+  files: trial.sh
   facts: {{score: 'score (.*)'}}
 experiment: {{matrix: {{x: [{values}]}}, metric: score}}
 """
+TRIAL = "echo score $2\n"
+# The first one runs until it is told to end, so that the experiment lasts that long.
+FIRST_WAITS = """
+while [ "$2" = 0 ] && [ ! -e ~/go ]; do sleep 0.2; done
+echo score $2
+"""
 
 
-def write(user, name, *, trials, seconds, count=2):
+def write(user, name, *, trials, count=2, program=TRIAL):
     path = user.home / f"{name}.yaml"
     values = ", ".join(map(str, range(trials)))
-    path.write_text(RECIPE.format(name=name, count=count, seconds=seconds, values=values))
+    path.write_text(RECIPE.format(name=name, count=count, values=values))
+    (user.home / "trial.sh").write_text(program)
     return str(path)
 
 
@@ -42,9 +50,9 @@ def cluster_state(user, name):
 
 
 def test_an_experiment_is_left_alone_and_its_results_come_home(user):
-    first = write(user, "left", trials=1, seconds=1, count=1)
+    first = write(user, "left", trials=1, count=1)
     user.run("up", first)
-    path = write(user, "left", trials=6, seconds=1)
+    path = write(user, "left", trials=6)
     printed = " ".join(user.run("up", path, "--detach").stdout.split())
     assert "this machine may be off" in printed
     assert "dlcloud training" not in printed
@@ -60,17 +68,23 @@ def test_an_experiment_is_left_alone_and_its_results_come_home(user):
 
 
 def test_another_instance_takes_over_where_the_controller_is_lost(user):
-    path = write(user, "lost", trials=40, seconds=2, count=3)
+    path = write(user, "lost", trials=12, program=FIRST_WAITS)
     user.run("up", path, "--detach")
     wait_until(lambda: "stands by" in control_log(user, "lost"))
     lost = controller_of(user)
     user.ec2.terminate_instances(InstanceIds=[lost])
     wait_until(lambda: controller_of(user) not in {"", lost})
-    wait_until(lambda: cluster_state(user, "lost") == "ready")
+    wait_until(lambda: go_on(user) and cluster_state(user, "lost") == "ready")
     down = user.run("down", "lost").stdout
-    assert "40 of 40 trials have a result" in down
-    assert runs_of(user, "lost") == [*range(1, 41)]
+    assert "12 of 12 trials have a result" in down
+    assert runs_of(user, "lost") == [*range(1, 13)]
     assert user.alive() == []
+
+
+def go_on(user):
+    """Let the first trial end, wherever it runs now."""
+    user.run("exec", "lost", "--", "touch go", expect=None)
+    return True
 
 
 def control_log(user, name):

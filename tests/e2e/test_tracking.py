@@ -1,9 +1,10 @@
 """`track:` sends results to MLflow, a fake and, where the program is there, a real server on SQLite."""
 
 import json
-import shutil
 import socket
 import subprocess
+import sys
+from importlib.util import find_spec
 from urllib.request import Request, urlopen
 
 import pytest
@@ -11,7 +12,6 @@ from terminal import wait_until
 
 from tests.fakes.mlflow import FakeMlflow
 
-MLFLOW = shutil.which("mlflow")
 PROGRAM = """
 import os, pathlib, sys
 x = float(sys.argv[2])
@@ -45,7 +45,7 @@ def server(request, tmp_path):
         yield fake.url
         fake.close()
         return
-    if MLFLOW is None:
+    if find_spec("mlflow") is None:
         pytest.skip("mlflow is missing: its server is not tried")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -58,7 +58,9 @@ def server(request, tmp_path):
         str(tmp_path),
     ]
     with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen([MLFLOW, *words], stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", *words], stdout=log, stderr=log, start_new_session=True
+        )
     url = f"http://127.0.0.1:{port}"
     try:
         wait_until(lambda: answers(url))

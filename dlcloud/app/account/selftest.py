@@ -190,7 +190,9 @@ class RoundTrip:
         """Terminate what is still up, and look for what is left of it."""
         status = self._attempt("status") or {"records": ()}
         for name in sorted({record["cluster"] for record in status["records"]} & set(names)):
-            self._attempt("down", name)
+            started = time.monotonic()
+            if self._attempt("down", name) is not None:
+                self.observations.down_s.append(time.monotonic() - started)
         ids = sorted({member["cluster_id"] for member in self.observations.members})
         if ids:
             left = self._attempt("gc", *ids, "--dry-run", "--cloud", self.cloud, "--region", self.region)

@@ -39,6 +39,7 @@ class ExperimentUp:
     Args:
         fresh: Run all trials again.
         retry_failed: Run again those that were given up.
+        html: The file of its page; empty for none.
     """
 
     context: Context
@@ -46,6 +47,7 @@ class ExperimentUp:
     experiment: Experiment
     fresh: bool
     retry_failed: bool
+    html: str = ""
     _stored: list[TrialStatus] | None = field(init=False, default=None)
 
     @cached_property
@@ -129,13 +131,14 @@ class ExperimentUp:
         running = [status.trial.number for status in statuses if status.state is TrialState.RUNNING]
         ask: Ask = no_more
         on_result: Callable[[TrialStatus], None] = lambda _: None  # noqa: E731
+        is_behind: Callable[[int, int, float], bool] = lambda *_: False  # noqa: E731
         if self.experiment.search is not None:
             # Optuna takes 0.5 s to import, which only a search needs.
             from dlcloud.runs.search import OptunaSearch  # noqa: PLC0415
 
             is_max = self.experiment.goal == "maximize"
             search = OptunaSearch(self.experiment.search, maximize=is_max, earlier=statuses)
-            ask, on_result = search.ask, search.tell
+            ask, on_result, is_behind = search.ask, search.tell, search.is_behind
 
         def launch_replacement(connected: Collection[str]) -> list[Member]:
             grown = launcher.grow(plan, connected=connected)
@@ -147,6 +150,7 @@ class ExperimentUp:
             queue=TrialQueue(waiting, ask, running=running),
             launch_replacement=launch_replacement,
             on_result=on_result,
+            is_behind=is_behind,
         )
         try:
             experiment_runner.run(members, statuses)
@@ -164,6 +168,12 @@ class ExperimentUp:
         """Show the trials; True if one has a result."""
         statuses = self.statuses()
         show(self.report(statuses))
+        if self.html:
+            # Only who asks for a page loads what draws it.
+            from dlcloud.app.clusters.experiment_page import write_page  # noqa: PLC0415
+
+            table = experiment_table(self.context, self.workload.recipe, self.experiment, statuses)
+            write_page(self.context, self.html, table, self.records)
         return any(status.state is TrialState.DONE for status in statuses)
 
     def report(self, statuses: Sequence[TrialStatus]) -> Report:

@@ -16,7 +16,7 @@ from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.storage import prepare_access
 from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
 from dlcloud.model.cluster import Cluster
-from dlcloud.model.errors import InstanceError
+from dlcloud.model.errors import InstanceError, RecipeError
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.resize import coordinator
 from dlcloud.recipe.job_environment import JobEnvironment
@@ -35,6 +35,8 @@ def run(context: Context, options: UpOptions) -> None:
     if not options.dry_run and resume_detached(context, cluster, workload, options.output):
         return
     check_detachable(workload.recipe)
+    if options.html:
+        raise RecipeError("--html and --detach exclude each other", "the next up writes it, without --detach")
     experiment = experiment_of(context, workload, fresh=options.fresh, retry_failed=options.retry_failed)
     if experiment is not None and experiment.is_over(show):
         return

@@ -28,7 +28,8 @@ def refuse_missing_script(workload: Workload, recipe_folder: Path) -> None:
     """
     match = _PLAIN.fullmatch((workload.command or "").strip())
     name = (match["script"] or match["program"]) if match is not None else ""
-    if not name or name.startswith("/"):
+    is_program = match is not None and match["program"] is not None
+    if not name or name.startswith("/") or (is_program and workload.files is None):
         return
     if workload.files is None:
         raise RecipeError(

@@ -21,7 +21,7 @@ from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluste
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.storage import prepare_access
 from dlcloud.model.cluster import Cluster, Member
-from dlcloud.model.errors import DlcloudError
+from dlcloud.model.errors import DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Warned, stage
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.overrides import Overrides
@@ -48,6 +48,7 @@ class UpOptions:
     retry_failed: bool
     overrides: Overrides
     output: str
+    html: str = ""
 
 
 def run(context: Context, options: UpOptions, show: Show | None = None) -> None:
@@ -55,6 +56,10 @@ def run(context: Context, options: UpOptions, show: Show | None = None) -> None:
     show = show or printing(options.output)
     workload = read_workload(context, options.recipe, options.overrides, keep=options.keep)
     experiment = experiment_of(context, workload, fresh=options.fresh, retry_failed=options.retry_failed)
+    if experiment is None and options.html:
+        raise RecipeError("--html is for a recipe with an experiment", "dlcloud cost-report --html FILE")
+    if experiment is not None:
+        experiment.html = options.html
     if experiment is not None and experiment.is_over(show):
         return
     up = Up(context=context, workload=workload, options=options, show=show, experiment=experiment)

@@ -98,7 +98,7 @@ def recipe_of_script(file: Path, trial: ScriptTrial) -> tuple[str, list[str]]:
         name=name if name[0].isalpha() else f"run-{name}",
         script=script,
         command=f"python3 {file.name}",
-        files="." if local or _opens_files(file) else file.name,
+        files="." if local or _opens_files(file, script.written) else file.name,
         requirements=pins,
         unpinned=unpinned,
         throughput=throughput_of_output(trial.lines) or script.throughput,
@@ -190,14 +190,14 @@ def _own_modules(folder: Path) -> frozenset[str]:
     return frozenset([*(path.stem for path in folder.glob("*.py")), *packages])
 
 
-def _opens_files(file: Path) -> bool:
-    """True if a file beside the script is named in it."""
+def _opens_files(file: Path, written: Sequence[str]) -> bool:
+    """True if a file beside the script is named in it that is none of those that it writes."""
     text = file.read_text("utf-8", "replace")
     names = [path.name for path in file.absolute().parent.iterdir() if not path.name.startswith(".")]
     others = [
         name
         for name in names
-        if name not in {file.name, REQUIREMENTS, SCHEMA_FILE} and not name.endswith(".yaml")
+        if name not in {file.name, REQUIREMENTS, SCHEMA_FILE, *written} and not name.endswith(".yaml")
     ]
     return any(f"{quote}{name}" in text for name in others for quote in ('"', "'"))
 

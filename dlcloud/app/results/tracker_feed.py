@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dlcloud.app.context import Context
 from dlcloud.app.results.rows import costs_of_runs
-from dlcloud.model.errors import DlcloudError, RecipeError, TrackerError, TrackerRefusedError
+from dlcloud.model.errors import RecipeError, TrackerError, TrackerRefusedError
 from dlcloud.model.events import Notice, Warned
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.results.result import Run, RunState, parse_record
@@ -104,13 +104,12 @@ class TrackerFeed:
         if self._thread is not None:
             self._thread.join()
         deadline = self.context.clock.monotonic() + PATIENCE_S
+        while (left := self._round(find_runs)) and self.context.clock.monotonic() < deadline:
+            self.context.clock.sleep(EVERY_S / 2)
         try:
-            while (left := self._round(find_runs)) and self.context.clock.monotonic() < deadline:
-                self.context.clock.sleep(EVERY_S / 2)
             self._send_costs(find_runs())
-        except DlcloudError as error:
-            left, reason = self._left(find_runs), error.message
-            log.warning("tracking ended: %s", reason)
+        except Exception as error:  # noqa: BLE001  a tracker never fails a command
+            log.warning("the final costs were not sent: %s", error)
         if left:
             command = f"dlcloud export {self.server.url} --run {left[0].cluster_name}"
             message = f"{len(left)} run(s) are not on MLflow at {self.server.url}, all are stored here"
@@ -144,11 +143,13 @@ class TrackerFeed:
         """Send what is new; return what the server lacks."""
         try:
             self.send(find_runs())
-        except DlcloudError as error:
+        except Exception as error:
             if not self._is_down:
+                log.warning("tracking failed", exc_info=error)
+                own = error.message if isinstance(error, TrackerError) else ""
+                reason = own or f"MLflow at {self.server.url}: {type(error).__name__}"
                 then = "results are stored here, and sent when it answers"
-                message = f"{error.message}; {then}" if isinstance(error, TrackerError) else error.message
-                self.context.emit(Warned(message=message))
+                self.context.emit(Warned(message=f"{reason}; {then}"))
             self._is_down = True
             return self._left(find_runs)
         if self._is_down:

@@ -140,17 +140,19 @@ class CommandVariant:
 
     def _run(self) -> _Run:
         """Run the command to its end and copy its output; VariantError if its exit status is not 0."""
-        if not isinstance(self.reader, Reported):
+        is_reported = isinstance(self.reader, Reported)
+        if not is_reported and reporting.RECORDS_VARIABLE not in self.setting.environment:
             return self._run_with({}, self.reader)
         with tempfile.TemporaryDirectory(prefix="dlcloud-report-") as folder:
             report = Path(folder, "values")
             shutil.copy(reporting.__file__, Path(folder, REPORT_MODULE))
             path = self.setting.environment.get("PYTHONPATH", self.environment.get("PYTHONPATH"))
-            variables = {
-                "PYTHONPATH": os.pathsep.join(filter(None, (path, folder))),
-                reporting.VARIABLE: str(report),
-            }
-            run = self._run_with(variables, None)
+            variables = {"PYTHONPATH": os.pathsep.join(filter(None, (path, folder)))}
+            if records := self.setting.environment.get(reporting.RECORDS_VARIABLE):
+                variables[reporting.RECORDS_VARIABLE] = str(Path(records).absolute())
+            if not isinstance(self.reader, Reported):
+                return self._run_with(variables, self.reader)
+            run = self._run_with({**variables, reporting.VARIABLE: str(report)}, None)
             lines = report.read_text(encoding="utf-8").splitlines() if report.exists() else []
         run.values.extend(value for line in lines for value in self.reader.values(line))
         return run

@@ -23,6 +23,7 @@ comparison  case; baseline; candidate; metric; ratio; low; high; confidence; ver
             `ratio` is the speed-up: how many times as well the candidate does, however the metric counts
 overall     a comparison with the best of several baselines, as of several engines' fp32, all measured in
             turn; keys as of `comparison`, `baseline` being the one that was best
+intermediate  step; value: what the command says of its metric so far; written by dlcloud_report
 failure     case; setting (null where the whole case failed); message
 skip        case; setting; reason: what this machine lacks, such as memory; no failure
 end         ok: bool, true where nothing failed; seconds: from start to end

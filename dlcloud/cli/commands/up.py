@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--retry-failed", is_flag=True, help="Run the trials of an experiment again that were given up."
 )
+@click.option("--html", default="", help="Write the page of an experiment to this file; it opens offline.")
 @override_options
 @notify_option("up")
 @output_option

@@ -1,6 +1,6 @@
 """What moto answers differently from EC2 in every action, and how it is mended: one table of texts.
 
-Other differences are in the classes of this package, each at its action.
+`refusals` has what EC2 refuses, `members` what it shows, `mended_responses` actions that answer otherwise.
 """
 
 import re
@@ -41,11 +41,17 @@ def _return_true(body: bytes) -> bytes:
     return body[: match.start()] + b"".join(parts) + body[match.end() :]
 
 
+def _name_key_error(body: bytes) -> bytes:
+    """ImportKeyPair has a code of its own for what is no key."""
+    return body.replace(b"<Code>InvalidKeyPair.Format</Code>", b"<Code>InvalidKey.Format</Code>", 1)
+
+
 MENDS: Mapping[str, Callable[[bytes], bytes]] = {
     "the namespace ends in a slash": _close_namespace,
     "errors have no namespace": _bare_error,
     "requestId is that of the request": _name_request,
     "an answer without members has return": _return_true,
+    "a malformed key is InvalidKey.Format": _name_key_error,
 }
 
 

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+
 from dlcloud.local.capacity.pools import Pool
 from dlcloud.local.instance.addresses import Listeners
 from dlcloud.local.instance.firewall import Sources, ssh_sources
@@ -230,6 +232,7 @@ class InstanceRecord:
         instance.reservation_id = reservation_id
         # moto's own goes through the tags of everything, for each instance that is shown.
         instance.get_tags = lambda: _read_tags(instance)
+        instance.cpu_options = _cpu_options(str(instance.instance_type))
         if instance.client_token == _MOTO_CLIENT_TOKEN:
             instance.client_token = ""
         if not instance.hibernation_options:
@@ -268,3 +271,10 @@ def template_version(backend: Any, specification: Mapping[str, Any]) -> Any:  # 
     else:
         template = backend.get_launch_template_by_name(specification.get("LaunchTemplateName"))
     return template.get_version(specification.get("Version", "$Default"))
+
+
+def _cpu_options(instance_type: str) -> dict[str, int]:
+    """Return the cores and threads of a type, which EC2 shows of each instance."""
+    cpus = INSTANCE_TYPES.get(instance_type, {}).get("VCpuInfo", {})
+    count, threads = cpus.get("DefaultVCpus", 1), cpus.get("DefaultThreadsPerCore", 1)
+    return {"CoreCount": cpus.get("DefaultCores", max(1, count // threads)), "ThreadsPerCore": threads}

@@ -234,6 +234,7 @@ class LocalResponses(GrantingResponses):
         except OSError as error:
             for instance in reservation.instances:
                 instance.terminate()
+            self.ec2_backend.reservations.pop(reservation.id, None)  # EC2 shows none of such a launch
             raise EC2ClientError("InsufficientAddressCapacity", str(error)) from error
         for instance in reservation.instances:
             if instance.lifecycle == "spot":

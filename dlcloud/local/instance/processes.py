@@ -100,7 +100,7 @@ def package_sources(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 async def ask_to_end(roots: Iterable[Path], *, grace_s: float) -> None:
-    """Send SIGTERM to every process of the instances with these roots, and wait for their ends for the grace.
+    """Send SIGTERM to every process of instances with these roots, and wait up to the grace for their ends.
 
     Processes are found by their environment or working folder, whatever their parent is by now.
     """

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from dlcloud.model.errors import RecipeError
+from dlcloud.report.cells import UNSTABLE
 from dlcloud.report.html.encoding import TEXT, Chart, Spec
 from dlcloud.report.table import Report, Section, is_command, without_optional
 from dlcloud.system.files import write_file
@@ -171,7 +172,12 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], numeric: frozen
 
 def _cell(title: str, kind: str, text: str) -> str:
     """Return a cell; its title is shown beside it where a narrow screen has no room for columns."""
-    return f'<td{kind} data-title="{escape(title)}">{escape(text)}</td>'
+    return f'<td{kind} data-title="{escape(title)}">{escape(_keep_marks(text))}</td>'
+
+
+def _keep_marks(text: str) -> str:
+    """Return a cell whose mark stays on the line of the word before it."""
+    return text.replace(UNSTABLE, f"\N{NO-BREAK SPACE}{UNSTABLE.strip()}")
 
 
 def _class(title: str, *, is_number: bool) -> str:

@@ -91,7 +91,7 @@ def elastic(situation: Situation) -> PoolDecision:
 def _make_plan(situation: Situation, base: Targets, spare_s: float, first_s: float) -> _Plan:
     offers = spot_by_cost(situation)
     expected = forecast(situation, offers, first_s)
-    if len(offers) > 1:
+    if len({pool.key for _, pool, _ in offers}) > 1:
         offers = spot_by_cost(situation, _pause_usd(situation, expected, spare_s))
         expected = forecast(situation, offers, first_s)
     spot = spread(offers, base, situation.maximum)

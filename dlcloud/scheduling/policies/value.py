@@ -17,7 +17,7 @@ from itertools import pairwise
 from math import exp, expm1, inf
 
 WORK_STEPS = 12
-SPARE_STEPS = 48
+SPARE_STEPS = 40
 CURVE = 1.5
 """The grid. A step is e^CURVE times as long at its end as at the end of the work, or the safe moment. The
 equations of one grid point depend on each other; one pass from an extrapolated start is as good in replays as

@@ -38,6 +38,8 @@ class SimulatedJob:
         spot_usd: Price of a spot instance-hour where the trace has none.
         changeover_s: Seconds without progress after any change of workers; all are billed.
         boot_s: Seconds that a new instance is billed before its worker joins.
+        first_boot_s: The same of those that are requested at the start, when no other has the environment;
+            None: as long.
         scaling: Speed against workers.
         traffic_usd: What a worker outside the zone of most workers adds to an hour.
         refusals: Times, as (from, until) in seconds, in which no on-demand instance is given.
@@ -53,6 +55,7 @@ class SimulatedJob:
     maximum: int = 1
     changeover_s: float = 0.0
     boot_s: float = 0.0
+    first_boot_s: float | None = None
     scaling: Scaling = field(default_factory=Scaling)
     traffic_usd: float = 0.0
     refusals: tuple[tuple[float, float], ...] = ()
@@ -290,8 +293,11 @@ class _Run:
             missing = min(desired, pool.obtainable) - pool.present
             if missing <= 0 or (pool is self.on_demand and self._refuses_first()):
                 continue
-            if self.job.boot_s > 0:
-                pool.starting += [self.now_s + self.job.boot_s] * missing
+            boot_s = self.job.boot_s
+            if self.now_s <= 0 and self.job.first_boot_s is not None:
+                boot_s = self.job.first_boot_s
+            if boot_s > 0:
+                pool.starting += [self.now_s + boot_s] * missing
             else:
                 pool.running += missing
                 changed = True

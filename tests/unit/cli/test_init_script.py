@@ -48,6 +48,15 @@ def test_a_folder_is_sent_where_the_script_uses_its_files(folder):
     assert 'files: "."' in recipe_of_script(write(folder, 'open("data.csv")', "other.py"), ScriptTrial())[0]
 
 
+def test_what_a_trial_has_written_is_not_sent(folder):
+    write(folder, "x", "model.npy")
+    file = write(folder, "import json\nsave('model.npy')\nsave = open('model.npy', 'wb')", "save.py")
+    assert 'files: "save.py"' in recipe_of_script(file, ScriptTrial())[0]
+    file = write(folder, "save('model.npy')\nopen('data.csv')", "both.py")
+    write(folder, "1", "data.csv")
+    assert 'files: "."' in recipe_of_script(file, ScriptTrial())[0]
+
+
 def test_versions_come_from_requirements_or_from_what_is_installed(folder):
     file = write(folder, "import yaml, nosuchpackage")
     text, notes = recipe_of_script(file, ScriptTrial())

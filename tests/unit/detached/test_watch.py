@@ -15,7 +15,7 @@ def member(name, market=Market.ON_DEMAND):
     return Member(instance=instance(name, market=market))
 
 
-def test_on_demand_instances_stand_by_first_and_those_that_did_before_go_on():
+def test_on_demand_instances_stand_by_first_and_earlier_ones_go_on():
     members = [member("i-1"), member("i-2", Market.SPOT), member("i-3"), member("i-4")]
     assert [m.instance.instance_id for m in choose_watchers(members, "i-1", set())] == ["i-3", "i-4"]
     assert [m.instance.instance_id for m in choose_watchers(members, "i-1", {"i-2"})] == ["i-2", "i-3"]
@@ -39,7 +39,7 @@ class Cloud:
         self.instances = Answers(*answers)
 
 
-def test_an_instance_waits_while_one_controls_the_cluster_or_ec2_does_not_say():
+def test_an_instance_waits_while_one_controls_or_ec2_does_not_say():
     up = instance("i-1", tags=cluster().tags | {CONTROLLER_TAG: "ubuntu"})
     down = replace(up, state=InstanceState.TERMINATED)
     cloud, clock = Cloud([up], CloudError("no answer"), [down]), FakeClock()

@@ -100,6 +100,7 @@ def test_some_reserved_instances_are_kept_free_for_others():
         ({"state": "scheduled", "starts_at": THEN}, "it is scheduled from 2026-09-01 12:00 UTC on"),
         ({"platform": "Windows"}, "it is for Windows with default tenancy"),
         ({"group": "near"}, "it is in the placement group near"),
+        ({"is_interruptible": True}, "it is interruptible: EC2 takes its instances back"),
         ({"ends_at": THEN + timedelta(hours=1)}, "it may end before the instances do"),
     ],
 )

@@ -76,7 +76,7 @@ def test_many_places_take_each_trial_once():
     assert sorted(taken) == sorted(expected)
 
 
-def test_a_trial_is_handed_out_early_only_if_enough_are_left_for_the_others():
+def test_a_trial_is_handed_out_early_only_if_others_have_enough():
     queue = TrialQueue(TRIALS)
     assert queue.take_early(leave=3) is None
     assert queue.take_early(leave=2) == TRIALS[0]
