@@ -1,13 +1,76 @@
 """Run deep-learning workloads on EC2 for the least money, and measure what they cost.
 
-The packages lie on floors; a module imports only from floors below its own
-(`pyproject.toml`, `[tool.importlinter]`, checks it):
+From Python (`docs/python.md`): `up`, `plan`, `results`, `trials`, `down`, `Recipe` and `DlcloudError`, each
+imported when it is first used, so that `import dlcloud` costs next to nothing.
 
-    cli                               commands, console, the one place that builds collaborators
-    bench | elastic | report          what users ask for
-    launch                            a plan carried out, undone on failure
-    local                             the local EC2, a process of its own
-    cloud | ssh | store | resources   the outside world, one library each
-    core                              pure decisions and values
-    benchmarks | trainer              stand-alone programs that run on the instances
+The packages lie on floors; a module imports only from floors below its own. `docs/architecture.md` has them,
+`pyproject.toml` (`[tool.importlinter]`) checks them.
 """
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dlcloud.app.library.calls import down, plan, results, trials, up
+    from dlcloud.app.library.code_recipe import CodeRecipe as Recipe
+    from dlcloud.model.errors import DlcloudError
+    from dlcloud.report.notebook import Figure, Rows
+
+    __version__: str
+
+__all__ = [
+    "DlcloudError",
+    "Figure",
+    "Recipe",
+    "Rows",
+    "__version__",
+    "down",
+    "plan",
+    "results",
+    "trials",
+    "up",
+]
+
+_PLACES = {
+    **dict.fromkeys(("up", "plan", "results", "trials", "down"), "dlcloud.app.library.calls"),
+    "Recipe": "dlcloud.app.library.code_recipe:CodeRecipe",
+    "Rows": "dlcloud.report.notebook",
+    "Figure": "dlcloud.report.notebook",
+    "DlcloudError": "dlcloud.model.errors",
+}
+"""Where each public name is: a module, and the name there if it is another one."""
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  each name has its own type
+    """Import a public name when it is first used."""
+    if name == "__version__":
+        value: Any = import_module("importlib.metadata").version("dlcloud")
+    elif name in _PLACES:
+        module, _, inner = _PLACES[name].partition(":")
+        value = getattr(import_module(module), inner or name)
+    else:
+        raise AttributeError(f"module dlcloud has no attribute {name}")
+    globals()[name] = value
+    return value
+
+
+class _Package(ModuleType):
+    """This package: `dlcloud.results` stays the function when the subpackage of that name is imported."""
+
+    @property
+    def results(self) -> Any:  # noqa: ANN401  the function's type is stated above
+        """The function."""
+        return import_module(_PLACES["results"]).results
+
+    @results.setter
+    def results(self, subpackage: ModuleType) -> None:
+        """Leave out the subpackage, which Python would set here; `from dlcloud.results import …` finds it."""
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

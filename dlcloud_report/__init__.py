@@ -3,11 +3,13 @@
     import dlcloud_report
     dlcloud_report.step(images)                     # once a step: the time between two calls is taken
     dlcloud_report.throughput(images / seconds)     # or as often as one is known
+    dlcloud_report.intermediate(accuracy)           # the metric so far: a search may end a run that lags
 
 On instances, a module of this name is beside the script; this one is for editors and for runs at home.
 """
 
+from dlcloud.benchmarks.command.reporting import intermediate as intermediate
 from dlcloud.benchmarks.command.reporting import step as step
 from dlcloud.benchmarks.command.reporting import throughput as throughput
 
-__all__ = ["step", "throughput"]
+__all__ = ["intermediate", "step", "throughput"]

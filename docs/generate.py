@@ -12,24 +12,33 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
+import agents
 import click
+import python_api
+import recipe_keys
+from tables import table
 
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness import benchmark
 from dlcloud.cli.main import COMMANDS, dlcloud
 from dlcloud.model import errors
-from dlcloud.recipe.recipe import recipe_schema
+from dlcloud.results.selftest import RISKS
+from dlcloud.results.selftest_limits import NOT_SHOWN
 
 DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+PAGES = (*sorted(DOCS.glob("*.md")), ROOT / "llms.txt", ROOT / "templates" / "skill.md")
+SKILL = ROOT / ".claude" / "skills" / "dlcloud" / "SKILL.md"
+"""The skill where agents that work in a clone look: the text that `dlcloud skill` prints."""
+
 BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 
 
 def commands() -> Iterator[str]:
     """Yield a section for each command and subcommand: what it does, and its options."""
     context = click.Context(dlcloud, info_name="dlcloud")
-    yield from _table(
+    yield from table(
         ("command", "effect"), [(f"[{name}](#dlcloud-{name})", COMMANDS[name]) for name in COMMANDS]
     )
     for name in dlcloud.list_commands(context):
@@ -49,7 +58,7 @@ def _command(command: click.Command, context: click.Context, level: int) -> Iter
         yield f"```text\n{paragraph[2:]}\n```" if literal else paragraph.strip()
         yield ""
     records = [parameter.get_help_record(context) for parameter in command.params]
-    yield from _table(
+    yield from table(
         ("option", "meaning"), [(f"`{record[0]}`", record[1]) for record in records if record and record[1]]
     )
     if isinstance(command, click.Group):
@@ -57,96 +66,6 @@ def _command(command: click.Command, context: click.Context, level: int) -> Iter
             inner = command.get_command(context, name)
             assert inner is not None
             yield from _command(inner, click.Context(inner, info_name=name, parent=context), level + 1)
-
-
-def recipe() -> Iterator[str]:
-    """Yield a table of keys for each part of a recipe, from its JSON Schema."""
-    schema = recipe_schema()
-    yield from _part("Top level", schema, schema)
-    yield from _parts(schema, schema, path="")
-
-
-def _parts(part: dict[str, Any], schema: dict[str, Any], path: str) -> Iterator[str]:
-    for key, value in part["properties"].items():
-        for inner in _objects(value, schema):
-            yield from _part(f"`{path}{key}`", inner, schema)
-            yield from _parts(inner, schema, f"{path}{key}.")
-
-
-def _objects(value: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the parts that a key's value may be, or may be a list of."""
-    if "$ref" in value:
-        value = schema["$defs"][value["$ref"].rpartition("/")[2]]
-        if "properties" in value:
-            yield value
-        return
-    items = [value["items"]] if "items" in value else []
-    for alternative in [*value.get("anyOf", ()), *value.get("oneOf", ()), *items]:
-        yield from _objects(alternative, schema)
-
-
-def _part(title: str, part: dict[str, Any], schema: dict[str, Any]) -> Iterator[str]:
-    yield f"## {title}"
-    yield ""
-    yield from [part["description"], ""] if "description" in part else []
-    required = part.get("required", ())
-    rows = [
-        (
-            f"`{key}`",
-            _type(value, schema),
-            "required" if key in required else _default(value),
-            _meaning(value, schema),
-        )
-        for key, value in part["properties"].items()
-    ]
-    yield from _table(("key", "value", "default", "meaning"), rows)
-
-
-def _type(value: dict[str, Any], schema: dict[str, Any]) -> str:
-    """Return the values that a key takes, for people: `text`, `number from 1 to 1000`, `list of text`."""
-    if "$ref" in value:
-        name = value["$ref"].rpartition("/")[2]
-        inner = schema["$defs"][name]
-        return "mapping" if "properties" in inner else _type(inner, schema)
-    alternatives = [*value.get("anyOf", ()), *value.get("oneOf", ())]
-    if alternatives:
-        kinds = [_type(alternative, schema) for alternative in alternatives]
-        # A decimal number may be written as a number or as text of a certain pattern.
-        kinds = [kind for kind in dict.fromkeys(kinds) if kind != "nothing"]
-        return kinds[0] if kinds[0].startswith("number") and kinds[1:] == ["text"] else " or ".join(kinds)
-    if "enum" in value or "const" in value:
-        return ", ".join(f"`{word}`" for word in value.get("enum", [value.get("const")]))
-    kind = value.get("type")
-    if kind == "array":
-        return f"list of {_plural(_type(value['items'], schema))}"
-    if kind == "object":
-        return "mapping of names to text"
-    names = {"integer": "whole number", "number": "number", "boolean": "`yes` or `no`", "null": "nothing"}
-    return names.get(kind, "text") + _bounds(value) if isinstance(kind, str) else "text"
-
-
-def _plural(kind: str) -> str:
-    return {"mapping": "mappings"}.get(kind, kind)
-
-
-def _bounds(value: dict[str, Any]) -> str:
-    lower = value.get("minimum", value.get("exclusiveMinimum"))
-    upper = value.get("maximum")
-    words = f" {'above' if 'exclusiveMinimum' in value else 'from'} {lower:g}" if lower is not None else ""
-    return words + (f" to {upper:g}" if upper is not None else "")
-
-
-def _default(value: dict[str, Any]) -> str:
-    default = value.get("default")
-    if default in (None, "", [], {}) or isinstance(default, dict):
-        return ""
-    return f"`{'yes' if default else 'no'}`" if isinstance(default, bool) else f"`{default}`"
-
-
-def _meaning(value: dict[str, Any], schema: dict[str, Any]) -> str:
-    if "description" in value or "$ref" not in value:
-        return str(value.get("description", ""))
-    return str(schema["$defs"][value["$ref"].rpartition("/")[2]].get("description", ""))
 
 
 def benchmarks() -> Iterator[str]:
@@ -176,7 +95,7 @@ def benchmarks() -> Iterator[str]:
 
 def _options(options: Iterable[benchmark.Option]) -> Iterator[str]:
     rows = [(f"`{option.name}`", _values(option), _option_default(option), option.help) for option in options]
-    yield from _table(("option", "values", "default", "meaning"), rows)
+    yield from table(("option", "values", "default", "meaning"), rows)
 
 
 def _values(option: benchmark.Option) -> str:
@@ -203,25 +122,33 @@ def exit_codes() -> Iterator[str]:
         for error in found[1:]
         if error.__module__ == errors.__name__
     )
-    yield from _table(("exit code", "error", "meaning"), [(str(code), *rest) for code, *rest in rows])
+    yield from table(("exit code", "error", "meaning"), [(str(code), *rest) for code, *rest in rows])
 
 
-def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
-    if not rows:
-        return
-    yield f"| {' | '.join(titles)} |"
-    yield f"|{'---|' * len(titles)}"
-    for row in rows:
-        cells = (" ".join(cell.split()).replace("|", "\\|") for cell in row)
-        yield f"| {' | '.join(cells)} |"
+def selftest() -> Iterator[str]:
+    """Yield what the self-test shows, row by row, and what it cannot show."""
+    rows = [(number, claim, looked_at) for number, claim, looked_at, _ in RISKS]
+    yield from table(("row", "what is to hold", "what the self-test looks at"), rows)
+    yield "## What it cannot show"
     yield ""
+    yield from table(("not shown", "because", "what shows it"), list(NOT_SHOWN))
 
 
 BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "commands": commands,
-    "recipe": recipe,
+    "recipe": recipe_keys.recipe,
     "benchmarks": benchmarks,
     "exit-codes": exit_codes,
+    "selftest": selftest,
+    "train-arguments": python_api.train_arguments,
+    "train-callbacks": python_api.train_callbacks,
+    "train-outcome": python_api.train_outcome,
+    "report-functions": python_api.report_functions,
+    "agent-commands": agents.commands,
+    "agent-exit-codes": agents.exit_codes,
+    "agent-recipes": agents.recipes,
+    "agent-keys": agents.keys,
+    "pages": agents.pages,
 }
 
 
@@ -234,21 +161,27 @@ def refreshed(text: str) -> str:
     return BLOCK.sub(lambda block: f"{block[1]}\n{_content(block[2])}\n\n{block[3]}", text)
 
 
+def contents() -> dict[Path, str]:
+    """Return every page as the code has it now."""
+    fresh = {page: refreshed(page.read_text("utf-8")) for page in PAGES}
+    return {**fresh, SKILL: fresh[ROOT / "templates" / "skill.md"]}
+
+
 def main() -> int:
     """Rewrite the stale pages, or name them with --check."""
-    stale = [
-        page
-        for page in sorted(DOCS.glob("*.md"))
-        if refreshed(page.read_text("utf-8")) != page.read_text("utf-8")
-    ]
-    if "--check" in sys.argv[1:]:
-        for page in stale:
-            print(f"docs/{page.name} is stale\nhint: python docs/generate.py", file=sys.stderr)
-        return 1 if stale else 0
-    for page in stale:
-        page.write_text(refreshed(page.read_text("utf-8")), "utf-8")
-        print(f"docs/{page.name} is rewritten")
-    return 0
+    stale = {
+        page: text
+        for page, text in contents().items()
+        if not page.exists() or text != page.read_text("utf-8")
+    }
+    for page, text in stale.items():
+        if "--check" in sys.argv[1:]:
+            print(f"{page.relative_to(ROOT)} is stale\nhint: python docs/generate.py", file=sys.stderr)
+            continue
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text, "utf-8")
+        print(f"{page.relative_to(ROOT)} is rewritten")
+    return 1 if stale and "--check" in sys.argv[1:] else 0
 
 
 if __name__ == "__main__":

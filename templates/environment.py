@@ -48,6 +48,7 @@ def main() -> None:
         reused = (folder / "complete").exists()
         if reused:
             relocate(folder)
+            (folder / "complete").touch()  # what was not used for longest goes first
         else:
             build(folder, requirements, minimum)
     print_answer(str(folder / "bin" / "python"), reused=reused, started=started)

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import os
 import socket
+import subprocess
 import time
 
 SECRET = "@SECRET@"  # noqa: S105  replaced when this is rendered
@@ -16,6 +17,8 @@ METADATA = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.1
 HOST_KEY = ROOT + "/etc/ssh/ssh_host_ed25519_key.pub"
 PROOF = ROOT + "/var/lib/dlcloud/host-proof"
 ATTEMPTS = 60
+TIMER = "/run/systemd/transient/dlcloud-life.timer"
+PER_BOOT = "/var/lib/cloud/scripts/per-boot/dlcloud"
 
 
 def metadata(method: str, path: str, name: str, value: str) -> str:
@@ -50,8 +53,21 @@ def own_id() -> str:
         time.sleep(1)
 
 
+def require_end() -> None:
+    """Start the timers of the instance's end where the image's cloud-init ran no per-boot scripts.
+
+    An instance without them proves nothing, so that the launcher ends it.
+    """
+    if not os.path.exists(TIMER):
+        subprocess.run([PER_BOOT], check=True)
+    if not os.path.exists(TIMER):
+        raise OSError("there is no timer that ends this instance")
+
+
 def main() -> None:
     """Wait for the host key, then write the proof atomically."""
+    if not ROOT:
+        require_end()
     while not os.path.exists(HOST_KEY):
         time.sleep(0.1)
     instance_id = own_id()

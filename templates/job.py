@@ -1,7 +1,10 @@
 """Run a program on an instance independently of connections: python3 -I -S job.py VERB FOLDER ...
 
 start FOLDER [-]            run `sh FOLDER/command` detached in FOLDER/work; a second start does nothing.
-                            With `-`, stdin is JSON: {"variables": {NAME: TEXT}, "secrets": {NAME: TEXT}}
+                            With `-`, stdin is JSON: {"variables": {NAME: TEXT}, "secrets": {NAME: TEXT},
+                            "work": folder whose copy is FOLDER/work, "links": {NAME: target},
+                            "files": {NAME: TEXT}}; names are of FOLDER, the last three may be missing
+supervise FOLDER            run the program in the foreground; stdin as of `start`
 follow FOLDER NAME OFFSET   print FOLDER/NAME from a byte offset, as it grows, until the program has ended
 state FOLDER                print JSON: {"state": new, running, ended or lost, "exit_status": int or null}
 stop FOLDER                 end the program and its child processes, and run `sh FOLDER/stop` if there is one
@@ -35,28 +38,66 @@ POWER_OFF = ("systemctl", "--no-wall", "poweroff", "-i")  # -i: whatever program
 
 def start(folder: pathlib.Path, source: str = "") -> None:
     """Start the supervisor, unless the job was started before."""
-    given = sys.stdin.buffer.read() if source else b""
+    given = json.loads(sys.stdin.buffer.read() or b"{}") if source else {}
+    if "files" in given:
+        folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / "pid").exists():
             return
-        (folder / "work").mkdir(exist_ok=True)
-        with (folder / "log").open("ab") as log:
-            supervisor = subprocess.Popen(
-                [sys.executable, "-I", "-S", __file__, "supervise", str(folder)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        supervisor.stdin.write(given)
-        supervisor.stdin.close()
-        write(folder / "pid", str(supervisor.pid))
+        lay_out(folder, given)
+        supervisor = os.fork()  # an interpreter of its own would take as long as the rest
+        if not supervisor:
+            become_supervisor(folder, given, lock)
+        write(folder / "pid", str(supervisor))
+
+
+def lay_out(folder: pathlib.Path, given: "dict[str, typing.Any]") -> None:
+    """Make what a job's folder is to have; a second time changes nothing."""
+    work = folder / "work"
+    if "work" in given and not work.exists():
+        copy = folder / "work.new"
+        subprocess.run(["rm", "-rf", copy], check=True)
+        subprocess.run(["cp", "-a", "--reflink=auto", given["work"], copy], check=True)
+        copy.rename(work)
+    work.mkdir(exist_ok=True)
+    for name, target in given.get("links", {}).items():
+        with contextlib.suppress(FileExistsError):
+            (folder / name).symlink_to(pathlib.Path(target).absolute())
+    for name, text in given.get("files", {}).items():
+        write(folder / name, text)
+
+
+def become_supervisor(folder: pathlib.Path, given: "dict[str, typing.Any]", lock: "typing.TextIO") -> None:
+    """Run the program in this process, which belongs to no session any more; never return."""
+    status = 1
+    try:
+        os.setsid()
+        os.close(lock.fileno())  # the parent's stays locked
+        log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        null = os.open(os.devnull, os.O_RDONLY)
+        for number, source in enumerate((null, log, log)):
+            os.dup2(source, number)
+        os.close(log)
+        os.close(null)
+        run_program(folder, given)
+        for thread in set(threading.enumerate()) - {threading.current_thread()}:
+            thread.join()  # what the program left behind may print on
+        status = 0
+    except BaseException:  # noqa: BLE001 - it must not return into the parent's code
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def supervise(folder: pathlib.Path) -> None:
+    """Run the program in the foreground; its environment comes as for `start`."""
+    run_program(folder, json.loads(sys.stdin.buffer.read() or b"{}"))
+
+
+def run_program(folder: pathlib.Path, given: "dict[str, typing.Any]") -> None:
     """Run the program and record its exit status."""
-    given = json.loads(sys.stdin.buffer.read() or b"{}")
     secrets = given.get("secrets", {})
     names = {NAMES: " ".join(secrets)} if secrets else {}
     masking = import_masking() if secrets else None  # before the program starts: none runs unmasked

@@ -1,7 +1,7 @@
 """Copy data from S3 to this instance, and checkpoints to and from it: storage.py VERB < JSON.
 
-place    {}: choose the disk of the data, an NVMe instance store where there is one; prints {"root": path,
-         "instance_store": bool}
+place    {}: choose the disk of the data, an NVMe instance store where there is one, mounted by the image or
+         here; prints {"root": path, "instance_store": bool}
 find     {"key": ...}: prints {"name", "system", "complete", "folder"} for a copy from a peer
 copy     {"key", "source", "tool", "variables"}: copy a prefix, whole or what is missing of it; prints
          {"files", "bytes", "copied", "seconds", "by_size": files whose content has no MD5 in S3}
@@ -33,6 +33,10 @@ MIB = 1 << 20
 PARTS_MIB = (5, 8, 10, 15, 16, 20, 25, 32, 50, 64, 100, 128, 256, 512, 1024)
 """The sizes in which clients upload parts: the AWS CLI and Mountpoint 8, s5cmd 50, others what users say."""
 INSTANCE_STORE = "Amazon EC2 NVMe Instance Storage"
+IMAGE_MOUNT = pathlib.Path("/opt/dlami/nvme")
+"""Where AWS's Deep Learning AMIs mount all instance stores, as one. Source: their release notes."""
+IMAGE_MOUNT_S = 120.0
+"""How long their service may take at the first boot: it formats the disks."""
 
 ROLE_S = 60.0
 ROLE_PAUSE_S = 2.0
@@ -48,10 +52,9 @@ class StorageError(Exception):
 def place() -> "dict[str, object]":
     """Put the data on an instance store, formatted and mounted where it is new."""
     if not DATA.exists():
-        device = instance_store()
-        if device:
-            mount_device(device)
-            folder = MOUNT / "data"
+        disk = instance_store()
+        if disk is not None:
+            folder = disk / "dlcloud-data"
             run("sudo", "mkdir", "-p", folder)
             run("sudo", "chown", str(os.getuid()), folder)
             DATA.parent.mkdir(parents=True, exist_ok=True)
@@ -61,10 +64,21 @@ def place() -> "dict[str, object]":
     return {"root": str(DATA.resolve()), "instance_store": DATA.is_symlink()}
 
 
-def instance_store() -> str:
-    """Return the path of an NVMe instance store that nothing uses; empty without one."""
+def instance_store() -> "pathlib.Path | None":
+    """Return where an NVMe instance store is mounted: by the image, else by this; None without one."""
     if os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or not shutil.which("lsblk"):
-        return ""  # a rehearsal must not touch the disks of this machine
+        return None  # a rehearsal must not touch the disks of this machine
+    if instance_stores() and IMAGE_MOUNT.parent.is_dir() and is_mounted_in_time(IMAGE_MOUNT):
+        return IMAGE_MOUNT
+    for device in instance_stores():
+        if not device.get("mountpoint") and not device.get("children"):
+            mount_device(device["path"])
+            return MOUNT
+    return None
+
+
+def instance_stores() -> "list[dict]":
+    """Return the NVMe instance stores, as lsblk describes them."""
     listed = subprocess.run(
         ["lsblk", "--json", "--output", "PATH,MODEL,MOUNTPOINT,FSTYPE,TYPE"],
         stdout=subprocess.PIPE,
@@ -73,12 +87,18 @@ def instance_store() -> str:
     try:
         devices = json.loads(listed.stdout)["blockdevices"]
     except (ValueError, KeyError):
-        return ""
-    for device in devices:
-        is_store = (device.get("model") or "").strip() == INSTANCE_STORE
-        if is_store and not device.get("mountpoint") and not device.get("children"):
-            return device["path"]
-    return ""
+        return []
+    return [device for device in devices if (device.get("model") or "").strip() == INSTANCE_STORE]
+
+
+def is_mounted_in_time(path: pathlib.Path) -> bool:
+    """Wait until the image has mounted its disk; False if it has not in time."""
+    ends_at = time.monotonic() + IMAGE_MOUNT_S
+    while not os.path.ismount(path):
+        if time.monotonic() >= ends_at:
+            return False
+        time.sleep(1.0)
+    return True
 
 
 def mount_device(device: str) -> None:

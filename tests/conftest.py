@@ -1,10 +1,15 @@
 """What holds for every test."""
 
 import os
+import shutil
 import signal
 import sys
+import tempfile
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
+
+from tests.programs import COREUTILS, OF_PYTHON, OF_THE_PRODUCT, PROGRAMS
 
 # No example fails because the machine is busy.
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -18,7 +23,33 @@ sys.dont_write_bytecode = False
 os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "OPENBLAS_NUM_THREADS": "1"}
 
 
+LISTED = frozenset({program.name for program in PROGRAMS}) | COREUTILS | OF_PYTHON | OF_THE_PRODUCT
+OWN = tuple(
+    f"{Path(folder).resolve()}/"
+    for folder in (tempfile.gettempdir(), Path(__file__).parents[1], sys.prefix, sys.base_prefix)
+)
+"""Programs below these are of the tests, of this checkout, or of Python."""
+
+
+class UnlistedProgramError(Exception):
+    """A test calls a program that tests/programs.py does not name."""
+
+
+def _refuse_unlisted(event, arguments):
+    """Refuse a program that a machine with Python, sh and coreutils alone does not have."""
+    if event != "subprocess.Popen":
+        return
+    name, environment = os.fsdecode(arguments[0]), arguments[3] or os.environ
+    program = shutil.which(name, path=environment.get("PATH", os.defpath)) or name
+    is_own = "/" in program and os.path.abspath(program).startswith(OWN)  # noqa: PTH100  links stay
+    if not is_own and os.path.basename(name) not in LISTED:  # noqa: PTH119
+        message = f"{name} is not in tests/programs.py"
+        raise UnlistedProgramError(message)
+
+
 def pytest_configure():
     """Take Ctrl-C as a terminal gives it: a shell that starts a run in the background has it ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.environ.get("DLCLOUD_TEST_PROGRAMS") == "listed":
+        sys.addaudithook(_refuse_unlisted)

@@ -1,16 +1,39 @@
 """The programs that the tests call beyond Python, sh and coreutils: the one list of them.
 
 A test that calls one is marked with `needs`, and is skipped with its name where it is missing.
-`tests/unit/test_programs.py` holds that no test calls another. Run as a program, it prints a line for each
-that `.ci/run` installs: program, Debian package, what it is for. It needs the standard library only.
+`tests/unit/test_programs.py` holds that no test calls another; with DLCLOUD_TEST_PROGRAMS=listed the tests'
+process starts no other. Run as a program, it prints a line for each that `.ci/run` installs: program, Debian
+package, what it is for. It needs the standard library only.
 """
 
 import os
 import shutil
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 COREUTILS = frozenset({"cat", "echo", "env", "false", "head", "printf", "rm", "sleep", "tee", "true"})
 """Programs of coreutils that tests call."""
+OF_PYTHON = frozenset({"gcc", "ld", "ldconfig", "objdump"})
+"""Programs by which Python's `ctypes.util.find_library` looks for a library; it does without them."""
+OF_THE_PRODUCT = frozenset(
+    {
+        "dlcloud",
+        "g++",
+        "lsblk",
+        "mount-s3",
+        "mpirun",
+        "nvidia-smi",
+        "prlimit",
+        "python",
+        "python3",
+        "sh",
+        "sudo",
+        "uv",
+    }
+    | {Path(sys.executable).name}
+)
+"""Python's own, the shell, and what dlcloud asks for where it is there, in the tests' process."""
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 """Where programs are that an ordinary user's PATH does not name."""
 
@@ -21,7 +44,8 @@ class Program:
 
     Attributes:
         is_heavy: CI alone installs it, on a machine of its own.
-        is_chosen: Its tests run only where a variable chooses an image: it is never installed for them.
+        is_chosen: It is never installed for the tests: they run only where a variable chooses an image, or do
+            without it.
     """
 
     name: str
@@ -40,6 +64,7 @@ PROGRAMS = (
     Program(name="git", package="git", use="what git would send"),
     Program(name="ip", package="iproute2", use="networks that fail"),
     Program(name="java", package="default-jre-headless", use="BigDL on Spark", is_heavy=True),
+    Program(name="mlflow", package="mlflow, of PyPI", use="a real MLflow server", is_chosen=True),
     Program(name="mount", package="mount", use="read-only and full disks"),
     Program(name="openssl", package="openssl", use="keys of other forms"),
     Program(name="podman", package="podman", use="containers", is_chosen=True),
@@ -52,6 +77,7 @@ PROGRAMS = (
     Program(name="strace", package="strace", use="what the local EC2 touches of an instance"),
     Program(name="umount", package="mount", use="read-only and full disks"),
     Program(name="unshare", package="util-linux", use="daemons of other users"),
+    Program(name="uv", package="uv", use="a wheel that is installed in seconds", is_chosen=True),
 )
 
 

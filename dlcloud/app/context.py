@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from dlcloud.app.log_file import log_to_file
 from dlcloud.app.profiles import chosen_profile, find_profile
-from dlcloud.app.terminal.console import Console, console_for
+from dlcloud.app.terminal.console import Console, SilentConsole, console_for
 from dlcloud.app.terminal.interrupts import raise_on
 from dlcloud.app.terminal.safe_output import writer_to
 from dlcloud.app.variables import CONTROLLER_VARIABLE
@@ -62,10 +63,14 @@ class Context:
     Args:
         command: The command's name, for its log.
         verbose: The log goes to stderr, too.
+        in_library: A program calls it, whose log it is.
+        quiet: Events are not printed.
     """
 
     command: str
     verbose: bool = False
+    in_library: bool = False
+    quiet: bool = False
     clock: SystemClock = field(default_factory=SystemClock)
     _open: ExitStack = field(default_factory=ExitStack)
     _owners: dict[tuple[str, str | None], Owner] = field(default_factory=dict)
@@ -73,17 +78,27 @@ class Context:
     def __enter__(self) -> Self:
         """Make SIGTERM and SIGHUP end the command as Ctrl-C does, so that it cleans up."""
         raise_on(signal.SIGTERM, signal.SIGHUP)
-        log_to_file(self.paths, self.command, verbose=self.verbose)
+        if not self.in_library:
+            log_to_file(self.paths, self.command, verbose=self.verbose)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Close connections, database and console."""
         self._open.close()
 
+    def at_exit(self, call: Callable[[], None]) -> None:
+        """Call something at the end of the command, however it ends, while its collaborators are open."""
+        self._open.callback(call)
+
     @property
     def controller_instance_id(self) -> str:
         """The id of the instance that this process runs on, where it controls its own cluster; else empty."""
         return os.environ.get(CONTROLLER_VARIABLE, "")
+
+    @property
+    def tracker_variables(self) -> dict[str, str]:
+        """The variables with credentials of trackers, as their own clients read them."""
+        return {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_TRACKING_")}
 
     @cached_property
     def paths(self) -> Paths:
@@ -93,7 +108,7 @@ class Context:
 
     @cached_property
     def console(self) -> Console:
-        return self._open.enter_context(console_for(sys.stderr))
+        return SilentConsole() if self.quiet else self._open.enter_context(console_for(sys.stderr))
 
     @cached_property
     def emit(self) -> Emit:
@@ -145,6 +160,10 @@ class Context:
         if endpoint is None:
             raise LocalCloudError("the local EC2 is not running", "dlcloud local start")
         return endpoint
+
+    def change_nothing(self) -> None:
+        """State that this command only shows: a local EC2 that it starts is stopped again at its end."""
+        self._open.callback(self.local_site.stop_if_unused)
 
     @cached_property
     def profile(self) -> str:

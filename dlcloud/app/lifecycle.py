@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from dlcloud.app.context import Context
+from dlcloud.app.month_budget import hold_month
 from dlcloud.app.terminal.ends import End, EndWords
 from dlcloud.app.terminal.interrupts import EndLeftError, ends
 from dlcloud.app.terminal.screen import confirm
@@ -18,6 +19,7 @@ from dlcloud.launch.acquire import (
     resolve_cluster,
 )
 from dlcloud.launch.launcher import Launcher
+from dlcloud.launch.storage import abort_uploads
 from dlcloud.model.cluster import Cluster, ClusterState, Leftover, Member
 from dlcloud.model.errors import (
     BudgetError,
@@ -31,6 +33,7 @@ from dlcloud.model.errors import (
 from dlcloud.model.events import Emit, Notice, Warned
 from dlcloud.model.money import money, total_usd
 from dlcloud.planning.plan import Plan
+from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.cost_details import cost_of_cluster
 from dlcloud.runs.parallel import StoppedError
 
@@ -44,12 +47,19 @@ def plan_cluster(
     return context.machines.launcher(cluster).plan(file.recipe, cidrs=cidrs, size=size)
 
 
-def confirm_spending(plan: Plan, *, yes: bool) -> None:
-    """Ask before money is spent, unless `--yes` was passed or the plan is a rehearsal."""
+def confirm_spending(context: Context, plan: Plan, *, yes: bool) -> None:
+    """Hold the limit of the month, and ask before money is spent: not with `--yes`, or of a rehearsal.
+
+    Raises:
+        BudgetError: The plan could pass the limit, or stdin is not a terminal.
+    """
+    hold_month(context, [plan])
     if yes or plan.rehearsal:
         return
     if not sys.stdin.isatty():
-        raise BudgetError("this spends money, and stdin is not a terminal", "pass --yes to confirm")
+        raise BudgetError(
+            "this spends money, and stdin is not a terminal", "pass --yes to confirm, in Python yes=True"
+        )
     confirm("Go on?")
 
 
@@ -110,6 +120,16 @@ def destroy_cluster(launcher: Launcher) -> None:
         with ending(launcher):
             members = launcher.destroy()
         launcher.emit(Notice(message=cost_of_cluster(launcher.cluster, members)))
+        _abort_uploads(launcher)
+
+
+def _abort_uploads(launcher: Launcher) -> None:
+    """Abort what the cluster's instances left of uploads of checkpoints."""
+    cluster = launcher.cluster
+    if "checkpoints" not in cluster.recipe_text:
+        return
+    with suppress(RecipeError):  # of another version of dlcloud
+        abort_uploads(launcher, read_recipe(cluster.recipe_text, cluster.recipe_path))
 
 
 @contextmanager

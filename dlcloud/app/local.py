@@ -96,6 +96,12 @@ def capacity(context: Context, options: CapacityOptions) -> None:
     _print_done("capacity", f"capacity of {options.instance_type}{place}: {limit}", options.output)
 
 
+def account_plan(context: Context, *, plan: str, output: str) -> None:
+    """Put the local account on AWS's Free plan, or back on the Paid one."""
+    context.local_endpoint().control.set_account_plan(free=plan == "free")
+    _print_done("account-plan", f"the local account is on the {plan.capitalize()} plan", output)
+
+
 def quota(context: Context, *, instance_type: str, vcpus: int | None, spot: bool, output: str) -> None:
     """Limit the running vCPUs of INSTANCE_TYPE's family to VCPUS; without VCPUS, remove the limit."""
     context.local_endpoint().control.set_quota(instance_type, vcpus, spot=spot)

@@ -10,6 +10,16 @@ from dlcloud.store.paths import Paths
 LOGS_KEPT = 50
 
 
+class LogFile(logging.FileHandler):
+    """The file of a log; what cannot be written is lost, also where the file cannot be opened."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
+
+
 def log_to_file(paths: Paths, command: str, *, verbose: bool) -> None:
     """Log to a new file of a command, and with `verbose` to stderr, too; old files are removed."""
     folder = paths.make_folder(paths.logs)
@@ -18,7 +28,7 @@ def log_to_file(paths: Paths, command: str, *, verbose: bool) -> None:
             old.unlink(missing_ok=True)
     path = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{command}-{os.getpid()}.log"
     logging.raiseExceptions = False  # a log on a full disk is lost, without a traceback on stderr
-    handlers: list[logging.Handler] = [logging.FileHandler(path, delay=True)]
+    handlers: list[logging.Handler] = [LogFile(path, delay=True)]
     if verbose:
         handlers.append(logging.StreamHandler())
     logging.basicConfig(

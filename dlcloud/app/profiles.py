@@ -9,7 +9,7 @@ from dlcloud.app.variables import CONTROLLER_VARIABLE, PROFILE_VARIABLE
 from dlcloud.model.errors import RecipeError
 
 if TYPE_CHECKING:
-    from dlcloud.recipe.profile import Configuration, Profile
+    from dlcloud.recipe.profile import Configuration, MonthlyBudget, Profile
 
 LARGEST_FILE = 1 << 18
 
@@ -60,6 +60,22 @@ def find_profile(name: str, *, purpose: str = "--profile") -> "Profile | None":
         listed = f"its profiles: {', '.join(sorted(profiles))}" if profiles else "see docs/profiles.md"
         raise RecipeError(f"{purpose}: {path} has no profile {name}", listed)
     return profiles[name]
+
+
+def monthly_budget() -> "MonthlyBudget | None":
+    """Return the limit of a month; None without one, and on an instance that controls its own cluster.
+
+    Raises:
+        RecipeError: The configuration file cannot be read.
+    """
+    if profile_name() is None or not configuration_file().exists():
+        return None
+    return _configuration(configuration_file()).budget
+
+
+def forget_configuration() -> None:
+    """Read the configuration file again when it is asked for: it was changed."""
+    _configuration.cache_clear()
 
 
 @cache

@@ -9,7 +9,8 @@ from dlcloud.launch.acquire import RecipeFile
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.profile import apply_profile, merge
 from dlcloud.recipe.recipe import Recipe, read_recipe
-from dlcloud.resources.texts import recipe_text
+from dlcloud.recipe.requirements_file import include_requirements
+from dlcloud.resources.texts import LARGEST_RECIPE, recipe_text
 
 SCRIPTS = {".py", ".sh", ".ipynb"}
 """Endings of files that `dlcloud init` writes a recipe for, or that are none."""
@@ -23,15 +24,46 @@ def read_recipe_file(name: str) -> RecipeFile:
     """
     if Path(name).suffix in SCRIPTS and Path(name).is_file():
         raise RecipeError(f"{name} is a script, not a recipe", f"dlcloud init {name} writes its recipe")
+    text, path = read_recipe_text(name)
+    file = str(path or name)
+    return _completed(read_recipe(text, file), text, file, str(path.absolute() if path else ""))
+
+
+def file_of_recipe(recipe: Recipe) -> RecipeFile:
+    """Return a recipe that was not read from a file as if it had been; its paths are of the current folder.
+
+    Raises:
+        RecipeError: The chosen profile is at fault.
+    """
+    text = recipe.to_yaml()
+    return _completed(read_recipe(text, recipe.name), text, recipe.name, "")
+
+
+def _completed(recipe: Recipe, text: str, file: str, path: str) -> RecipeFile:
+    """Return a recipe with what the profile adds; `file` is its name in messages, `path` its file."""
+    recipe, merged = with_profile(recipe, text, file)
+    return RecipeFile(recipe=recipe, text=merged, path=path, profile=profile_of(recipe), written=text)
+
+
+def read_recipe_text(name: str) -> tuple[str, Path | None]:
+    """Return the text of a recipe, with the packages of a requirements file that it names, and its path.
+
+    Raises:
+        RecipeError: One of the files is missing or at fault.
+    """
     text, path = recipe_text(name)
-    recipe, merged = with_profile(read_recipe(text, str(path or name)), text, str(path or name))
-    return RecipeFile(
-        recipe=recipe,
-        text=merged,
-        path=str(path.absolute() if path else ""),
-        profile=profile_of(recipe),
-        written=text,
-    )
+    if path is None:
+        return text, path
+    return include_requirements(text, str(path), lambda file: _beside(path, file)), path
+
+
+def _beside(recipe: Path, name: str) -> str | None:
+    """Return the text of a file beside a recipe; None if there is none that can be read."""
+    try:
+        with (recipe.parent / name).open("rb") as file:
+            return file.read(LARGEST_RECIPE).decode("utf-8", "replace")
+    except OSError:
+        return None
 
 
 def with_profile(recipe: Recipe, text: str, file: str) -> tuple[Recipe, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from dlcloud.model.errors import DlcloudError, UnwritableError
+from dlcloud.model.errors import DlcloudError, StoreError, UnwritableError
 from dlcloud.model.untrusted import printable
 from dlcloud.system.files import unwritable_hint
 
@@ -25,6 +25,10 @@ def report_error(error: Exception, *, command: str, arguments: Sequence[str]) ->
         hint = unwritable_hint(error)
         error = UnwritableError(message, f"{hint} its disk" if hint else "")
         status = error.exit_code
+    elif isinstance(error, FileNotFoundError) and not home().exists():
+        message = f"{home()} was removed while this command used it"
+        error = StoreError(message, "what it launched on AWS: dlcloud gc --all-owners; it ends itself, too")
+        status = error.exit_code
     else:
         error, status = _bug(error), EXIT_BUG
     click.echo(click.style("error: ", fg="red", bold=True) + printable(error.message), err=True)
@@ -33,6 +37,13 @@ def report_error(error: Exception, *, command: str, arguments: Sequence[str]) ->
     if _is_json_wanted(arguments) and not error.result_shown:
         click.echo(_json(error, status, command))
     return status
+
+
+def home() -> Path:
+    """Return the folder of all that dlcloud keeps."""
+    from dlcloud.app.context import home as folder
+
+    return folder()
 
 
 def _bug(error: Exception) -> DlcloudError:
@@ -51,8 +62,6 @@ def _bug(error: Exception) -> DlcloudError:
 
 
 def _log_path() -> Path:
-    from dlcloud.app.context import home
-
     return home() / "logs" / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bug-{os.getpid()}.log"
 
 

@@ -34,18 +34,23 @@ COMMANDS = {
     "instances": "Instance types: hardware, prices, TFLOPS per USD.",
     "doctor": "Check account, quota, image, network, prices.",
     "selftest": "Prove on an account that all of this works there.",
+    "budget": "The limit of a month, and what is left of it.",
     "gc": "Find and remove what lost clusters left.",
     "completion": "Print the script that completes words in a shell.",
     "init": "Write a commented recipe to start from.",
     "recipes": "List the bundled recipes, or print one.",
     "policy": "Print the IAM policy that dlcloud needs.",
     "schema": "Print the JSON Schema of a recipe, or of results.",
+    "skill": "Print what an agent needs to use dlcloud.",
     "local": "Start, look at, disturb, stop the local EC2.",
 }
 """The commands with their short helps, in the order of `dlcloud --help`, which imports none of them."""
 
 ON_INSTANCES = {"control", "take-over"}
 """Commands that only instances run; no help lists them."""
+
+OF_ACCOUNT = {"budget", "doctor", "gc", "image", "instances", "policy", "selftest"}
+"""Commands about an account, whose modules have a package of their own."""
 
 MODULES = {"import": "import_"}
 """The modules of commands whose names are keywords of Python."""
@@ -66,6 +71,7 @@ class Commands(click.Group):
             return None
         name = MODULES.get(cmd_name, cmd_name.replace("-", "_"))
         package = "on_instances" if cmd_name in ON_INSTANCES else "commands"
+        package += ".account" if cmd_name in OF_ACCOUNT else ""
         module = import_module(f"dlcloud.cli.{package}.{name}")
         return module.command  # type: ignore[no-any-return]
 

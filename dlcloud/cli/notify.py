@@ -3,10 +3,6 @@
 `--notify COMMAND|URL`, or that in the file `notify` of the home, whose first line is either.
 """
 
-import json
-import os
-import subprocess
-import urllib.request
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -14,11 +10,6 @@ from typing import Any, TypeVar, cast
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-FILE = "notify"
-"""Below the home."""
-TIMEOUT_S = 20
-WEB = ("https://", "http://")
 
 
 def notify_option(name: str) -> Callable[[Command], Command]:
@@ -52,47 +43,18 @@ def notify_option(name: str) -> Callable[[Command], Command]:
 
 def notify_end(target: str, subject: str, failure: str) -> None:
     """Notify that a command has ended; what prevents it is a warning."""
-    status = "failed" if failure else "done"
+    from dlcloud.app.terminal.notification import notify
+
     message = f"{subject}: {failure or 'done'}"
-    try:
-        if target.startswith(WEB):
-            _post(target, {"text": message, "status": status})
-        else:
-            environment = os.environ | {"DLCLOUD_MESSAGE": message, "DLCLOUD_STATUS": status}
-            subprocess.run(  # noqa: S602  the user's own command line
-                target,
-                shell=True,
-                env=environment,
-                check=True,
-                timeout=TIMEOUT_S,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-            )
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        # Never the target itself: a webhook's address is a secret.
-        reason = (
-            f"status {error.returncode}"
-            if isinstance(error, subprocess.CalledProcessError)
-            else type(error).__name__
-        )
+    if reason := notify(target, message, "failed" if failure else "done"):
         click.echo(f"warning: --notify failed ({reason})", err=True)
-
-
-def _post(url: str, content: dict[str, str]) -> None:
-    request = urllib.request.Request(  # noqa: S310  http and https only
-        url, data=json.dumps(content).encode(), headers={"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=TIMEOUT_S):  # noqa: S310
-        pass
 
 
 def _stored() -> str:
     from dlcloud.app.context import home
+    from dlcloud.app.terminal.notification import stored_target
 
-    try:
-        return (home() / FILE).read_text("utf-8").strip().partition("\n")[0]
-    except (OSError, UnicodeDecodeError):
-        return ""
+    return stored_target(home())
 
 
 def _failure(error: BaseException) -> str:

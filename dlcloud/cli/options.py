@@ -146,6 +146,30 @@ def job_options(command: Command) -> Command:
     return command
 
 
+def description_options(command: Command) -> Command:
+    """Add --parameters, --tokens and --generates, which the command takes as `description`."""
+    options = (
+        click.option(
+            "--parameters",
+            default="",
+            metavar="N",
+            help="Of the job's model (25.6M, 7B): predictions are then better.",
+        ),
+        click.option(
+            "--tokens",
+            type=click.IntRange(min=1),
+            default=None,
+            help="Tokens of one sequence that are computed together; default: 512.",
+        ),
+        click.option("--generates", is_flag=True, help="The job writes tokens one by one: memory bounds it."),
+    )
+    names = ("parameters", "tokens", "generates")
+    command = collect_options("description", "dlcloud.app.results.predict:Description", names)(command)
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def selection_options(command: Command) -> Command:
     """Add the options that select results: --type, --benchmark, --setting and so on.
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from dlcloud.cli.options import Command, Number
+from dlcloud.model.boots import SLOW_BOOT_S
 from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB
 from dlcloud.scheduling.simulation.defaults import CHANGEOVER_S, SPOT_SHARE
 
@@ -75,9 +76,10 @@ SETTING = (
     click.option(
         "--boot",
         type=Number(0, 86400),
-        default=0.0,
+        default=SLOW_BOOT_S,
         show_default=True,
-        help="Seconds that a new instance is billed before its worker joins; the others train on.",
+        help="Seconds that a new instance is billed before its worker joins; the others train on. By default "
+        "the 90th percentile of boots measured on EC2.",
     ),
     click.option(
         "--refusal",

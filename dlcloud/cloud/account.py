@@ -11,6 +11,8 @@ from dlcloud.cloud.chosen_network import find_network
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.dry_run import dry_run
 from dlcloud.cloud.faults import translate_errors
+from dlcloud.cloud.partitions import COMMERCIAL, partition_of
+from dlcloud.model.account_plan import ACCOUNT_PLAN_REGION, AccountPlan
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Market
@@ -24,6 +26,8 @@ if TYPE_CHECKING:  # pydantic, which most commands never need
 
 FRESH = timedelta(days=1)
 NO_QUOTA = "NoSuchResourceException"
+NO_PLAN = {"ResourceNotFoundException"}
+"""The answer for an account without a plan."""
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +97,23 @@ class Ec2Account:
                 Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}],
             )
         return [self._usage(answer) for some in reservations for answer in some["Instances"]]
+
+    def account_plan(self) -> AccountPlan | None:
+        """Return the account's plan; None where AWS has none for it. A Free one is asked for each time.
+
+        Source: AWS Free Tier API reference, GetAccountPlanState; only the commercial partition has it.
+        """
+        if partition_of(self._clients.region).name != COMMERCIAL:
+            return None
+        if self._cached("paid plan"):
+            return AccountPlan.PAID
+        answer: dict[str, Any] = {}
+        with translate_errors("looking up the account's plan (freetier:GetAccountPlanState)", ignore=NO_PLAN):
+            answer = self._clients.get("freetier", ACCOUNT_PLAN_REGION).get_account_plan_state()
+        plan = AccountPlan(answer["accountPlanType"]) if "accountPlanType" in answer else None
+        if plan is AccountPlan.PAID:
+            self._put("paid plan", True)
+        return plan
 
     def subnets(self, *, fresh: bool = False) -> dict[str, Subnet]:
         """Return the default subnets by zone; cached while all are fit, as faults are soon mended."""

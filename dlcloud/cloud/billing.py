@@ -52,6 +52,25 @@ class Billing:
             self._add_costs(ids[start : start + MOST_VALUES], first, last, costs)
         return costs
 
+    def of_month(self, now: datetime) -> Decimal:
+        """Return the billed costs of all clusters of the account in this month, about a day behind.
+
+        Raises:
+            CredentialsError, ThrottledError, CloudError: Cost Explorer does not answer.
+        """
+        first, last = now.date().replace(day=1), now.date() + timedelta(days=1)
+        with translate_errors("looking up billed costs in Cost Explorer (ce:GetCostAndUsage)"):
+            answer = self._clients.get("ce", billing_region(self._clients.region)).get_cost_and_usage(
+                TimePeriod={"Start": first.isoformat(), "End": last.isoformat()},
+                Granularity="MONTHLY",
+                Metrics=["UnblendedCost"],
+                Filter={"Not": {"Tags": {"Key": CLUSTER_TAG, "MatchOptions": ["ABSENT"]}}},
+            )
+        costs = [period["Total"]["UnblendedCost"] for period in answer["ResultsByTime"]]
+        if any(cost.get("Unit", "USD") != "USD" for cost in costs):
+            raise CloudError("Cost Explorer does not bill in USD, and dlcloud counts in USD")
+        return sum((Decimal(cost["Amount"]) for cost in costs), Decimal(0))
+
     def _add_costs(self, ids: list[str], first: date, last: date, costs: dict[str, BilledCost]) -> None:
         """Add the costs of some clusters, page by page.
 

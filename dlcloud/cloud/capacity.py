@@ -69,6 +69,7 @@ def read_reservation(answer: Mapping[str, Any]) -> CapacityReservation:
         state=answer["State"],
         is_open=answer.get("InstanceMatchCriteria") == "open",
         is_block=answer.get("ReservationType") == "capacity-block",
+        is_interruptible=bool(answer.get("Interruptible")),
         starts_at=answer.get("StartDate"),
         ends_at=answer.get("EndDate"),
         platform=answer.get("InstancePlatform", LINUX),

@@ -8,10 +8,11 @@ from functools import cached_property
 from importlib.resources import files
 
 from dlcloud.model.cluster import DEFAULT_REGION
-from dlcloud.model.instance import Accelerator, InstanceType, Market, Price
+from dlcloud.model.instance import ARM64, X86_64, Accelerator, InstanceType, Market, Price
 
 _MANUFACTURERS = {"Inferentia": "AWS", "Trainium": "AWS", "Radeon": "AMD"}
 """Makers by the first word of an accelerator's name; all others are NVIDIA's."""
+_ARM = "Graviton"
 _PRICE_COLUMNS = {"us-east-1": "usd_hr_us_east_1", "ap-northeast-1": "usd_hr_ap_northeast_1"}
 
 
@@ -32,7 +33,7 @@ class Catalog:
 
     def accelerator(self, name: str) -> Accelerator | None:
         """Return an accelerator of that name, of any listed type; None without any."""
-        rows = (row for row in self._rows.values() if row["gpu_name"] == name)
+        rows = (row for row in self._rows.values() if row["gpu_name"] == name and not row["gpu_share"])
         return next((_accelerator(row) for row in rows), None)
 
     def on_demand_price(self, instance_type: str, region: str) -> Price | None:
@@ -87,9 +88,10 @@ def _hardware(row: Mapping[str, str]) -> InstanceType:
         physical_cores=int(row["physical_cores"]),
         memory_gib=float(row["memory_gib"]),
         cpu_model=row["cpu_model"],
-        cpu_isa=tuple(row["cpu_isa"].split(",")),
+        cpu_isa=tuple(word for word in row["cpu_isa"].split(",") if word),
         accelerator=_accelerator(row),
         cpu_fp32_tflops=_tflops(row["cpu_fp32_gflops_peak_est"]),
+        architectures=(ARM64 if _ARM in row["cpu_model"] else X86_64,),
         network=row["network"],
         bare_metal=".metal" in row["instance_type"],
     )
@@ -105,6 +107,7 @@ def _accelerator(row: Mapping[str, str]) -> Accelerator | None:
         compute_capability=row["gpu_cc"],
         fp32_tflops=_number(row["gpu_fp32_tflops_each"]),
         tensor_tflops=_number(row["gpu_fp16_tensor_tflops_each_dense"]),
+        share=float(row["gpu_share"] or 1),
         manufacturer=next(
             (maker for word, maker in _MANUFACTURERS.items() if row["gpu_name"].startswith(word)), "NVIDIA"
         ),

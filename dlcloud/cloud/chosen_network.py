@@ -115,7 +115,21 @@ def _cidrs(clients: Clients, vpc_id: str) -> tuple[str, ...]:
 
 
 def _endpoints(clients: Clients, vpc_id: str) -> tuple[str, ...]:
-    return tuple(str(endpoint["InstanceConnectEndpointId"]) for endpoint in ready_endpoints(clients, vpc_id))
+    """Return the ids of the endpoints from whose own addresses connections come, which the VPC's ranges have.
+
+    Raises:
+        CloudError: All that are there keep the client's address, which no group of dlcloud's admits.
+    """
+    ready = ready_endpoints(clients, vpc_id)
+    usable = [endpoint for endpoint in ready if not endpoint.get("PreserveClientIp")]
+    if ready and not usable:
+        names = ", ".join(str(endpoint["InstanceConnectEndpointId"]) for endpoint in ready)
+        raise CloudError(
+            f"{names} preserves client addresses (PreserveClientIp), and instances admit the VPC's only",
+            "aws ec2 create-instance-connect-endpoint --no-preserve-client-ip --subnet-id SUBNET, or another "
+            "network.access in the recipe",
+        )
+    return tuple(str(endpoint["InstanceConnectEndpointId"]) for endpoint in usable)
 
 
 def ready_endpoints(clients: Clients, vpc_id: str) -> list[dict[str, Any]]:

@@ -7,12 +7,14 @@ from typing import Any
 
 from botocore import exceptions as boto
 
+from dlcloud.model.account_plan import UPGRADE_HINT
 from dlcloud.model.denials import read_denial
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
 
 # Source: EC2 API reference, "Error codes for the Amazon EC2 API"; karpenter-provider-aws, pkg/errors.
 CAPACITY = {
     "AuthFailure.ServiceLinkedRoleCreationNotPermitted",  # of spot alone: its service-linked role is missing
+    "IdempotentInstanceTerminated",  # of a repeated request: its instance is gone, another one may start
     "InsufficientAddressCapacity",
     "InsufficientCapacity",
     "InsufficientFreeAddressesInSubnet",
@@ -66,6 +68,10 @@ ACCOUNT_HINTS = {
     "PendingVerification": "AWS still verifies this account for the region: run it again later",
 }
 """The hints for refusals of the account as such, whatever its policies allow."""
+NO_FREE_TIER = "not eligible for Free Tier"
+"""In EC2's message, for a type or an image that an account of AWS's Free plan may not launch; its code,
+InvalidParameterCombination, stands for many faults.
+Source: splunk/attack_range, issue 1302; bitnami/vms, issue 1838."""
 INVALID_HINTS = {
     "InvalidBlockDeviceMapping": "change disk_gib in the recipe to what the message asks for",
 }
@@ -138,6 +144,8 @@ def refusal(action: str, error: boto.ClientError) -> CloudError:
         return CapacityError(text, ACCOUNT_HINTS.get(code, CapacityError.USUAL_HINT))
     if code in QUOTA:
         return QuotaError(text, "request a higher limit in Service Quotas, or fewer or smaller instances")
+    if NO_FREE_TIER in message:
+        return QuotaError(text, UPGRADE_HINT)
     if code in THROTTLED:
         return ThrottledError(text, "wait a minute, then run it again")
     if code in EXPIRED:

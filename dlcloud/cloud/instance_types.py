@@ -11,12 +11,14 @@ from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import CloudError
-from dlcloud.model.instance import X86_64, Accelerator, InstanceType, Market
+from dlcloud.model.instance import X86_64, Accelerator, InstanceType, Market, NetworkCard
 
 SOURCE = "EC2"
+_EFA = "efa"
 _FIELDS = (
     "InstanceType",
     "CurrentGeneration",
+    "FreeTierEligible",
     "SupportedUsageClasses",
     "BareMetal",
     "ProcessorInfo",
@@ -30,7 +32,7 @@ _FIELDS = (
     "FpgaInfo",
     "PlacementGroupInfo",
 )
-_NETWORK_FIELDS = ("NetworkPerformance", "EfaSupported", "EfaInfo")
+_NETWORK_FIELDS = ("NetworkPerformance", "EfaSupported", "EfaInfo", "NetworkCards")
 _DEVICES = {
     "GpuInfo": "Gpus",
     "NeuronInfo": "NeuronDevices",
@@ -85,6 +87,11 @@ class InstanceTypes:
             CloudError: EC2 refuses to describe them.
         """
         filters = [{"Name": "instance-type", "Values": list(patterns)}] if patterns else []
+        return [read_type(answer, self._catalog) for answer in self._describe(filters)]
+
+    def free_tier(self) -> list[InstanceType]:
+        """Return the types of the region that an account of AWS's Free plan may launch."""
+        filters = [{"Name": "free-tier-eligible", "Values": ["true"]}]
         return [read_type(answer, self._catalog) for answer in self._describe(filters)]
 
     def zones(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -147,7 +154,9 @@ def read_type(answer: Mapping[str, Any], catalog: Catalog) -> InstanceType:
         bare_metal=answer.get("BareMetal", False),
         markets=tuple(market for market in Market if market in sold),
         efa_interfaces=_efa_interfaces(answer),
+        network_cards=_network_cards(answer),
         placement_strategies=_placement_strategies(answer),
+        free_tier=answer.get("FreeTierEligible"),
         source=SOURCE,
     )
 
@@ -162,14 +171,15 @@ def _accelerator(answer: Mapping[str, Any], catalog: Catalog) -> Accelerator | N
         return None
     device = answer[kind][_DEVICES[kind]][0]
     share = float(device.get("GpuPartitionSize") or 1)
-    listed = catalog.accelerator(device["Name"]) if share == 1 else None
+    listed = catalog.accelerator(device["Name"])
+    peaks = listed if share == 1 else None
     return Accelerator(
         name=device["Name"],
         count=int(device.get("LogicalGpuCount") or device["Count"]),
         memory_mib=int(device.get("MemoryInfo", {}).get("SizeInMiB", 0)),
         compute_capability=listed.compute_capability if listed else "",
-        fp32_tflops=listed.fp32_tflops if listed else None,
-        tensor_tflops=listed.tensor_tflops if listed else None,
+        fp32_tflops=peaks.fp32_tflops if peaks else None,
+        tensor_tflops=peaks.tensor_tflops if peaks else None,
         manufacturer="AWS" if kind == "NeuronInfo" else device.get("Manufacturer", ""),
         share=share,
     )
@@ -185,6 +195,20 @@ def _efa_interfaces(answer: Mapping[str, Any]) -> int | None:
     if "EfaSupported" not in network:
         return None
     return int(network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 1)) if network["EfaSupported"] else 0
+
+
+def _network_cards(answer: Mapping[str, Any]) -> tuple[NetworkCard, ...]:
+    """Read the network cards. Source: EC2 API reference, NetworkCardInfo."""
+    network = answer.get("NetworkInfo") or {}
+    every = [_EFA] if network.get("EfaSupported") else []
+    return tuple(
+        NetworkCard(
+            index=card["NetworkCardIndex"],
+            takes_efa=_EFA in (card.get("InterfaceTypes") or every),
+            interfaces=card.get("MaximumNetworkInterfaces", 1),
+        )
+        for card in network.get("NetworkCards") or ()
+    )
 
 
 def _placement_strategies(answer: Mapping[str, Any]) -> tuple[str, ...] | None:

@@ -13,7 +13,13 @@ from botocore.exceptions import ClientError
 from dlcloud.cloud.faults import refusal
 from dlcloud.model.cluster import CLUSTER_TAG, SSH_PORT_TAG
 from dlcloud.model.instance import SSH_PORT, Instance, InstanceState, Market
-from dlcloud.planning.launch_request import FleetRequest, LaunchRequest, LaunchResult, PoolRefusal
+from dlcloud.planning.launch_request import (
+    FleetRequest,
+    LaunchRequest,
+    LaunchResult,
+    NetworkInterface,
+    PoolRefusal,
+)
 
 FLEET_TAG = "aws:ec2:fleet-id"
 """Set by EC2 on the instances of a fleet."""
@@ -215,29 +221,20 @@ def _network(request: LaunchRequest) -> dict[str, Any]:
     """
     groups = [group for group in (request.security_group_id, *request.security_groups) if group]
     subnet = {"SubnetId": request.subnet_id} if request.subnet_id else {}
-    if request.public_address is None and not request.efa_interfaces:
+    if request.public_address is None and not request.interfaces:
         return {**({"SecurityGroupIds": groups} if groups else {}), **subnet}
-    card = {
-        "DeviceIndex": 0,
-        **({} if request.public_address is None else {"AssociatePublicIpAddress": request.public_address}),
-        "DeleteOnTermination": True,
-        **({"Groups": groups} if groups else {}),
-        **subnet,
-    }
-    return {"NetworkInterfaces": [card, *_more_cards(card, request)]}
+    shared = {"DeleteOnTermination": True, **({"Groups": groups} if groups else {}), **subnet}
+    first: dict[str, Any] = {"DeviceIndex": 0, **shared}
+    if request.public_address is not None and len(request.interfaces) <= 1:
+        first["AssociatePublicIpAddress"] = request.public_address
+    cards = [_interface(interface, shared) for interface in request.interfaces]
+    return {"NetworkInterfaces": [{**first, **cards[0]}, *cards[1:]] if cards else [first]}
 
 
-def _more_cards(card: dict[str, Any], request: LaunchRequest) -> list[dict[str, Any]]:
-    """Make an interface an EFA, and return those of the other network cards.
-
-    Source: EC2 user guide, "Maximize network bandwidth with EFA": one to a network card, device index 1 on
-    all but the first; a public address is assigned to instances with one interface only.
-    """
-    if request.efa_interfaces:
-        card["InterfaceType"] = "efa"
-    rest = {key: value for key, value in card.items() if key != "AssociatePublicIpAddress"}
-    numbers = range(1, request.efa_interfaces)
-    return [{**rest, "DeviceIndex": 1, "NetworkCardIndex": number} for number in numbers]
+def _interface(interface: NetworkInterface, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an interface on a network card; the first card needs no index."""
+    card = {"NetworkCardIndex": interface.card} if interface.card else {}
+    return {**shared, "DeviceIndex": interface.device, "InterfaceType": interface.kind, **card}
 
 
 def _max_price(request: LaunchRequest) -> dict[str, str]:

@@ -23,6 +23,8 @@ EXISTS = {"EntityAlreadyExists"}
 FULL = {"LimitExceeded"}  # a profile holds one role
 GONE = {"NoSuchEntity"}
 DENIED = {"AccessDenied"}
+DENIED_PAUSES_S = (1.0, 2.0, 3.0)
+"""Between repetitions of a denied call: few, as most denials are meant."""
 IN_USE = {"DeleteConflict"}
 
 
@@ -128,7 +130,7 @@ class IamRoles:
             self._clients.get("iam").create_role(RoleName=name, Path=path, **role.arguments)
         with translate_errors(f"giving the role {name} its policy (iam:PutRolePolicy)"):
             arguments = {"RoleName": name, "PolicyName": POLICY_NAME, "PolicyDocument": role.policy}
-            _repeat(self._clients.get("iam").put_role_policy, arguments, GONE, pause=self._pause)
+            _repeat(self._put_policy, arguments, GONE, pause=self._pause)
         with translate_errors(
             f"creating the instance profile {name} (iam:CreateInstanceProfile)", ignore=EXISTS
         ):
@@ -139,6 +141,16 @@ class IamRoles:
             arguments = {"InstanceProfileName": name, "RoleName": name}
             _repeat(self._clients.get("iam").add_role_to_instance_profile, arguments, GONE, pause=self._pause)
         return name
+
+    def _put_policy(self, **arguments: object) -> None:
+        """Give a role its policy; IAM may deny it, for want of the role's path, until it sees the role."""
+        retry_codes(
+            self._clients.get("iam").put_role_policy,
+            arguments,
+            DENIED,
+            pauses_s=DENIED_PAUSES_S,
+            pause=self._pause,
+        )
 
     def delete_role(self, cluster_id: str) -> None:
         """Delete profile, policy and role, as far as they exist; wait while IAM still links them.

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-import dlcloud
 from dlcloud.detached.rules import FILES, relocate_recipe
 from dlcloud.detached.state import copy_cluster
 from dlcloud.launch.files import check_files
@@ -71,10 +70,14 @@ _START = 'import sys; sys.argv[0] = "dlcloud"; from dlcloud.cli.main import main
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """Hands one cluster over, which is up and in the database."""
+    """Hands one cluster over, which is up and in the database.
+
+    `experiment` is the digest of that which it runs: the instance gets to know its earlier trials.
+    """
 
     managed: ManagedCluster
     database: Database
+    experiment: str = ""
 
     def start(
         self,
@@ -102,7 +105,8 @@ class HandOver:
         connection = managed.connect(member.instance, DIAL_WAIT_S)
         self._give_role(instance_id, recipe)
         variables = {"DLCLOUD_CONTROLLER": instance_id, **variables}
-        folder = install_dlcloud(connection, variables, clock=clock, emit=emit)
+        packages = runtime_of(recipe)
+        folder = install_dlcloud(connection, variables, packages=packages, clock=clock, emit=emit)
         with stage(emit, clock, "handing the cluster over", instance_id=instance_id):
             self.send_recipe(connection, recipe, recipe_folder)
             self.send_home(connection, recipe, folder)
@@ -207,7 +211,7 @@ class HandOver:
         with tempfile.TemporaryDirectory() as temporary:
             path = Path(temporary) / "store.sqlite"
             with closing(Database(path)) as target:
-                copy_cluster(self.database, target, cluster)
+                copy_cluster(self.database, target, cluster, self.experiment)
             connection.send_tree(path, home)
 
     def send_commands(
@@ -267,8 +271,23 @@ def job_state(connection: Connection) -> str:
     return parse_job_state(answer, connection.endpoint.instance_id)[0] if answer.strip() else "new"
 
 
-def install_dlcloud(connection: Connection, variables: Mapping[str, str], *, clock: Clock, emit: Emit) -> str:
+def runtime_of(recipe: Recipe) -> tuple[str, ...]:
+    """Return the packages that dlcloud needs to control a recipe."""
+    is_search = recipe.experiment is not None and recipe.experiment.search is not None
+    return (*RUNTIME, "optuna") if is_search else RUNTIME
+
+
+def install_dlcloud(
+    connection: Connection,
+    variables: Mapping[str, str],
+    *,
+    packages: Sequence[str],
+    clock: Clock,
+    emit: Emit,
+) -> str:
     """Install this very dlcloud on an instance, with `variables` in its environment, or replace it there.
+
+    `packages` are those that it needs, in the versions that are installed here.
 
     Returns:
         The absolute path of CONTROL on the instance.
@@ -276,13 +295,13 @@ def install_dlcloud(connection: Connection, variables: Mapping[str, str], *, clo
     Raises:
         RemoteCommandError: The instance could not take it.
     """
-    requirements = "\n".join(f"{name}=={version(name)}" for name in RUNTIME)
+    requirements = "\n".join(f"{name}=={version(name)}" for name in packages)
     python = prepare(connection, Setup(), requirements, clock=clock, emit=emit, minimum_python=OLDEST_PYTHON)
     with stage(emit, clock, "sending dlcloud itself", instance_id=connection.endpoint.instance_id):
         # Other users of the instance must not read the cluster's key.
         answer = connection.check(f"mkdir -p {CONTROL} && chmod 700 {CONTROL} && cd {CONTROL} && pwd")
         folder = answer.decode().strip()
-        connection.send_tree(Path(dlcloud.__file__).parent, f"{CONTROL}/app/dlcloud")
+        connection.send_tree(Path(__file__).parents[1], f"{CONTROL}/app/dlcloud")
         for name, texts in outside_package().items():
             connection.send_tree(texts, f"{CONTROL}/app/dlcloud/resources/{name}")
         connection.send_bytes(_script(python, folder, variables).encode(), COMMAND, mode=0o700)

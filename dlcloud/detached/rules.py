@@ -50,13 +50,13 @@ def check_detachable(recipe: Recipe) -> None:
     """Refuse a recipe that cannot run without a launcher.
 
     Raises:
-        RecipeError: It is no elastic training, its instances have a profile, it reads a folder of this
+        RecipeError: It has no on-demand instance, its instances have a profile, it reads a folder of this
             machine, or its rehearsal ends the coordinator.
     """
-    if recipe.workload.elastic is None:
+    if recipe.instances.market != "on-demand" and not recipe.instances.on_demand_base:
         raise RecipeError(
-            "--detach: only an elastic training can be left to its own coordinator",
-            "add elastic: {} to the workload, or leave the launcher running; a run outlives its connection",
+            "--detach: an on-demand instance is to control the others, and the recipe may have none",
+            "instances.on_demand_base: 1 makes one of them on-demand",
         )
     if recipe.instances.profile:
         raise RecipeError(

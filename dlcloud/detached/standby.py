@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dlcloud.detached.handover import CONTROL, DIAL_WAIT_S, HOME, HandOver, install_dlcloud
+from dlcloud.detached.handover import CONTROL, DIAL_WAIT_S, HOME, HandOver, install_dlcloud, runtime_of
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import terminate_members
 from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, Member, control_role_name
@@ -64,7 +64,13 @@ class StandbyPreparer:
         if instance_id not in self._folders:
             managed.cloud.instances.attach_profile(instance_id, control_role_name(managed.cluster_id))
             variables = {**self.variables, "DLCLOUD_CONTROLLER": instance_id}
-            folder = install_dlcloud(connection, variables, clock=managed.clock, emit=managed.emit)
+            folder = install_dlcloud(
+                connection,
+                variables,
+                packages=runtime_of(self.recipe),
+                clock=managed.clock,
+                emit=managed.emit,
+            )
             over.send_recipe(connection, self.recipe, self.recipe_folder)
             self._folders[instance_id] = folder
         folder = self._folders[instance_id]

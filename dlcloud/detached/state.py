@@ -13,7 +13,6 @@ from datetime import datetime
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import StoreError
 from dlcloud.recipe.document import LONGEST_TEXT
-from dlcloud.results.result import RunState
 from dlcloud.store.clusters import FETCH, HAND_OVER, IN_CHARGE, RESIZE, Clusters, read_ids
 from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs
@@ -22,16 +21,18 @@ from dlcloud.store.transfer import RunTransfer
 
 _OF_CLUSTER = ("members", "intents", "runs")
 _OF_RUN = ("records", "results", "run_prices")
+_COPIED = "cluster_id = ? OR (experiment = ? AND experiment <> '')"
 _INSTANCE_ID = re.compile(r"i-[0-9a-f]{1,32}")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SIZE = re.compile(r"[0-9]{1,4}")
 MOST_NAMED = 5
 
 
-def copy_cluster(source: Database, target: Database, cluster: Cluster) -> None:
+def copy_cluster(source: Database, target: Database, cluster: Cluster, experiment: str = "") -> None:
     """Copy all rows of a cluster to an empty store, with `cluster` as the target is to have it.
 
-    Byte positions of records stay, so that runs are followed on.
+    Byte positions of records stay, so that runs are followed on. The runs of an experiment, named by its
+    digest, come along from all clusters: their trials are not run again.
     """
     with target.transaction():
         Clusters(target).add(cluster)
@@ -40,11 +41,13 @@ def copy_cluster(source: Database, target: Database, cluster: Cluster) -> None:
                 # The instance is not to hand the cluster over again.
                 if table != "intents" or row["action"] != HAND_OVER:
                     target.insert(table, dict(row))
+        if experiment:
+            statement = "SELECT * FROM runs WHERE experiment = ? AND cluster_id <> ?"
+            for row in source.read(statement, experiment, cluster.cluster_id):
+                target.insert("runs", dict(row))
         for table in _OF_RUN:
-            statement = (
-                f"SELECT * FROM {table} WHERE run_id IN (SELECT run_id FROM runs WHERE cluster_id = ?)"
-            )
-            for row in source.read(statement, cluster.cluster_id):
+            statement = f"SELECT * FROM {table} WHERE run_id IN (SELECT run_id FROM runs WHERE {_COPIED})"
+            for row in source.read(statement, cluster.cluster_id, experiment):
                 target.insert(table, dict(row))
 
 
@@ -73,7 +76,7 @@ def import_cluster(
     runs = Runs(fetched)
     for run in runs.of_cluster(cluster_id):
         if run.ended_at is None:
-            runs.end(run.run_id, RunState.LOST, None, now)
+            runs.end_lost(run.run_id, now)
     lines = RunTransfer(fetched).export_lines(
         Selection(run_ids=run_ids(fetched, cluster_id) or [""]), samples=True, commands=True
     )
@@ -146,7 +149,9 @@ def _refuse_others(fetched: Database, home: Database, cluster: Cluster) -> None:
     elsewhere = _named_by(home.read(f"{select} WHERE cluster_id != ?", cluster.cluster_id))
     rows = home.read("SELECT instance_id FROM members WHERE cluster_id != ?", cluster.cluster_id)
     elsewhere |= {row["instance_id"] for row in rows}
-    runs = {row["run_id"] for row in fetched.read("SELECT run_id FROM runs")}
+    # Of an experiment, the copy has runs of other clusters, too: they stay there.
+    own = "SELECT run_id FROM runs WHERE cluster_id = ?"
+    runs = {row["run_id"] for row in fetched.read(own, cluster.cluster_id)}
     foreign = home.read("SELECT run_id FROM runs WHERE cluster_id != ?", cluster.cluster_id)
     stray = named & elsewhere | runs & {row["run_id"] for row in foreign}
     stray |= {run_id for run_id in runs if not run_id.startswith(f"{cluster.name}-")}

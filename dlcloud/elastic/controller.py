@@ -67,7 +67,7 @@ class Controller:
             first: The one of them that coordinates the others.
 
         Raises:
-            InstanceError: The coordinator is gone, and no other instance has the model's state.
+            StateLostError: The coordinator is gone, and no other instance has the model's state.
             RemoteCommandError: The program fails wherever it runs.
         """
         members = self._release_unknown(members, first) if self.workers.has_taken_over else members
@@ -80,6 +80,12 @@ class Controller:
         while not self._is_over():
             self._handle_inbox()
             self._act()
+
+    def abandon(self) -> None:
+        """Follow no worker any more, and wait for the request under way: all instances are to end."""
+        self.requests.join()
+        for name in self.registry.followed:
+            self.registry.mark_gone(name)
 
     def _release_unknown(self, members: Sequence[Member], first: Member) -> list[Member]:
         """Terminate the instances that the lost controller was setting up: how far they were is not known."""

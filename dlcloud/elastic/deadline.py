@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from statistics import median
 
 from dlcloud.elastic.pools import PoolHistory
@@ -21,7 +21,7 @@ from dlcloud.scheduling.deadline_scaling import (
     pool_of,
     probability_of_deadline,
 )
-from dlcloud.scheduling.elastic import LONGEST_WAIT, ScalingDecision, Worker, WorkerState, choose_coordinator
+from dlcloud.scheduling.elastic import ScalingDecision, Worker, WorkerState, choose_coordinator, longest_wait
 from dlcloud.scheduling.outlook import Outlook
 from dlcloud.scheduling.policies.situation import (
     REFUSAL_S,
@@ -44,11 +44,9 @@ ASSUMED_SHARE = 0.5
 RESERVE_SHARE = 0.1
 """The time kept for a refusal of on-demand instances is an hour, but at most this share of the whole."""
 
-ASKS = 600
-"""A pool that refuses is asked again at least so many times until the deadline."""
-SHORTEST_WAIT = timedelta(seconds=1)
-
 WORK_TOLERANCE = 0.01
+
+_PRESENT = frozenset({WorkerState.ARRIVING, WorkerState.TRAINING, WorkerState.AT_RISK})
 
 UNKNOWN_USD = 1000.0
 """An hour in a pool without a known price: the policy asks it last."""
@@ -66,8 +64,10 @@ class DeadlineScaler:
         base: On-demand instances that always stay.
         policy: Pure; see `core/policies`.
         prices: Returns USD an hour by pool: every pool of the plan, in its order.
+        usual_prices: Returns the mean of the last days, of the pools of which it is known.
         registry: The workers, and the committed steps.
         store_outlook: Called with each outlook; `is_decision` if it changed the instances.
+        restored: Committed steps of the checkpoint that the workers go on from.
     """
 
     began_at: datetime
@@ -81,6 +81,8 @@ class DeadlineScaler:
     clock: Clock
     emit: Emit
     store_outlook: Callable[[Outlook, bool], None]
+    restored: int = 0
+    usual_prices: Callable[[], Mapping[PoolKey, float]] = dict
     meter: SpeedMeter = field(default_factory=SpeedMeter)
     histories: dict[PoolKey, PoolHistory] = field(default_factory=dict)
     _decision: PoolDecision | None = None
@@ -157,13 +159,31 @@ class DeadlineScaler:
             if new >= decision.launch:
                 history.grant(now)
             elif is_named or not new or len(decision.pools) == 1:
-                history.refuse(now, final=ended.final_error is not None)
+                holds = (market, name) in self._held(self.registry.workers)
+                history.refuse(now, final=ended.final_error is not None, holds=holds)
         if new < decision.launch:
             pools = ", ".join(decision.pools)
             text = f"{new} of {decision.launch} {market} instance(s) were launched in {pools}"
             self.emit(Notice(message=f"{text}: {self.target} worker(s) were wanted"))
         if ended.error is not None:
             self.emit(Warned(message=str(ended.error)))
+
+    def after_loss(self, made: "DeadlineScaler") -> "DeadlineScaler":
+        """Return the scaler `made`, of the next workers after all were lost, with what this one knows."""
+        now = self.clock.now()
+        for worker in self.registry.workers:
+            instance = worker.member.instance
+            if instance.market is Market.SPOT and self._states.get(worker.instance_id) in _PRESENT:
+                self._history(pool_of(instance)).interrupt(now)
+        return replace(
+            made,
+            meter=self.meter,
+            histories=self.histories,
+            _boots_s=self._boots_s,
+            _batch=self._batch,
+            _samples=self._samples,
+            _warned=self._warned,
+        )
 
     def _is_due(self, now: datetime) -> bool:
         if self._asked_at is None or self._decision is None:
@@ -173,13 +193,15 @@ class DeadlineScaler:
 
     def _history(self, key: PoolKey) -> PoolHistory:
         if key not in self.histories:
-            share = (self.deadline - self.began_at) / ASKS
-            longest = max(SHORTEST_WAIT, min(share, LONGEST_WAIT))
-            self.histories[key] = PoolHistory(longest_wait=longest)
+            self.histories[key] = PoolHistory(longest_wait=longest_wait(self.deadline - self.began_at))
         return self.histories[key]
 
     def _note_changes(self, workers: Sequence[Worker], now: datetime) -> None:
         """Measure boots, and remember interruptions, by the changes of workers since the last time."""
+        held, lost = self._held(workers), set()
+        for key in held:
+            if key[0] is Market.SPOT and not self._history(key).has:
+                self._history(key).hold(now)
         for worker in workers:
             name, state, instance = worker.instance_id, worker.state, worker.member.instance
             before, self._states[name] = self._states.get(name), state
@@ -191,7 +213,13 @@ class DeadlineScaler:
                 None,
             }
             if ends and (self.registry.is_interrupted(name) or state is WorkerState.GONE):
-                self._history(pool_of(instance)).interrupt(now)
+                lost.add(pool_of(instance))
+        for key in lost:
+            self._history(key).interrupt(now, holds=key in held)
+
+    def _held(self, workers: Sequence[Worker]) -> set[PoolKey]:
+        """Return the pools whose instances run, and stay."""
+        return {pool_of(worker.member.instance) for worker in workers if worker.stays}
 
     def _describe(self, workers: Sequence[Worker], now: datetime, askable: set[PoolKey]) -> Situation:
         time_left_s = (self.deadline - now).total_seconds()
@@ -216,7 +244,7 @@ class DeadlineScaler:
         registry = self.registry
         steps = registry.steps or self.work.steps_of(self._batch, self._samples)
         speed = self.meter.steps_per_second
-        left = 1.0 if not steps else max(0.0, 1 - registry.step / steps)
+        left = 1.0 if not steps else max(0.0, 1 - max(registry.step, self.restored) / steps)
         if steps and speed:
             return steps / speed, left * steps / speed
         if self.work.worker_hours is not None:
@@ -249,6 +277,7 @@ class DeadlineScaler:
                     starting=len(here) - running,
                     keep=self.base if key == home else 0,
                     availability=self._history(key).availability(now),
+                    usual_usd=self.usual_prices().get(key, 0.0),
                 )
             )
         return tuple(pools)

@@ -2,16 +2,17 @@
 
 import logging
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
 
 from dlcloud.elastic.deadline import UNKNOWN_USD, DeadlineScaler
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.errors import DlcloudError
 from dlcloud.model.events import Notice, Warned
-from dlcloud.model.instance import Market
+from dlcloud.model.instance import Market, Price
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.deadline import Deadline
 from dlcloud.recipe.recipe import Recipe
@@ -22,6 +23,8 @@ from dlcloud.scheduling.policies.situation import PoolKey
 from dlcloud.store.clusters import DEADLINE, DEADLINE_SET, DECISION, OUTLOOK
 
 POLICY = "elastic"
+HISTORY = timedelta(days=14)
+"""Of spot prices: their mean is what a pool's price is expected to come back to."""
 PRICES_EVERY_S = 600.0
 """Spot prices change a few times a day at most (EC2 user guide, "Spot Instance pricing history")."""
 
@@ -37,10 +40,15 @@ def make_scaler(
     *,
     pools: Mapping[PoolKey, float],
     registry: WorkerRegistry,
+    restored: int = 0,
 ) -> DeadlineScaler:
-    """Return what decides size and markets of a recipe with a deadline; `pools` with USD an hour."""
+    """Return what decides size and markets of a recipe with a deadline; `pools` with USD an hour.
+
+    `restored` steps are in the checkpoint that the workers go on from.
+    """
     began_at, ends_at = _begin(launcher, deadline)
     instances = recipe.instances
+    prices = PoolPrices(launcher=launcher, types=tuple(instances.types), prices=pools)
     return DeadlineScaler(
         began_at=began_at,
         deadline=ends_at,
@@ -48,11 +56,13 @@ def make_scaler(
         size=(instances.minimum, instances.maximum),
         base=instances.on_demand_base,
         policy=POLICIES[POLICY],
-        prices=PoolPrices(launcher=launcher, types=tuple(instances.types), prices=pools),
+        prices=prices,
+        usual_prices=lambda: prices.usual,
         registry=registry,
         clock=launcher.clock,
         emit=launcher.emit,
         store_outlook=lambda outlook, is_decision: _store(launcher, outlook, is_decision=is_decision),
+        restored=restored,
     )
 
 
@@ -99,22 +109,42 @@ def _store(launcher: Launcher, outlook: Outlook, *, is_decision: bool) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class PoolPrices:
-    """The pools of a plan with their prices, asked for again from time to time, from a thread."""
+    """The pools of a plan with their prices, asked for again from time to time, from a thread.
+
+    Attributes:
+        usual: The mean price of the last days, by pool; empty until the history has come.
+    """
 
     launcher: Launcher
     types: tuple[str, ...]
     prices: Mapping[PoolKey, float]
+    usual: Mapping[PoolKey, float] = field(default_factory=dict)
     _asked_at: float | None = None
 
     def __call__(self) -> Mapping[PoolKey, float]:
         now = self.launcher.clock.monotonic()
-        self._asked_at = now if self._asked_at is None else self._asked_at
+        if self._asked_at is None:
+            self._asked_at = now
+            self._start(self._ask_history)
         if now - self._asked_at >= PRICES_EVERY_S:
             self._asked_at = now
-            threading.Thread(target=self._ask, name="prices", daemon=True).start()
+            self._start(self._ask)
         return self.prices
 
+    def _start(self, ask: Callable[[], None]) -> None:
+        threading.Thread(target=ask, name="prices", daemon=True).start()
+
+    def _ask_history(self) -> None:
+        now = self.launcher.clock.now()
+        try:
+            history = self.launcher.cloud.prices.spot_history(self.types, now - HISTORY)
+        except DlcloudError as error:
+            log.warning("usual prices are not known: %s", error.message)
+            return
+        self.usual = mean_prices(history, now - HISTORY, now)
+
     def _ask(self) -> None:
+        self._ask_history()
         try:
             prices = self.launcher.cloud.prices.find(self.types, [*Market])
         except DlcloudError as error:
@@ -127,6 +157,21 @@ class PoolPrices:
             if key in updated:
                 updated[key] = float(price.hourly_usd)
         self.prices = updated
+
+
+def mean_prices(history: Sequence[Price], since: datetime, until: datetime) -> dict[PoolKey, float]:
+    """Return the mean spot price of each pool over a time, each price weighted by how long it held."""
+    changes: dict[PoolKey, list[tuple[datetime, float]]] = {}
+    for price in history:
+        key = (Market.SPOT, spot_pool(price.zone, price.instance_type))
+        changes.setdefault(key, []).append((max(since, price.as_of), float(price.hourly_usd)))
+    means = {}
+    for key, prices in changes.items():
+        ordered = [*sorted(prices), (until, 0.0)]
+        usd = sum(usd * (end - begin).total_seconds() for (begin, usd), (end, _) in pairwise(ordered))
+        seconds = (until - ordered[0][0]).total_seconds()
+        means[key] = usd / seconds if seconds > 0 else ordered[0][1]
+    return means
 
 
 def prices_of(plan: Plan) -> dict[PoolKey, float]:

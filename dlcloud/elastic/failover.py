@@ -52,6 +52,10 @@ class CoordinatorTerminated:
     """The lost coordinator is terminated for certain."""
 
 
+class StateLostError(InstanceError):
+    """No instance has the state of a run that has begun: only a checkpoint outside of them has it."""
+
+
 def require_coordinator(members: Sequence[Member], cluster_name: str) -> Member:
     """Return the instance that coordinates the others.
 
@@ -117,9 +121,10 @@ class CoordinatorFailover:
         """Terminate the coordinator, which is lost.
 
         Raises:
-            InstanceError: No other instance has the state of a run that has begun.
+            StateLostError: No other instance has the state of a run that has begun, or goes on from a
+                checkpoint.
         """
-        lost, self._lost_at = self.coordinator.instance_id, self.registry.step
+        lost, self._lost_at = self.coordinator.instance_id, max(self.registry.step, self.restored)
         self._require_state()
         text = f"was the coordinator, and is lost; {len(self._holders())} workers hold the state of step"
         self.emit(Warned(message=f"{text} {self._newest_step()} of {self._lost_at}", instance_id=lost))
@@ -131,7 +136,7 @@ class CoordinatorFailover:
         """Check the state after another instance has gone: during a failover its state may be missing.
 
         Raises:
-            InstanceError: It was the last one with the state.
+            StateLostError: It was the last one with the state.
         """
         if self.phase is Phase.STEADY:
             return
@@ -218,7 +223,7 @@ class CoordinatorFailover:
 
     def _require_state(self) -> None:
         if self._lost_at and not self._holders():
-            raise InstanceError(
+            raise StateLostError(
                 f"the coordinator {self.coordinator.instance_id} is gone, and no other instance has the "
                 f"model's state: the {self._lost_at} steps are lost",
                 "dlcloud up RECIPE trains from the start; with more instances such a loss is less likely",

@@ -1,5 +1,6 @@
 """What runs on each instance of an elastic training: an agent, and the user's script as its worker."""
 
+import hashlib
 import json
 import shlex
 from collections.abc import Sequence
@@ -32,6 +33,9 @@ END_ALONE_S = 600.0
 
 SUCCESSOR = "../../../control/stand-by"
 """The program by which an instance takes control, from the folder of a command; there on standbys only."""
+
+DIGITS = 16
+"""Of the digest of a program."""
 
 Revision = tuple[int, int, int]
 
@@ -78,6 +82,7 @@ class TrainingProgram:
         requirements: Pinned packages, a line each.
         files: Copied to where the command runs, or None.
         image: Of the container that it runs in; empty: in none.
+        workload: All that the recipe says of it, as text.
     """
 
     run: str
@@ -86,6 +91,19 @@ class TrainingProgram:
     files: Path | None
     elastic: Elastic
     image: str = ""
+    workload: str = ""
+
+    @property
+    def digest(self) -> str:
+        """The digest of what is trained: the recipe's workload, and the content of the sent files."""
+        state, files = hashlib.sha256(self.workload.encode()), self.files
+        if files is None:
+            return state.hexdigest()[:DIGITS]
+        for entry in check_files(files).entries:
+            path = files / entry.name if files.is_dir() else files
+            content = path.read_bytes() if path.is_file() else b""
+            state.update(f"\0{entry.name}\0{len(content)}\0".encode() + content)
+        return state.hexdigest()[:DIGITS]
 
     def agent(self, python: str, *, worker: str, coordinator: Coordinator, upload: Sequence[str] = ()) -> str:
         """Return the shell command of an instance's agent, for the folder in which the command runs.
@@ -112,6 +130,7 @@ class TrainingProgram:
         words += ["--", "sh", "-c", f"exec {self.command}"]
         if upload:
             uploader = ["-m", "trainer.uploader", "--folder", "..", "--run", self.run, "--worker", worker]
+            uploader += ["--program", self.digest]
             words = [*uploader, *upload, "--", python, *words]
         return f"PYTHONPATH=.. exec {shlex.quote(python)} {shlex.join(words)}\n"
 
@@ -156,4 +175,5 @@ def program_of(recipe: Recipe, recipe_folder: Path, *, run: str) -> TrainingProg
         files=files,
         elastic=workload.elastic,
         image=recipe.setup.image,
+        workload=workload.model_dump_json(),
     )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dlcloud.model.errors import InstanceGoneError
 from dlcloud.model.events import Emit, Notice, Warned
 from dlcloud.recipe.incident import Incident
 from dlcloud.scheduling.elastic import Worker, WorkerState
@@ -13,7 +14,11 @@ class RehearsalFaults(Protocol):
     """Injects faults into the local cloud."""
 
     def interrupt(self, instance_id: str, grace_s: float) -> None:
-        """Give a spot interruption notice, and terminate the instance after the grace."""
+        """Give a spot interruption notice, and terminate the instance after the grace.
+
+        Raises:
+            InstanceGoneError: It ended already.
+        """
 
     def set_capacity(self, instance_type: str, count: int) -> None:
         """Limit the number of running instances of a type."""
@@ -68,7 +73,11 @@ class Rehearsal:
         grace_s = 0.0 if incident.kill is not None else incident.grace
         effect = f"gets a notice of {grace_s:g} s" if grace_s else "ends without a notice"
         self.emit(Notice(message=f"rehearsal: {effect}", instance_id=victim))
-        self.faults.interrupt(victim, grace_s)
+        try:
+            self.faults.interrupt(victim, grace_s)
+        except InstanceGoneError:
+            message = "rehearsal: is gone already: this incident is skipped"
+            self.emit(Warned(message=message, instance_id=victim))
 
 
 def _list_others(workers: Sequence[Worker], coordinator: str) -> list[str]:

@@ -23,17 +23,24 @@ class InstanceRequests:
     post: Callable[[RequestEnded], None]
     emit: Emit
     is_open: bool = field(default=False, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
 
     def request_instances(self, decision: ScalingDecision, connected: Sequence[str]) -> None:
         """Make the request of a decision; `connected` are the ids of the instances that are there."""
         self.is_open = True
         self.emit(Notice(message=decision.reasons[-1]))
         arguments = (decision, connected)
-        threading.Thread(target=self._request, args=arguments, name="request", daemon=True).start()
+        self._thread = threading.Thread(target=self._request, args=arguments, name="request", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Allow the next request: the end of this one has been handled."""
         self.is_open = False
+
+    def join(self) -> None:
+        """Wait until no request is under way: what it launches is then known to the store."""
+        if self._thread is not None:
+            self._thread.join()
 
     def _request(self, decision: ScalingDecision, connected: Sequence[str]) -> None:
         try:

@@ -5,14 +5,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlcloud.elastic.controller import Controller, Inbox
+from dlcloud.elastic.deadline import DeadlineScaler
 from dlcloud.elastic.deadline_run import end_deadline, make_scaler, prices_of
 from dlcloud.elastic.departures import Departures
-from dlcloud.elastic.failover import CoordinatorFailover, require_coordinator
+from dlcloud.elastic.failover import CoordinatorFailover, StateLostError, require_coordinator
 from dlcloud.elastic.failures import FailureCount
 from dlcloud.elastic.program import Coordinator, program_of
 from dlcloud.elastic.progress import TrainingProgress
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.rehearsal import Rehearsal
+from dlcloud.elastic.relaunch import Relauncher
 from dlcloud.elastic.requests import InstanceRequests
 from dlcloud.elastic.reserved import ReservationWatch
 from dlcloud.elastic.scaler import Scaler
@@ -25,7 +27,6 @@ from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, nothing_kept
 from dlcloud.launch.storage import Storage
 from dlcloud.model.cluster import Member
-from dlcloud.model.errors import InstanceError
 from dlcloud.model.events import Warned
 from dlcloud.model.instance import Market
 from dlcloud.planning.plan import Plan
@@ -45,11 +46,14 @@ class TrainingControl:
         prepare: Prepares an instance that stands by; None where no instance of the cluster controls it.
         term: In which an instance of the cluster took over; 0 for the first controller.
         rehearsal: The incidents of the recipe.
+        may_relaunch: If all instances are lost, others are launched where checkpoints are in S3. Not for a
+            controller that runs on one of them.
     """
 
     prepare: Prepare | None = None
     term: int = 0
     rehearsal: Rehearsal | None = None
+    may_relaunch: bool = False
 
 
 def train(
@@ -67,13 +71,13 @@ def train(
     The paths of the recipe are relative to `recipe_folder`; with `plan` the cluster was launched.
 
     Raises:
-        InstanceError: The coordinator is gone, and no other instance has the model's state.
+        StateLostError: No instance has the model's state, and there are no checkpoints in S3.
+        InstanceError: Likewise, and the training was not launched again.
         RemoteCommandError: The program fails wherever it runs.
     """
     cloud = launcher.cloud
     cloud.network.allow_peers(cloud.network.find_group(launcher.cluster_id))
     restored = cloud.buckets.newest_step(recipe.checkpoints) if recipe.checkpoints else 0
-    first = require_coordinator(members, launcher.cluster.name)
     training = _Training(
         launcher=launcher,
         recipe=recipe,
@@ -83,14 +87,7 @@ def train(
         restored=restored,
         control=control,
     )
-    try:
-        training.controller().run(members, first)
-    except InstanceError as error:
-        if recipe.checkpoints is None:
-            raise
-        message = error.message.partition(": the ")[0]
-        hint = f"the same dlcloud up RECIPE goes on from the newest checkpoint in {recipe.checkpoints}"
-        raise InstanceError(message, hint) from error
+    training.run(members)
     if recipe.deadline is not None:
         end_deadline(launcher)
     warn_if_nothing_is_kept(launcher, recipe.keep.files)
@@ -123,9 +120,32 @@ class _Training:
     restored: int
     control: TrainingControl
 
-    def controller(self) -> Controller:
+    def run(self, members: Sequence[Member]) -> None:
+        """Train to the last step; where checkpoints are in S3, the loss of all instances is a pause."""
+        relauncher = Relauncher(
+            launcher=self.launcher, recipe=self.recipe, cidrs=self.plan.cidrs, restored=self.restored
+        )
+        training, controller = self, self.controller(WorkerRegistry())
+        while True:
+            try:
+                controller.run(members, require_coordinator(members, self.launcher.cluster.name))
+            except StateLostError as error:
+                if self.recipe.checkpoints is None:
+                    raise
+                if not self.control.may_relaunch:
+                    raise relauncher.describe_end(error) from error
+                controller.abandon()
+                again = relauncher.launch(error)
+                members, scaler = again.members, controller.scaler
+                training = replace(training, plan=again.plan, restored=again.restored)
+                controller = training.controller(WorkerRegistry(), scaler)
+            else:
+                return
+
+    def controller(self, registry: WorkerRegistry, before: Scaler | None = None) -> Controller:
+        """Return the controller of new workers; `before` decided for those that were lost."""
         clock, emit, end = self.launcher.clock, self.launcher.emit, self.launcher.shrink
-        registry, inbox = WorkerRegistry(), Inbox()
+        inbox = Inbox()
         workers = self._workers(lambda: failover.coordinator, inbox)
         failover = CoordinatorFailover(
             registry=registry,
@@ -139,7 +159,7 @@ class _Training:
             term=self.control.term,
         )
         return Controller(
-            scaler=self._scaler(registry),
+            scaler=self._scaler(registry, before),
             registry=registry,
             workers=workers,
             failover=failover,
@@ -154,11 +174,18 @@ class _Training:
             standbys=self._standbys(self.control.prepare),
         )
 
-    def _scaler(self, registry: WorkerRegistry) -> Scaler:
+    def _scaler(self, registry: WorkerRegistry, before: Scaler | None) -> Scaler:
         launcher, recipe = self.launcher, self.recipe
         if recipe.deadline is not None:
-            pools = prices_of(self.plan)
-            return make_scaler(launcher, recipe, recipe.deadline, pools=pools, registry=registry)
+            made = make_scaler(
+                launcher,
+                recipe,
+                recipe.deadline,
+                pools=prices_of(self.plan),
+                registry=registry,
+                restored=self.restored,
+            )
+            return before.after_loss(made) if isinstance(before, DeadlineScaler) else made
         return SizeScaler(
             size=self._size,
             instances=recipe.instances,

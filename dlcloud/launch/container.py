@@ -36,11 +36,18 @@ def send_command(
     connection: Connection, folder: str, command: str, *, image: str, environment: JobEnvironment
 ) -> None:
     """Send the command of a run to its folder; with an image it runs in a container, which a stop ends."""
+    for name, text in command_files(folder, command, image=image, environment=environment).items():
+        connection.send_bytes(text.encode(), f"{folder}/{name}")
+
+
+def command_files(folder: str, command: str, *, image: str, environment: JobEnvironment) -> dict[str, str]:
+    """Return the files of a run's folder that start its command; the last one is `command`."""
     if not image:
-        connection.send_bytes(command.encode(), f"{folder}/command")
-        return
+        return {"command": command}
     name = "dlcloud-" + folder.rpartition("/")[2]
     outer = in_container("sh ../program", image, name=name, environment=environment)
-    connection.send_bytes(command.encode(), f"{folder}/program")
-    connection.send_bytes(f"exec {RUN} stop {shlex.quote(name)}\n".encode(), f"{folder}/stop")
-    connection.send_bytes(f"exec {outer}\n".encode(), f"{folder}/command")
+    return {
+        "program": command,
+        "stop": f"exec {RUN} stop {shlex.quote(name)}\n",
+        "command": f"exec {outer}\n",
+    }

@@ -27,7 +27,8 @@ from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.planning.placement import group_name
 from dlcloud.planning.plan import Plan, make_plan
 from dlcloud.planning.protocols import Account
-from dlcloud.planning.resize import decide
+from dlcloud.planning.resize import decide_size
+from dlcloud.planning.storage import describe_room
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import RunState
 from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP
@@ -81,7 +82,9 @@ class Launcher(ManagedCluster):
             CapacityError, QuotaError, BudgetError: The recipe cannot be launched.
         """
         clusters = self.store.clusters
-        storage = describe_storage(self.cloud.buckets, recipe) if members is None else []
+        storage, size_of_data = (
+            ([], 0) if members is not None else describe_storage(self.cloud.buckets, recipe)
+        )
         size = size or clusters.size(self.cluster_id)
         resized = (recipe if size is None else recipe.resized(size)).keeping_free(
             clusters.keep_free(self.cluster_id)
@@ -95,7 +98,8 @@ class Launcher(ManagedCluster):
         if members is None:
             members = self.members() if clusters.has_intents(self.cluster_id) else []
         plan = make_plan(resized, facts, existing_capacity(self, resized, members, facts.prices))
-        return replace(plan, reasons=(*plan.reasons, *storage))
+        room = describe_room(size_of_data, plan, facts.hardware)
+        return replace(plan, reasons=(*plan.reasons, *storage, *room))
 
     def launch(self, plan: Plan) -> LaunchedMembers:
         """Launch the plan's instances, or what is missing of them, and connect to all that can be used.
@@ -116,7 +120,7 @@ class Launcher(ManagedCluster):
             self._connect_closely(plan, provisioner)
             provisioned = provisioner.provision(minimum=plan.min_count)
         # An interrupted resize may have left more than the plan's.
-        surplus = decide(
+        surplus = decide_size(
             provisioned.members, plan.max_count, base=plan.on_demand_base, rounds=plan.rounds
         ).end
         self.shrink(surplus)
@@ -189,7 +193,7 @@ class Launcher(ManagedCluster):
                 members = terminate_cluster(self)
                 for run in self.store.runs.of_cluster(self.cluster_id):
                     if run.state is RunState.RUNNING:
-                        self.store.runs.end(run.run_id, RunState.LOST, None, self.clock.now())
+                        self.store.runs.end_lost(run.run_id, self.clock.now())
         except UnwritableError as error:
             name = self.cluster.name
             message = f"every instance of {name} is terminated, but {error.message}"

@@ -28,6 +28,11 @@ from dlcloud.system.parallel import fan_out
 REQUIRED = ("identity", "zones", "image", "prices", "network", "cidr")
 """The questions that a plan cannot be made without, in the order in which a refusal is raised."""
 
+ACCOUNT_PLAN = "account plan"
+"""The question for the account's plan of AWS."""
+NOT_NOTED = {*REQUIRED, ACCOUNT_PLAN}
+"""What a plan does not note as unchecked: policies of earlier versions do not allow the account's plan."""
+
 Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
@@ -86,8 +91,9 @@ class Preflight:
             network=answers.get("network"),
             reservations=answers.get("reservations", ()),
             scores=_scores_by_zone(answers.get("scores", {}), self._zone_ids),
+            account_plan=answers.get(ACCOUNT_PLAN),
             notes=(
-                *(f"not checked: {error}" for name, error in self.errors.items() if name not in REQUIRED),
+                *(f"not checked: {error}" for name, error in self.errors.items() if name not in NOT_NOTED),
                 *(error.message for error in (self.launch.errors if self.launch is not None else ())),
             ),
         )
@@ -260,6 +266,7 @@ def _account_questions(recipe: Recipe, account: Account) -> dict[str, Callable[[
     questions: dict[str, Callable[[], Any]] = {
         "limits": lambda: account.limits(codes),
         "usage": account.usage,
+        ACCOUNT_PLAN: account.account_plan,
     }
     if recipe.network is None:
         questions["subnets"] = account.subnets

@@ -256,7 +256,7 @@ class Provisioner:
             in_block=attempt.in_block,
             outside_reservations=self.plan.outside_reservations and not attempt.reservation_id,
             placement_group=self.placement_group,
-            efa_interfaces=self.plan.efa_interfaces,
+            interfaces=self.plan.interfaces,
         )
 
     def _member(self, instance: Instance) -> Member:

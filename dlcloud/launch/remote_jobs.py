@@ -4,7 +4,7 @@ import logging
 import re
 import secrets
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -19,11 +19,13 @@ from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import parse_json, printable
 from dlcloud.model.wait import wait_until
 from dlcloud.recipe.job_environment import JobEnvironment
-from dlcloud.results.result import Run, RunState
+from dlcloud.results.result import Run, RunState, is_good_end
 
 RECORDS = "records.jsonl"
 _COMMAND_OF_WORK = "../command"
 """The file with a run's command, from the folder in which it works."""
+TRACKER_FILES = ("**/events.out.tfevents.*", "**/wandb/offline-run-*/**")
+"""What TensorBoard's writers and W&B's offline mode leave: it comes home without a line in the recipe."""
 RECONNECT_WAIT_S = 60.0
 RECONNECT_ROUND_S = 3.0
 """How long an instance is dialled before EC2 is asked whether it still lives."""
@@ -56,10 +58,12 @@ class RemoteJobs:
     """Runs of one cluster's instances: a folder with a command for each, which is started once.
 
     With `any_may_keep`, an instance without the files that the recipe keeps is no news: another has them.
+    With `trusts_records`, a run whose last record says that all is well has ended well, unasked.
     """
 
     managed: ManagedCluster
     any_may_keep: bool = False
+    trusts_records: bool = False
 
     def find_unfinished(self, member: Member, workload: str) -> Run | None:
         """Return the run that an earlier command left behind on an instance."""
@@ -94,9 +98,22 @@ class RemoteJobs:
             setup_at=setup_at,
         )
 
-    def start(self, connection: Connection, run: Run, environment: JobEnvironment = INHERITED) -> None:
-        """Start a run; one that was started before goes on, so that after a crash none runs twice."""
-        start_job(connection, folder_of(run), environment)
+    def start(
+        self,
+        connection: Connection,
+        run: Run,
+        environment: JobEnvironment = INHERITED,
+        layout: Mapping[str, object] | None = None,
+    ) -> None:
+        """Start a run; one that was started before goes on, so that after a crash none runs twice.
+
+        `layout` is what `templates/job.py` makes of its folder first.
+        """
+        start_job(connection, folder_of(run), environment, layout)
+
+    def finish(self, connection: Connection, run: Run, suffix: str) -> None:
+        """Ask the program of a run to end after its round, by a file beside its records with this suffix."""
+        connection.check(f"touch {folder_of(run)}/{RECORDS}{suffix}")
 
     def stop(self, connection: Connection, run: Run) -> None:
         """End the program of a run, with its child processes."""
@@ -121,13 +138,14 @@ class RemoteJobs:
         while True:
             try:
                 connection = self.connect(member)
-                self._store_stream(connection, run, handle)
+                if self._store_stream(connection, run, handle) and self.trusts_records:
+                    return replace(run, state=RunState.DONE, exit_status=0)
                 answer = connection.check(f"{JOB} state {folder_of(run)}")
                 state, exit_status = parse_job_state(answer, run.instance_id)
             except UnreachableError as error:
                 message = f"{error.message}; reconnecting"
                 self.managed.emit(Warned(message=message, instance_id=run.instance_id))
-                self._reconnect(member, run)
+                self.reconnect(member, run)
                 continue
             except RemoteCommandError as error:
                 failed += 1
@@ -149,19 +167,19 @@ class RemoteJobs:
         return self.connect(member).stream(log_command(run, follow=True))
 
     def fetch_results(self, member: Member, run: Run, patterns: Sequence[str]) -> Run:
-        """Copy the log and the files asked for here, as far as they exist; store how the run ended."""
+        """Copy here the log, the files asked for and those of trackers, if any; store how the run ended."""
         paths, clock = self.managed.store.paths, self.managed.clock
         folder = paths.make_folder(paths.run(run.run_id))
         try:
             connection = self.connect(member)
             connection.fetch_files(folder_of(run), ["log", RECORDS], folder)
-            if patterns:
-                kept = paths.make_folder(paths.run_files(run.run_id))
-                # Not what was sent: its command was written last.
-                fetched = connection.fetch_files(
-                    f"{folder_of(run)}/work", patterns, kept, written_after=_COMMAND_OF_WORK
-                )
-                self._report_kept(run, fetched, patterns, kept)
+            # Not what was sent: its command was written last.
+            kept = paths.run_files(run.run_id)
+            globs = [*patterns, *TRACKER_FILES]
+            fetched = connection.fetch_files(
+                f"{folder_of(run)}/work", globs, kept, written_after=_COMMAND_OF_WORK
+            )
+            self._report_kept(run, fetched, patterns, kept)
         except DlcloudError as error:
             message = f"files were not fetched: {error.message}"
             self.managed.emit(Warned(message=message, instance_id=run.instance_id))
@@ -174,7 +192,7 @@ class RemoteJobs:
         if fetched:
             message = f"{len(fetched)} file(s) kept in {folder}"
             self.managed.emit(Notice(message=message, instance_id=run.instance_id))
-        elif not self.any_may_keep:
+        elif patterns and not self.any_may_keep:
             self.managed.emit(Warned(message=nothing_kept(patterns), instance_id=run.instance_id))
 
     def error_of(self, run: Run, program: str) -> RemoteCommandError:
@@ -189,15 +207,23 @@ class RemoteJobs:
     def connect(self, member: Member, wait_s: float = 0.0) -> Connection:
         return self.managed.connect(member.instance, wait_s)
 
-    def _store_stream(self, connection: Connection, run: Run, handle: RecordHandler) -> None:
-        runs = self.managed.store.runs
+    def _store_stream(self, connection: Connection, run: Run, handle: RecordHandler) -> bool:
+        """Store the records that come; True if the last one says that all is well."""
+        runs, is_well = self.managed.store.runs, False
         begin = runs.stored_bytes(run.run_id)
         chunks = connection.stream(f"{JOB} follow {folder_of(run)} {RECORDS} {begin}")
         for position, lines in whole_lines(chunks, begin):
-            handle(runs.add_records(run.run_id, position, lines))
+            records = runs.add_records(run.run_id, position, lines)
+            handle(records)
+            is_well = bool(records) and is_good_end(records[-1])
+        return is_well
 
-    def _reconnect(self, member: Member, run: Run) -> None:
-        """Dial until the instance answers or is gone; a reclaimed one is not dialled for long."""
+    def reconnect(self, member: Member, run: Run) -> None:
+        """Dial until the instance answers or is gone; a reclaimed one is not dialled for long.
+
+        Raises:
+            InstanceError: It is gone; the run is stored as lost.
+        """
         error = wait_until(
             lambda: self._dial_error(member),
             lambda error: error is None or not self._is_alive(run.instance_id),
@@ -206,7 +232,7 @@ class RemoteJobs:
             poll_s=0,
         )
         if error is not None:
-            self.managed.store.runs.end(run.run_id, RunState.LOST, None, self.managed.clock.now())
+            self.managed.store.runs.end_lost(run.run_id, self.managed.clock.now())
             raise InstanceError(
                 f"{run.instance_id} is gone; what {run.run_id} had reported is stored ({error.message})"
             ) from error
@@ -228,10 +254,15 @@ class RemoteJobs:
         return instance is not None and instance.alive
 
 
-def start_job(connection: Connection, folder: str, environment: JobEnvironment) -> None:
+def start_job(
+    connection: Connection,
+    folder: str,
+    environment: JobEnvironment,
+    layout: Mapping[str, object] | None = None,
+) -> None:
     """Start the job of a folder on an instance; its environment goes through the connection to its memory."""
-    if environment:
-        connection.check(f"{JOB} start {folder} -", stdin=environment.encode())
+    if environment or layout:
+        connection.check(f"{JOB} start {folder} -", stdin=environment.encode(layout))
     else:
         connection.check(f"{JOB} start {folder}")
 

@@ -9,6 +9,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from dlcloud.launch.build_failures import name_failure
 from dlcloud.launch.container import in_container, pull_image
 from dlcloud.launch.peers import EnvironmentPeer, copy_environment, read_answer
 from dlcloud.model.clock import Clock
@@ -82,7 +83,10 @@ def prepare(
         build = f"{program} {name}"
         if setup.image:
             build = in_container(build, setup.image, name=f"dlcloud-{key}")
-        output = connection.check(build, stdin=requirements.encode())
+        try:
+            output = connection.check(build, stdin=requirements.encode())
+        except RemoteCommandError as error:
+            raise name_failure(error, instance_id) from error
     answer = read_answer(connection, output)
     if "python" not in answer:
         raise RemoteCommandError(f"{instance_id}: environment.py named no Python, but answered {answer}")

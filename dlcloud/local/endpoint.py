@@ -27,7 +27,14 @@ from dlcloud.local.control_pages import ControlPages
 from dlcloud.local.ec2.fleets import POOL_ERROR_HEADER, is_pool_error
 from dlcloud.local.ec2.instances import Instances
 from dlcloud.local.ec2.mends import mend
-from dlcloud.local.ec2.services import ServiceError, answer_instance_connect, answer_pricing, answer_quotas
+from dlcloud.local.ec2.services import (
+    ACCOUNT_PLAN_SERVICE,
+    ServiceError,
+    answer_account_plan,
+    answer_instance_connect,
+    answer_pricing,
+    answer_quotas,
+)
 from dlcloud.local.iam.authorization import (
     Caller,
     call_refusal,
@@ -46,7 +53,7 @@ from dlcloud.local.s3.front import S3Front, error_reply
 from dlcloud.local.site_files import AccessKey
 from dlcloud.model.instance import Market
 
-_OWN_SERVICES = frozenset({"ec2-instance-connect", "pricing", "servicequotas"})
+_OWN_SERVICES = frozenset({"ec2-instance-connect", ACCOUNT_PLAN_SERVICE, "pricing", "servicequotas"})
 _SERVICES = frozenset({"ec2", "iam", "secretsmanager", "ssm", "sts"}) | _OWN_SERVICES
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1")
 _NO_CAPACITY = b"<Code>InsufficientInstanceCapacity</Code>"
@@ -205,6 +212,8 @@ class Endpoint:
                 answer = answer_pricing(call.action, request, self.catalog)
             elif call.service == "ec2-instance-connect":
                 answer = answer_instance_connect(call.action, request, self.instances)
+            elif call.service == ACCOUNT_PLAN_SERVICE:
+                answer = answer_account_plan(call.action, self.quotas.account_plan)
             else:
                 answer = answer_quotas(call.action, request, self.quotas.limits())
         except ServiceError as error:

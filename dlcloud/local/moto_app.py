@@ -61,6 +61,11 @@ def create_moto_app(
     return cast("Wsgi", application)
 
 
+def vcpus_of_types() -> dict[str, int]:
+    """Return the vCPUs of each type that moto knows."""
+    return {name: int(described["VCpuInfo"]["DefaultVCpus"]) for name, described in INSTANCE_TYPES.items()}
+
+
 class _SeededParameters(SimpleSystemManagerBackend):
     """The parameter store of a region, in which the public parameters name the local images."""
 

@@ -22,12 +22,13 @@ from dlcloud.local.iam.roles import InstanceRoles
 from dlcloud.local.instance.isolation import Isolation, Level, find_isolation, kill_users, place_instances
 from dlcloud.local.instance.leftovers import clear_leftovers
 from dlcloud.local.instance.processes import base_interpreter
-from dlcloud.local.moto_app import create_moto_app
+from dlcloud.local.moto_app import create_moto_app, vcpus_of_types
 from dlcloud.local.site_files import AccessKey, SitePaths, SiteState, load_access_key, write_state
 from dlcloud.local.tunnels import Tunnels
 
 _BOOT_DELAY_S = 0.2
 _END_S = 8.0
+_LOOK_S = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +63,12 @@ async def _serve(paths: SitePaths) -> None:
     server = HttpServer(endpoint.answer, endpoint.allow_body, isolation.users, tunnels.serve)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
+    watcher = asyncio.create_task(_end_with_the_folder(paths, ended))
     try:
         endpoint.pages.state = _announce(paths, server.port)
         await ended.wait()
     finally:
+        watcher.cancel()
         _end_in_time(isolation, instances)
         # Out of sight first, so that no command finds a daemon that is ending.
         paths.state.unlink(missing_ok=True)
@@ -75,6 +78,16 @@ async def _serve(paths: SitePaths) -> None:
         with contextlib.suppress(OSError):
             paths.instances.rmdir()
         log.info("the local cloud ends")
+
+
+async def _end_with_the_folder(paths: SitePaths, ended: asyncio.Event) -> None:
+    """End the daemon once its folder is removed: no command finds it any more."""
+    while paths.life_lock.exists():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), _LOOK_S)
+            return
+    log.error("%s is gone: the local cloud ends", paths.folder)
+    ended.set()
 
 
 def _end_in_time(isolation: Isolation, instances: Instances) -> None:
@@ -111,7 +124,7 @@ def _build_endpoint(
 ) -> Endpoint:
     """Join the parts that answer requests: moto, what it lacks, and the control pages."""
     faults, visibility, catalog = FaultInjector(), Visibility(), Catalog()
-    vcpus = {hardware.name: hardware.vcpus for hardware in catalog}
+    vcpus = vcpus_of_types() | {hardware.name: hardware.vcpus for hardware in catalog}
     quotas = VcpuQuotas(running=instances.running, vcpus=vcpus)
     return Endpoint(
         moto=create_moto_app(instances, catalog, quotas, visibility),

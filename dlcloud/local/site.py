@@ -1,5 +1,6 @@
 """Find, start and stop the local EC2 of a folder, or use that of another home. Standard library only."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -16,7 +18,7 @@ from dlcloud.local.control import ControlClient
 from dlcloud.local.site_files import AccessKey, SitePaths, SiteState, load_access_key, read_state
 from dlcloud.model.errors import LocalCloudError
 from dlcloud.model.wait import wait_until
-from dlcloud.system.files import FileLock
+from dlcloud.system.files import FileLock, unwritable_hint
 
 ENDPOINT_VARIABLE = "DLCLOUD_LOCAL_ENDPOINT"
 TOKEN_VARIABLE = "DLCLOUD_LOCAL_TOKEN"  # noqa: S105  a variable's name
@@ -29,6 +31,7 @@ _STOP_S = 9.0  # a daemon ends itself within 8 s
 _KILLED_S = 5.0
 _POLL_S = 0.02
 _LOG_TAIL_BYTES = 2000
+_PROBE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,8 @@ class LocalSite:
 
     def __init__(self, folder: Path) -> None:
         self._paths = SitePaths(folder=folder.expanduser().absolute())
+        self._users: int | None = None
+        self._is_started_here = False
 
     def find(self) -> LocalEndpoint | None:
         """Return the running daemon, or None; files of a dead one are ignored."""
@@ -94,6 +99,7 @@ class LocalSite:
             self._paths.folder.chmod(0o700)
         except OSError as error:
             raise LocalCloudError(f"cannot make the folder {self._paths.folder}: {error}") from error
+        self._use()
         with FileLock(self._paths.start_lock):
             # A daemon that is just stopping still holds its lock; it has no state any more.
             self._await_end_of_stopping_daemon()
@@ -119,6 +125,33 @@ class LocalSite:
                     raise LocalCloudError(f"the local cloud (process {state.pid}) outlived SIGKILL")
             return True
 
+    def stop_if_unused(self) -> bool:
+        """Stop the daemon if this object has started it, and neither instances nor other commands use it.
+
+        Raises:
+            LocalCloudError: It did not end in time.
+        """
+        endpoint = self.find() if self._is_started_here and self._users is not None else None
+        if endpoint is None or self._users is None:
+            return False
+        try:
+            fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False  # another command uses it
+        try:
+            return not endpoint.control.status()["instances"] and self.stop()
+        finally:
+            os.close(self._users)
+            self._users = None
+
+    def _use(self) -> None:
+        """Let no other command stop the daemon as unused, until this process ends."""
+        if self._users is not None:
+            return
+        with suppress(OSError):  # a full disk must not keep a command from the daemon
+            self._users = os.open(self._paths.users_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._users, fcntl.LOCK_SH)
+
     def _has_ended(self, pid: int, timeout_s: float) -> bool:
         return _wait(lambda: not self._is_alive() and not _is_running(pid), timeout_s)
 
@@ -136,6 +169,7 @@ class LocalSite:
             )
         _wait(lambda: self._state_of(process.pid) or process.poll() is not None, _START_S)
         if state := self._state_of(process.pid):
+            self._is_started_here = True
             return self._endpoint(state)
         if process.poll() is not None:
             raise self._error(f"the local cloud ended at its start with status {process.returncode}")
@@ -161,7 +195,10 @@ class LocalSite:
         )
 
     def _error(self, message: str) -> LocalCloudError:
-        """Return an error with the ends of the logs, and a hint for a missing library."""
+        """Return an error with the ends of the logs, and a hint for a missing library, or a full disk."""
+        if (refusal := _refusal_of_writing(self._paths.folder)) is not None:
+            hint = f"{unwritable_hint(refusal) or 'look at'} {self._paths.folder}"
+            return LocalCloudError(f"{message}: nothing can be written there: {refusal.strerror}", hint)
         tails = [_tail(path) for path in (self._paths.startup_log, self._paths.log)]
         text = "\n".join(tail for tail in tails if tail)
         missing = any(f"No module named '{name}" in text for name in ("moto", "asyncssh", "flask"))
@@ -238,6 +275,10 @@ class SharedSite:
             f"unset {ENDPOINT_VARIABLE}, and stop it with that home's DLCLOUD_HOME",
         )
 
+    def stop_if_unused(self) -> bool:
+        """Return False: it belongs to another home."""
+        return False
+
     def _address(self) -> tuple[str, int]:
         try:
             parts = urlsplit(self.url)
@@ -293,6 +334,19 @@ def _is_zombie(pid: int) -> bool:
     except OSError:
         return False
     return status.rpartition(")")[2].split()[:1] == ["Z"]
+
+
+def _refusal_of_writing(folder: Path) -> OSError | None:
+    """Return why a few bytes cannot be written in a folder; None if they can."""
+    probe = folder / f"probe-{os.getpid()}"
+    try:
+        probe.write_bytes(bytes(_PROBE_BYTES))
+    except OSError as error:
+        return error
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return None
 
 
 def _tail(path: Path) -> str:

@@ -50,6 +50,11 @@ class SitePaths:
         return self.folder / "start.lock"
 
     @property
+    def users_lock(self) -> Path:
+        """Return the file that every command which uses the daemon locks, shared with the others."""
+        return self.folder / "users.lock"
+
+    @property
     def life_lock(self) -> Path:
         """Return the file that a daemon keeps locked while it lives; the kernel unlocks it at any death."""
         return self.folder / "daemon.lock"

@@ -15,7 +15,10 @@ DlcloudError                 exit 1
 ├── BudgetError              exit 3
 ├── StoreError               exit 1
 │   └── UnwritableError
+├── TrackerError             exit 1   a tracker of results does not answer
+│   └── TrackerRefusedError
 └── LocalCloudError          exit 1   the local EC2 could not be started or reached
+    └── InstanceGoneError
 """
 
 from typing import ClassVar
@@ -114,5 +117,21 @@ class UnwritableError(StoreError):
     """Nothing can be written below the home: its disk is full, or it is read-only."""
 
 
+class TrackerError(DlcloudError):
+    """A tracker does not answer; what it lacks is stored here, and can be sent later."""
+
+
+class TrackerRefusedError(TrackerError):
+    """A tracker refused what it was sent, and would again; `status` is that of its answer."""
+
+    def __init__(self, message: str, hint: str = "", *, status: int = 0) -> None:
+        super().__init__(message, hint)
+        self.status = status
+
+
 class LocalCloudError(DlcloudError):
     """The local EC2 could not be started, reached or stopped."""
+
+
+class InstanceGoneError(LocalCloudError):
+    """The local EC2 has no such instance that is pending or running."""

@@ -29,7 +29,7 @@ Source: EC2 API reference, GetSpotPlacementScores, InstanceTypes."""
 SSH_PORT = 22
 X86_64 = "x86_64"
 ARM64 = "arm64"
-_ACCELERATED = re.compile(r"p[4-6][a-z-]*\d*\.")
+_ACCELERATED = re.compile(r"(p[4-6][a-z-]*\d*|trn\d[a-z]*|dl\d[a-z]*|inf2)\.")
 
 
 class Market(StrEnum):
@@ -70,7 +70,7 @@ def boot_timeout_s(instance_type: str) -> float:
     """Return the seconds in which an instance must have an address and answer over SSH.
 
     Source: published measurements of metal types, 531 to 792 s, and canonical/pycloudlib, pull request 192,
-    which saw more; the time of p4, p5 and p6 is an estimate.
+    which saw more; the time of p4, p5, p6, dl1, inf2 and trn is an estimate.
     """
     if ".metal" in instance_type:
         return 1200.0
@@ -107,6 +107,15 @@ class Accelerator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkCard:
+    """A network card of an instance type; `interfaces` is how many it holds."""
+
+    index: int
+    takes_efa: bool
+    interfaces: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceType:
     """Hardware of an instance type, with `status` current, previous-generation or retired.
 
@@ -132,6 +141,10 @@ class InstanceType:
     markets: tuple[Market, ...] = (Market.ON_DEMAND, Market.SPOT)
     efa_interfaces: int | None = None
     """Elastic Fabric Adapters that it can have, 0 for none; None if unknown."""
+    free_tier: bool | None = None
+    """True if an account of AWS's Free plan may launch it; None if unknown."""
+    network_cards: tuple[NetworkCard, ...] = ()
+    """Empty if unknown."""
     placement_strategies: tuple[str, ...] | None = None
     """The strategies of placement groups that take it; None if unknown."""
     source: str = "bundled table"

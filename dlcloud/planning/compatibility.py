@@ -47,6 +47,15 @@ def check_types(
     return [reason for reason, _ in lacking]
 
 
+def suits_workload(recipe: Recipe, entry: InstanceType) -> bool:
+    """True if the workload runs on a type, as far as is known: a command may need anything."""
+    benchmark = BENCHMARKS.get(recipe.workload.benchmark or "")
+    if benchmark is None:
+        return True
+    parameters = {benchmark.name: recipe.workload.parameters}
+    return bool(fit([benchmark], machine_of_type(entry), parameters).benchmarks)
+
+
 def _refuse_architectures(recipe: Recipe, chosen: Sequence[InstanceType], image: Image) -> None:
     """Refuse types that the image does not boot; one cluster has one image."""
     wrong = [entry for entry in chosen if image.architecture not in entry.architectures]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
+from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.instance import Image, InstanceType, Market, Price
 from dlcloud.planning.protocols import CallerIdentity, FoundNetwork, Subnet
 from dlcloud.planning.quota import Quota
@@ -29,6 +30,8 @@ class PreflightFacts:
     """The default subnets by zone; None if unknown."""
     network: FoundNetwork | None = None
     """What the recipe's network is; None where it names none."""
+    account_plan: AccountPlan | None = None
+    """AWS's plan of the account; None if unknown."""
     scores: Mapping[str, int] = field(default_factory=dict)
     """EC2's spot placement score, 1 to 10, by zone."""
     notes: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from decimal import Decimal
 
 from dlcloud.model.instance import Image, Market
 from dlcloud.planning.facts import CapacityPool
+from dlcloud.planning.launch_request import NetworkInterface
 from dlcloud.planning.networks import DEFAULT_NETWORK, PlannedNetwork
 from dlcloud.planning.reservations import ReservedCapacity
 
@@ -56,8 +57,13 @@ class Plan:
     """Instances of the markets run in no reservation."""
     placement_group: str = ""
     """`cluster` for a group of dlcloud's own, or the name of one of the user's; empty for none."""
-    efa_interfaces: int = 0
-    """Elastic Fabric Adapters of each instance."""
+    interfaces: tuple[NetworkInterface, ...] = ()
+    """The network interfaces of each instance, where some are Elastic Fabric Adapters."""
+
+    @property
+    def efa_interfaces(self) -> int:
+        """How many Elastic Fabric Adapters each instance has."""
+        return sum(interface.is_efa for interface in self.interfaces)
 
     @property
     def reserved_count(self) -> int:

@@ -10,6 +10,19 @@ from dlcloud.model.instance import Image, Instance, Market
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkInterface:
+    """A network interface of an instance; `kind` is EC2's: interface, efa or efa-only."""
+
+    card: int
+    device: int
+    kind: str
+
+    @property
+    def is_efa(self) -> bool:
+        return self.kind.startswith("efa")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
     """One RunInstances call, or the launch template of a fleet. `zone` empty: EC2 chooses."""
 
@@ -46,8 +59,8 @@ class LaunchRequest:
     """Run in no reservation, although an open one would take the instances."""
     placement_group: str = ""
     """The name of a placement group; empty for none."""
-    efa_interfaces: int = 0
-    """Elastic Fabric Adapters of each instance; 0: usual interfaces."""
+    interfaces: tuple[NetworkInterface, ...] = ()
+    """The network interfaces of each instance, the first first; empty: a usual one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from dlcloud.model.errors import BudgetError, CapacityError, QuotaError
-from dlcloud.model.instance import Market, Price
+from dlcloud.model.instance import InstanceType, Market, Price
 from dlcloud.model.money import SECONDS_PER_HOUR, cost_of_seconds, rounded
 from dlcloud.model.remote import Access
+from dlcloud.planning.account_limits import Shortage, find_shortage, least_remedy
 from dlcloud.planning.account_settings import describe_account
 from dlcloud.planning.compatibility import check_types
 from dlcloud.planning.facts import NO_CAPACITY, CapacityPool, ExistingCapacity, PreflightFacts
@@ -18,7 +19,7 @@ from dlcloud.planning.networks import (
     plan_network,
     usable_subnets,
 )
-from dlcloud.planning.placement import check_placement, efa_interfaces
+from dlcloud.planning.placement import check_placement, fabric_interfaces
 from dlcloud.planning.quota import quota_key
 from dlcloud.planning.reservations import MARGINAL_USD, ReservedCapacity
 from dlcloud.planning.reserved_plan import take_reserved
@@ -100,8 +101,11 @@ class _Planner:
         self._reasons += check_types(recipe, offered, facts.hardware, facts.image, facts.known_types)
         self._describe_disk()
         self._reasons += check_placement(recipe.instances, offered, facts.hardware)
+        is_public = network.access is Access.PUBLIC or network.public_ip is True
+        interfaces, notes = fabric_interfaces(recipe.instances, offered, facts.hardware, is_public=is_public)
+        self._reasons += notes
         self._take_reserved(offered)
-        pools = self._within_quota(pools)
+        pools = self._within_limits(pools)
         self._describe_scores()
         ceiling = _highest_ceiling(pools)
         life_minutes = self._life_minutes(ceiling)
@@ -135,9 +139,7 @@ class _Planner:
             reserved=self._reserved,
             outside_reservations=recipe.instances.reservations is not None,
             placement_group=recipe.instances.placement_group,
-            efa_interfaces=efa_interfaces(
-                recipe.instances, offered, facts.hardware, public=network.access is Access.PUBLIC
-            ),
+            interfaces=interfaces,
             instance_profile=recipe.instances.profile,
             kms_key=recipe.instances.kms_key,
             network=network,
@@ -264,29 +266,42 @@ class _Planner:
             limits.append(highest * SPOT_HEADROOM)
         return min(limits, default=highest)
 
-    def _within_quota(self, pools: Sequence[CapacityPool]) -> tuple[CapacityPool, ...]:
-        """Leave out the pools that the account's limits forbid; EC2 would only refuse them.
+    def _within_limits(self, pools: Sequence[CapacityPool]) -> tuple[CapacityPool, ...]:
+        """Leave out the pools that the account's limits or its Free plan forbid; EC2 would only refuse them.
 
         Raises:
-            QuotaError: No pool is left; the message has the limits, the hint asks AWS for more.
+            QuotaError: No pool is left; the message has the limits, the hint asks for the least that does.
         """
-        facts, hint = self._facts, ""
         kept: list[CapacityPool] = []
+        shortages: list[Shortage] = []
         for pool in pools:
-            key, hardware = quota_key(pool.instance_type, pool.market), facts.hardware.get(pool.instance_type)
-            quota = facts.quotas.get(key) if key else None
-            count = self._least(pool.market)
-            if hardware is None or quota is None or hardware.vcpus * count <= quota.left:
+            hardware = self._facts.hardware.get(pool.instance_type)
+            shortage = self._shortage(pool, hardware)
+            if hardware is None or shortage is None:
                 kept.append(pool)
                 continue
-            new = self._recipe.instances.maximum - self._present.count
-            hint = hint or quota.increase(hardware.vcpus * new, self._recipe.region)
-            need = f"{count} of {hardware.vcpus} vCPUs are needed"
-            left_out = f"{pool.instance_type} {pool.market} is left out"
-            self._reasons.append(f"{left_out}: {need}; {quota.describe()}")
+            shortages.append(shortage)
+            self._reasons.append(f"{pool.instance_type} {pool.market} is left out: {shortage.reason}")
         if not kept:
-            raise QuotaError("\n".join(dict.fromkeys(self._reasons)), hint)
+            raise QuotaError(
+                "\n".join(dict.fromkeys(self._reasons)), least_remedy(shortages, self._recipe.region)
+            )
         return tuple(kept)
+
+    def _shortage(self, pool: CapacityPool, hardware: InstanceType | None) -> Shortage | None:
+        """Return what the account lacks for a pool; None if nothing is known to be missing."""
+        facts, key = self._facts, quota_key(pool.instance_type, pool.market)
+        return (
+            None
+            if hardware is None
+            else find_shortage(
+                hardware,
+                facts.quotas.get(key) if key else None,
+                account_plan=facts.account_plan,
+                least=self._least(pool.market),
+                instances=self._recipe.instances.maximum - self._present.count,
+            )
+        )
 
     def _describe_deadline(self, deadline: Deadline) -> list[str]:
         recipe = self._recipe

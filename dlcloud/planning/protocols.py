@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.cluster import Leftover
 from dlcloud.model.instance import X86_64, Image, Instance, InstanceType, Market, Price
 from dlcloud.model.own_images import OwnImage
@@ -71,6 +73,9 @@ class Account(Protocol):
     def usage(self) -> Sequence[Usage]:
         """Return every instance that counts against the limits."""
 
+    def account_plan(self) -> AccountPlan | None:
+        """Return the account's plan; None where AWS has none for it."""
+
     def subnets(self, *, fresh: bool = False) -> Mapping[str, Subnet]:
         """Return the default subnets by zone."""
 
@@ -112,6 +117,9 @@ class CloudPrices(Protocol):
 
     def find(self, instance_types: Sequence[str], markets: Sequence[Market]) -> list[Price]:
         """Return the known prices, spot prices by zone."""
+
+    def spot_history(self, instance_types: Sequence[str], since: datetime) -> list[Price]:
+        """Return every spot price of types in each zone since a time, the oldest first."""
 
 
 class CloudImages(Protocol):
@@ -249,6 +257,12 @@ class CloudBuckets(Protocol):
 
     def newest_step(self, uri: str) -> int:
         """Return the committed steps of the newest whole checkpoint below a prefix; 0 if there is none."""
+
+    def abort_uploads(self, uri: str) -> int:
+        """Abort the unfinished uploads of checkpoints below a prefix; returns how many there were."""
+
+    def last_step(self, uri: str, program: str) -> int:
+        """Return the newest step if the training of a program, by its digest, ended with it; else 0."""
 
     def region_of(self, uri: str) -> str:
         """Return the region of a bucket."""

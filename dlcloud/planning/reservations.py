@@ -37,6 +37,7 @@ class CapacityReservation:
         available: How many of them are idle.
         is_open: Instances run in it without naming it.
         is_block: It is a Capacity Block.
+        is_interruptible: Its owner may take the capacity back.
         group: The name of the placement group that it is made in; empty for none.
     """
 
@@ -50,6 +51,7 @@ class CapacityReservation:
     is_block: bool = False
     starts_at: datetime | None = None
     ends_at: datetime | None = None
+    is_interruptible: bool = False
     platform: str = LINUX
     tenancy: str = "default"
     group: str = ""
@@ -205,6 +207,9 @@ def _fault(one: CapacityReservation, fit: ReservationFit) -> str:
         != (LINUX, "default"),
         f"it is in {f'the placement group {one.group}' if one.group else 'no placement group'}": one.group
         != fit.group,
+        "it is interruptible: EC2 takes its instances back, which need a market of their own": (
+            one.is_interruptible
+        ),
         "it may end before the instances do, which would then be billed (budget.max_hours)": is_early
         and not one.is_block,
     }

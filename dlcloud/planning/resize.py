@@ -38,7 +38,7 @@ class Resize:
         return not self.launch and not self.end
 
 
-def decide(
+def decide_size(
     living: Sequence[Member], target: int, *, base: int = 0, rounds: Sequence[Market] = (Market.ON_DEMAND,)
 ) -> Resize:
     """Decide what to launch and what to terminate.

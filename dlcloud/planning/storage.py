@@ -2,19 +2,26 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from dlcloud.model.errors import CloudError
+from dlcloud.model.instance import InstanceType
 from dlcloud.recipe.data_set import DataSet, split_uri
 
 if TYPE_CHECKING:  # pydantic, which most commands never need
+    from dlcloud.planning.launch_plan import Plan
     from dlcloud.recipe.recipe import Recipe
 
 DIGITS = 16
 EC2_SERVICES = ("ec2.amazonaws.com", "ec2.amazonaws.com.cn")
 """To which roles are passed; the second in China. Source: AWS managed policy AWSEC2FleetServiceRolePolicy."""
 GB = 10**9
+GIB = 2**30
+SPARE_GIB = 20
+"""For environments and what a workload writes."""
 REGION_TRAFFIC_USD_PER_GB = Decimal("0.02")
 """Out of most regions into another one; us-east-1 to us-east-2 is half of it, regions outside North America
 and Europe cost up to 0.147. Source: S3 pricing, "Data transfer" [from memory]."""
@@ -94,6 +101,35 @@ def pass_policy(region: str, cluster_id: str, role: str) -> str:
 def describe_data(sets: Sequence[DataSet], region: str, instances: int) -> list[str]:
     """Return what the plan says of data in buckets: how much, from where, and what its traffic costs."""
     return [_describe(data, region, instances) for data in sets]
+
+
+def describe_room(size: int, plan: "Plan", hardware: Mapping[str, InstanceType]) -> list[str]:
+    """Return what a plan says where copied data may not fit on the disk that takes it.
+
+    Args:
+        size: Bytes that are copied to each instance.
+        plan: Its disks, types and image.
+        hardware: The types; an NVMe instance store takes the data where a type has one.
+
+    Raises:
+        CloudError: It cannot fit.
+    """
+    gib = size / GIB
+    for name in dict.fromkeys(pool.instance_type for pool in plan.pools):
+        local = hardware[name].local_disks_gb * GB / GIB if name in hardware else 0.0
+        if gib > (local or plan.disk_gib):
+            disk = f"instance store of {local:.0f} GiB" if local else f"root disk of {plan.disk_gib} GiB"
+            enough = f"set instances.disk_gib to {math.ceil(gib) + plan.image.snapshot_gib + SPARE_GIB}"
+            raise CloudError(
+                f"data: {gib:.1f} GiB do not fit on the {disk} of {name}",
+                ("choose a type with a larger one" if local else enough) + ", or set mode: mount-point",
+            )
+        if not local and gib > plan.disk_gib - plan.image.snapshot_gib:
+            least = math.ceil(gib) + plan.image.snapshot_gib + SPARE_GIB
+            return [
+                f"data of {gib:.1f} GiB may not fit beside the image: instances.disk_gib: {least} would do"
+            ]
+    return []
 
 
 def _describe(data: DataSet, region: str, instances: int) -> str:

@@ -30,8 +30,8 @@ class KnownType:
 def successors(name: str, types: Sequence[KnownType]) -> list[KnownType]:
     """Return the nearest current types, the nearest first: by GPUs, then tensor TFLOPS and price.
 
-    For a type without GPUs: by vCPUs and price. For an unknown name: those spelled most like it, or the
-    cheapest with GPUs if it is of a family that has them.
+    For a type without GPUs: by vCPUs and price. For an unknown name: those of its letter that are spelled
+    most like it, or the cheapest with GPUs if it is of a family that has them.
     """
     original = next((candidate for candidate in types if candidate.hardware.name == name), None)
     current = {
@@ -42,7 +42,8 @@ def successors(name: str, types: Sequence[KnownType]) -> list[KnownType]:
         gpus = [candidate for candidate in current.values() if candidate.hardware.gpu is not None]
         return sorted(gpus, key=lambda candidate: candidate.hourly_usd or math.inf)[:SHOWN]
     if original is None:
-        return [current[match] for match in get_close_matches(name, list(current), n=SHOWN, cutoff=0.5)]
+        family = [other for other in current if other[:1] == name[:1]]
+        return [current[match] for match in get_close_matches(name, family, n=SHOWN, cutoff=0.5)]
     has_gpu = original.hardware.gpu is not None
     alike = [candidate for candidate in current.values() if (candidate.hardware.gpu is not None) == has_gpu]
     return sorted(alike, key=lambda candidate: _distance(original, candidate))[:SHOWN]

@@ -14,17 +14,21 @@ from dlcloud.prediction.predictor import (
     predict,
     weights_of,
 )
-from dlcloud.prediction.table import TypeTable
+from dlcloud.prediction.table import Reference, TypeTable
 from dlcloud.results.cost import usd_per_million
 from dlcloud.results.result_row import ResultRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedOffer:
-    """The estimate on one type with its prices of an hour; `listed` if the table measured that type."""
+    """The estimate on one type with its prices of an hour; `listed` if the table measured that type.
+
+    `is_burstable`: its speed lasts only as long as its CPU credits, so that it is never named.
+    """
 
     estimate: Estimate
     listed: bool
+    is_burstable: bool = False
     hourly_usd: Mapping[Market, Decimal]
 
     def usd_per_million(self, market: Market) -> tuple[Decimal, Decimal, Decimal] | None:
@@ -54,35 +58,67 @@ def predict_jobs(
     table: TypeTable,
     prices: Mapping[str, Mapping[Market, Decimal]],
     market: Market,
+    description: Reference | None = None,
 ) -> list[PredictedJob]:
-    """Return what each job of these rows would do on all types that have a price."""
+    """Return what each job of these rows would do on all types that have a price.
+
+    `description` is of all these jobs, if anything is known of them.
+    """
+    weights = weights_of(table.references, description)
     jobs: dict[tuple[str, str, str, str], list[ResultRow]] = {}
     for row in rows:
         if row.throughput is not None and row.throughput.value > 0:
             key = (row.run.workload, row.result.case, row.result.setting, row.throughput.unit)
             jobs.setdefault(key, []).append(row)
-    return [_predict_job(key, mine, table, prices, market) for key, mine in sorted(jobs.items())]
+    belief = Belief(table=table, weights=weights)
+    return [_predict_job(key, mine, belief, prices, market) for key, mine in sorted(jobs.items())]
+
+
+MOST_RACED = 8
+"""Candidates that a prediction leaves: in each a machine is launched."""
+
+
+def candidates_of(jobs: Sequence[PredictedJob], market: Market, most: int = MOST_RACED) -> tuple[str, ...]:
+    """Return the types that can be the cheapest by their intervals, the cheapest first.
+
+    Burstable types are none. The settings of one case compete; of several cases each names its own.
+    """
+    best: dict[str, float] = {}
+    for case in {(job.workload, job.case, job.unit) for job in jobs}:
+        rows = [
+            (offer.estimate.instance_type, figures)
+            for job in jobs
+            if (job.workload, job.case, job.unit) == case
+            for offer in job.offers
+            if not offer.is_burstable and (figures := offer.usd_per_million(market)) is not None
+        ]
+        ceiling = min((high for _, (_, _, high) in rows), default=Decimal(0))
+        cheapest = min((middle for _, (_, middle, _) in rows), default=Decimal(1))
+        for name, (low, middle, _) in rows:
+            if low <= ceiling:
+                best[name] = min(best.get(name, float("inf")), float(middle / cheapest))
+    return tuple(sorted(best, key=lambda name: best[name])[:most])
 
 
 def _predict_job(
     key: tuple[str, str, str, str],
     rows: Sequence[ResultRow],
-    table: TypeTable,
+    belief: Belief,
     prices: Mapping[str, Mapping[Market, Decimal]],
     market: Market,
 ) -> PredictedJob:
+    table = belief.table
     workload, case, setting, unit = key
     measurements, refused = _measurements(rows, table)
     offers: list[PredictedOffer] = []
     if not refused:
         names = [name for name in prices if name in table.rows]
-        belief = learn(
-            Belief(table=table, weights=weights_of(table.references, None)), list(measurements.values())
-        )
+        belief = learn(belief, list(measurements.values()))
         offers = [
             PredictedOffer(
                 estimate=estimate,
                 listed=table.rows[estimate.instance_type].measured,
+                is_burstable=table.rows[estimate.instance_type].traits.is_burstable,
                 hourly_usd=prices[estimate.instance_type],
             )
             for estimate in predict(belief, names, Calibration())

@@ -10,6 +10,7 @@ from typing import Any
 
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import InstanceType
+from dlcloud.recipe.batch_array import choose_trial, refuse_no_array
 from dlcloud.recipe.batch_nodes import NODE_VARIABLES, node_notes, node_properties, refuse_unknown_nodes
 from dlcloud.recipe.recipe import Recipe
 
@@ -91,6 +92,10 @@ def batch_notes(recipe: Recipe) -> list[str]:
         notes.append(f"secrets are left out: add {names} to the container's secrets, by their ARNs")
     if is_job:
         notes += node_notes(recipe)
+    elif recipe.experiment is not None:
+        size = recipe.experiment.count
+        notes.append(f"{size} trials: submit with --array-properties size={size}; child N is trial N + 1")
+        notes.append("results stay in the jobs' logs and where the command writes them: none is ranked")
     elif count > 1:
         notes.append(f"{count} instances: submit with --array-properties size={count}")
     return notes
@@ -103,10 +108,7 @@ def _refuse_foreign(recipe: Recipe) -> None:
             f"{recipe.name} is an elastic training: a job of AWS Batch is restarted, not resized",
             f"dlcloud up {recipe.name}",
         )
-    if recipe.experiment is not None:
-        raise RecipeError(
-            f"{recipe.name} has an experiment; a job is one command", f"dlcloud up {recipe.name}"
-        )
+    refuse_no_array(recipe)
     if workload.command is None:
         raise RecipeError(
             f"{recipe.name} runs the bundled benchmark {workload.benchmark}, which is measured by dlcloud",
@@ -143,6 +145,9 @@ def _script(recipe: Recipe, arguments: Sequence[str]) -> str:
         lines.append(_FETCH)
     if workload.nodes is not None:
         lines.append(NODE_VARIABLES)
+    if recipe.experiment is not None:
+        lines.append(choose_trial(recipe.experiment))
+        return "".join([*lines, f'{workload.command} "$@"'])
     return "".join([*lines, " ".join([workload.command or "", *map(shlex.quote, arguments)])])
 
 

@@ -12,6 +12,8 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from dlcloud.recipe.forms import form_of
+
 Model = TypeVar("Model", bound=BaseModel)
 
 LONGEST_TEXT = 1 << 18
@@ -34,7 +36,11 @@ class Fault:
 
     def render(self, file: str) -> str:
         """Return it as `file:line: path: message`."""
-        return ": ".join(part for part in (f"{file}:{self.line}", _dotted(self.path), self.message) if part)
+        return f"{file}:{self.line}: {self.describe()}"
+
+    def describe(self) -> str:
+        """Return it as `path: message`, for a text that was not read from a file."""
+        return ": ".join(part for part in (_dotted(self.path), self.message) if part)
 
 
 @dataclass(slots=True)
@@ -184,7 +190,10 @@ def _faults(error: ValidationError, document: Document, model: type[BaseModel]) 
         if detail["type"] == "extra_forbidden":
             message = f"unknown key{_suggestion(model, path)}"
         else:
-            message = _message(detail["type"], detail["msg"], detail.get("input"))
+            text = detail["msg"]
+            if detail["type"] == "string_pattern_mismatch":
+                text = f"must be {form_of(str(detail['ctx']['pattern']))}"
+            message = _message(detail["type"], text, detail.get("input"))
         fault = Fault(line=document.line_of(path), path=path, message=message)
         faults.setdefault(path, fault)
     return list(faults.values())

@@ -13,6 +13,8 @@ from dlcloud.recipe.part import Part
 from dlcloud.recipe.workload import Workload
 
 MOST_TRIALS = 10_000
+VALUES_FILE = "values.json"
+"""In the folder in which a trial's command runs."""
 
 ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,39}$")]
 ParameterValue = Annotated[str, StringConstraints(max_length=1000)]
@@ -54,6 +56,10 @@ class Search(Part):
     trials: int = Field(ge=1, le=MOST_TRIALS, description="How many trials.")
     sampler: Literal["tpe", "random", "cmaes"] = Field(default="tpe", description="Optuna's sampler.")
     seed: int = Field(default=0, ge=0, description="The sampler's seed.")
+    pruner: Literal["none", "median", "halving", "hyperband"] = Field(
+        default="none",
+        description="Optuna's pruner: ends runs that lag by what dlcloud_report.intermediate says.",
+    )
 
     @model_validator(mode="after")
     def _cmaes_takes_numbers(self) -> Self:
@@ -134,6 +140,17 @@ class Experiment(Part):
         ]
         left = [values for values in combinations if not any(_fits(values, some) for some in self.exclude)]
         return _include(left, self.include, set(self.matrix))
+
+
+def trial_words(values: Mapping[str, str]) -> list[str]:
+    """Return the values of a trial as a command gets them: `--lr 0.1`."""
+    return [word for name, value in values.items() for word in (f"--{name}", value)]
+
+
+def trial_variables(values: Mapping[str, str], number: int) -> dict[str, str]:
+    """Return the variables of a trial: its values, its number, and the name of the file with all values."""
+    own = {f"DLCLOUD_VALUE_{name.upper().replace('-', '_')}": value for name, value in values.items()}
+    return {**own, "DLCLOUD_VALUES": VALUES_FILE, "DLCLOUD_TRIAL": str(number)}
 
 
 def refuse_unfit(experiment: Experiment, workload: Workload) -> None:

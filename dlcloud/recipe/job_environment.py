@@ -28,9 +28,10 @@ class JobEnvironment:
         """The names of secrets that are too short to be masked where a program prints them."""
         return sorted(name for name, value in self.secrets.items() if len(value) < MASKED_LENGTH)
 
-    def encode(self) -> bytes:
-        """Return what `templates/job.py` reads."""
-        return json.dumps({"variables": dict(self.variables), "secrets": dict(self.secrets)}).encode()
+    def encode(self, layout: Mapping[str, object] | None = None) -> bytes:
+        """Return what `templates/job.py` reads; `layout` is what it makes of the job's folder first."""
+        given = {"variables": dict(self.variables), "secrets": dict(self.secrets), **(layout or {})}
+        return json.dumps(given).encode()
 
     def of_controller(self) -> "JobEnvironment":
         """Return the environment of a detached cluster's controller, which passes the secrets on.

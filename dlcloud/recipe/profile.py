@@ -1,6 +1,7 @@
 """Profiles of the configuration file: the account to use, and what its resources need in every recipe."""
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -18,6 +19,7 @@ from dlcloud.recipe.account import (
     ProfileName,
     Tags,
 )
+from dlcloud.recipe.data import S3Uri
 from dlcloud.recipe.document import parse, read_model
 from dlcloud.recipe.network import Network
 from dlcloud.recipe.part import Part
@@ -102,8 +104,22 @@ class Profile(Part):
         return {key: value for key, value in values.items() if value}
 
 
+class MonthlyBudget(Part):
+    """The most that a month may cost, in all profiles together."""
+
+    monthly_usd: Annotated[Decimal, Field(gt=0, le=10_000_000)] | None = Field(
+        default=None, description="USD; without it, the limit that the bucket states."
+    )
+    shared: S3Uri | None = Field(
+        default=None, description="s3://BUCKET/PREFIX: the limit holds for everybody who names the same one."
+    )
+    rehearsals: bool = Field(default=False, description="Count rehearsals too, to try the limit out.")
+
+
 class Configuration(Part):
     """The configuration file."""
+
+    budget: MonthlyBudget | None = Field(default=None, description="The limit of a month.")
 
     default: str = Field(default="", description="The profile of commands without --profile.")
     profiles: dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]{0,63}$")], Profile] = Field(

@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
+import yaml
 from pydantic import (
     AfterValidator,
     Field,
@@ -28,6 +29,7 @@ from dlcloud.recipe.incident import Incident
 from dlcloud.recipe.instances import Count, Instances
 from dlcloud.recipe.network import Network
 from dlcloud.recipe.part import Name, Part, Texts
+from dlcloud.recipe.track import Track
 from dlcloud.recipe.workload import Setup, Workload
 
 # Later keys: unset, they leave the hash as it was, by which stored clusters are found.
@@ -46,6 +48,7 @@ LATER_KEYS = (
     "permissions_boundary",
     "setup.image",
     "tags",
+    "track",
     "workload.environment",
     "workload.facts",
     "workload.nodes",
@@ -116,6 +119,9 @@ class Recipe(Part):
     permissions_boundary: PolicyArn = BOUNDARY
     data: list[DataItem] = Field(
         default_factory=list, description="Folders and prefixes of S3 that the workload reads."
+    )
+    track: Track | None = Field(
+        default=None, description="A server of MLflow that runs are recorded on while results arrive."
     )
     checkpoints: S3Uri | None = Field(
         default=None,
@@ -198,6 +204,11 @@ class Recipe(Part):
         """A digest of the values, whatever their spelling."""
         values = json.dumps(self.values(), sort_keys=True)
         return hashlib.sha256(values.encode()).hexdigest()[:16]
+
+    def to_yaml(self) -> str:
+        """Return the recipe as YAML, without what is unset."""
+        content = self.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
     def values(self) -> dict[str, Any]:
         """Return all values, without later keys that are not set: stored digests are of these."""

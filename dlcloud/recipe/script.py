@@ -118,6 +118,16 @@ def read_script(text: str, name: str) -> Script:
     )
 
 
+def distribution_of(requirement: str) -> str:
+    """Return the distribution that a requirement names, in the one spelling that an index knows.
+
+    Builds of one package for other hardware count as that package. Source: PEP 503.
+    """
+    name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+    spelled = re.sub(r"[-_.]+", "-", name).lower()
+    return re.sub(r"-contrib|-(cpu|gpu)$", "", spelled.removesuffix("-headless"))
+
+
 def throughput_of_output(lines: Collection[str]) -> Throughput | None:
     """Return how a throughput is read from lines that a script has printed; None if they have none."""
     for line in lines:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from dlcloud.recipe.part import Environment, Lines, Part
+from dlcloud.recipe.requirements_file import PINNED
 from dlcloud.recipe.secrets import RESERVED, Secrets
 from dlcloud.trainer.drain import LEAVE_S
 from dlcloud.trainer.settings import CHECKPOINT_S
@@ -17,7 +18,8 @@ class Setup(Part):
     commands: str = Field(default="", description="Shell commands, run once per instance, before anything.")
     requirements: Lines = Field(
         default_factory=list,
-        description="Pinned Python packages (name==version) for the user's command; a list, or one a line.",
+        description="Pinned Python packages (name==version) for the user's command: a list, one a line, or "
+        "the name of a file beside the recipe that lists them (requirements.txt).",
     )
 
     image: str = Field(
@@ -36,7 +38,7 @@ class Setup(Part):
     @model_validator(mode="after")
     def _pinned(self) -> Self:
         for requirement in self.requirements:
-            if not re.match(r"^[A-Za-z0-9._-]+(\[[A-Za-z0-9,._-]+\])?==[^\s]+$", requirement):
+            if not PINNED.match(requirement):
                 raise ValueError(f"{requirement!r} is not pinned; write name==version")
         return self
 

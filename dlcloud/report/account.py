@@ -27,9 +27,20 @@ class Check:
 
 
 def findings_report(
-    checks: Sequence[Check], *, target: str, statements: Sequence[Mapping[str, object]] = ()
+    checks: Sequence[Check],
+    *,
+    target: str,
+    statements: Sequence[Mapping[str, object]] = (),
+    remedy: str = "",
 ) -> Report:
-    """Return a row for each check; `statements` are those that the caller's policy lacks."""
+    """Return a row for each check.
+
+    Args:
+        checks: In the order of the rows.
+        target: The recipe or the type.
+        statements: Those that the caller's policy lacks.
+        remedy: What to do first where it would not start; a terminal shows it below, as the error's hint.
+    """
     return Report(
         command="doctor",
         records=[{"check": check.name, "verdict": check.verdict, "detail": check.detail} for check in checks],
@@ -41,7 +52,7 @@ def findings_report(
             )
         ],
         empty="",
-        extra={"missing_statements": list(statements)},
+        extra={"missing_statements": list(statements), "remedy": remedy},
     )
 
 

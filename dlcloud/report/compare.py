@@ -10,6 +10,7 @@ from dlcloud.report.answer import settling_notes
 from dlcloud.report.cells import REHEARSED, UNSTABLE, digits, ratio
 from dlcloud.report.table import Cell, Report, Section
 from dlcloud.results.compare import Difference, Pair
+from dlcloud.results.ranking import reason_of
 from dlcloud.results.result_row import ResultRow
 
 
@@ -59,6 +60,8 @@ def _ratio_section(sides: Sides, pairs: Sequence[Pair], commands: Mapping[str, s
     if not all(pair.ratio.paired for pair in pairs):
         notes.append("of two runs: the interval comes from those of both medians")
     tied = [pair for pair in pairs if pair.ratio.verdict not in {Verdict.FASTER, Verdict.SLOWER}]
+    verdicts = dict.fromkeys(str(pair.ratio.verdict or Verdict.UNDECIDED) for pair in tied)
+    notes += [f"{verdict}: {reason_of(verdict)}" for verdict in verdicts]
     notes += dict.fromkeys(
         note for pair in tied for note in settling_notes(pair.first, pair.second, commands)
     )

@@ -14,7 +14,7 @@ from dlcloud.report.job import job_records, job_sections
 from dlcloud.report.scaling import scaling_records, scaling_sections
 from dlcloud.report.table import Report, Section
 from dlcloud.results.node_scaling import rows_apart, scalings_of
-from dlcloud.results.ranking import By, Group, group_rows, natural_group, rank
+from dlcloud.results.ranking import By, Group, group_rows, natural_group, rank, reason_of
 from dlcloud.results.result_row import ResultRow
 from dlcloud.results.user_job import UserJob
 
@@ -178,11 +178,11 @@ def _undecided_note(rows: Sequence[ResultRow]) -> list[str]:
     verdicts = {comparison.verdict for comparison in comparisons if not comparison.is_decided}
     if not verdicts:
         return []
-    if verdicts == {Verdict.NO_DIFFERENCE}:
-        return ["≈: no difference seen"]
-    if Verdict.NO_DIFFERENCE in verdicts:
-        return ["≈: no difference seen, or undecided (too few runs)"]
-    return ["≈: undecided, with too few runs to see a difference"]
+    shown = dict.fromkeys(
+        Verdict.NO_DIFFERENCE if verdict == Verdict.NO_DIFFERENCE else Verdict.UNDECIDED
+        for verdict in sorted(verdicts, key=lambda verdict: verdict != Verdict.NO_DIFFERENCE)
+    )
+    return [f"≈: {verdict}: {reason_of(verdict)}" for verdict in shown]
 
 
 def _warnings(rows: Sequence[ResultRow]) -> list[str]:

@@ -41,13 +41,14 @@ def experiment_report(table: ExperimentTable, *, command: str = "up") -> Report:
     """Return the trials: for programs in their order, for people the best first."""
     failed = [status for status in table.statuses if status.state is TrialState.FAILED]
     sections = [_trials(table), *([_failures(failed)] if failed else [])]
+    names = _names(table.statuses)
     best = best_trial(table.statuses, maximize=table.maximize)
     return Report(
         command=command,
-        records=[_record(table, status) for status in table.statuses],
+        records=[_record(table, status, names) for status in table.statuses],
         sections=sections,
         empty="",
-        extra={"experiment": table.name, "best": None if best is None else _record(table, best)},
+        extra={"experiment": table.name, "best": None if best is None else _record(table, best, names)},
     )
 
 
@@ -76,6 +77,8 @@ def _notes(table: ExperimentTable, done: Sequence[TrialStatus], shown: Sequence[
     notes = []
     if len(done) > len(shown):
         notes.append(f"{len(done) - len(shown)} more trials: --output csv lists all")
+    if pruned := sum(status.state is TrialState.PRUNED for status in table.statuses):
+        notes.append(f"{pruned} trial(s) were pruned: they lagged behind the others")
     without = sum(status.value is None for status in done)
     if without:
         notes.append(f"{without} trial(s) ended well without printing {table.metric}")
@@ -141,9 +144,8 @@ def _usd(table: ExperimentTable, status: TrialStatus) -> Decimal | None:
     return None if cost is None else cost.usd
 
 
-def _record(table: ExperimentTable, status: TrialStatus) -> dict[str, Cell]:
+def _record(table: ExperimentTable, status: TrialStatus, names: Sequence[str]) -> dict[str, Cell]:
     run, usd = status.run, _usd(table, status)
-    names = _names(table.statuses)
     return {
         "trial": status.trial.number,
         "state": str(status.state),

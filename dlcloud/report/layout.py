@@ -26,6 +26,10 @@ GAP = 2
 Rows = Sequence[Sequence[str]]
 
 
+MARKS = frozenset({"~", "*"})
+"""Words that say something of the one before."""
+
+
 def terminal_width() -> int:
     """Return the columns to print in: those of the terminal, or of the variable COLUMNS; else 80."""
     columns = NARROWEST
@@ -80,7 +84,7 @@ def wrap_cell(cell: str, width: int) -> str:
 def _lines(text: str, width: int) -> list[str]:
     """Join the pieces of a text to lines, as long as they fit."""
     lines = [""]
-    for word in text.split():
+    for word in words_of(text):
         pieces = [word] if len(word) <= width else _split_at_hyphens(word)
         for place, piece in enumerate(pieces):
             space = " " if lines[-1] and not place else ""
@@ -91,18 +95,29 @@ def _lines(text: str, width: int) -> list[str]:
     return lines
 
 
+def words_of(text: str) -> list[str]:
+    """Return the words of a cell; a mark stays with the word before it."""
+    words: list[str] = []
+    for word in text.split():
+        if word in MARKS and words:
+            words[-1] += f" {word}"
+        else:
+            words.append(word)
+    return words
+
+
 def _widths(table: Rows) -> list[int]:
     return [max(_longest(cell, str.splitlines) for cell in column) for column in zip(*table, strict=True)]
 
 
 def _least_widths(table: Rows, *, is_hyphen_split: bool) -> list[int]:
-    split = _split_at_hyphens if is_hyphen_split else str.split
+    split = _split_at_hyphens if is_hyphen_split else words_of
     return [max(_longest(cell, split) for cell in column) for column in zip(*table, strict=True)]
 
 
 def _split_at_hyphens(text: str) -> list[str]:
     """Return the words of a text, long ones cut after their hyphens, those of a whole line after slashes."""
-    return [piece for word in text.split() for piece in BREAKS[_length_class(word)].split(word)]
+    return [piece for word in words_of(text) for piece in BREAKS[_length_class(word)].split(word)]
 
 
 def _length_class(word: str) -> int:

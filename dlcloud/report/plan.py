@@ -71,7 +71,7 @@ def _afterwards(plan: Plan, *, detached: bool) -> str:
     """Return what happens to the instances when the workload has ended."""
     if detached:
         return (
-            "detached: the coordinator controls the others; when the training has ended it\n"
+            "detached: the coordinator controls the others; when the work has ended it\n"
             f"ends them, and waits with the results for dlcloud down until {waits_until(plan)}"
         )
     return (

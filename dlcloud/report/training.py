@@ -68,6 +68,7 @@ def _record(training: Training) -> dict[str, Cell]:
         "start_seconds": round(training.start_s, 3),
         "mean_world_size": round(training.mean_world_size, 3),
         "steps_redone": training.steps_redone,
+        "redone_usd": _usd(training.redone_usd),
         "last_loss": training.last_loss,
         "usd": _usd(training.usd),
         "spot_usd": _usd(market_usd(training, Market.SPOT)),
@@ -83,7 +84,7 @@ def _record(training: Training) -> dict[str, Cell]:
 
 def _sizes(training: Training, cluster: str, *, rehearsal: bool) -> Section:
     notes = [
-        f"{training.mean_world_size:.2f} workers on average; {training.steps_redone} step(s) redone",
+        f"{training.mean_world_size:.2f} workers on average; {_redone(training)}",
         f"start: {duration(training.start_s)} from the launch to the first step, which is no pause",
         "pause: the time to the first step of a line, less a usual step; a stall begins a line",
     ]
@@ -100,6 +101,13 @@ def _sizes(training: Training, cluster: str, *, rehearsal: bool) -> Section:
         notes=notes,
         numeric=frozenset({0, 1, 2, 3}),
     )
+
+
+def _redone(training: Training) -> str:
+    text = f"{training.steps_redone} step(s) redone"
+    if not training.redone_usd:
+        return text
+    return f"{text}, which cost {money(training.redone_usd)} USD"
 
 
 def _events(training: Training) -> Section:

@@ -80,9 +80,17 @@ def rehearsal_s(job: BenchJob) -> float | None:
         return None
     if benchmark.tiny and parameters.get("max-seconds") == benchmark.tiny.get("max-seconds"):
         return benchmark.tiny_s
-    cases = prod(len(_values(benchmark, parameters, name)) or 1 for name in benchmark.selecting)
+    cases = count_cases(job)
     (most,) = _values(benchmark, parameters, "max-seconds")
     return cases * (float(most) + benchmark.case_s)
+
+
+def count_cases(job: BenchJob) -> int:
+    """Return how many cases a job measures; 1 for the user's own command."""
+    benchmark, parameters = job.benchmark, job.workload.parameters
+    if benchmark is None:
+        return 1
+    return prod(len(_values(benchmark, parameters, name)) or 1 for name in benchmark.selecting)
 
 
 def _values(benchmark: Benchmark, parameters: Parameters, name: str) -> Sequence[str]:

@@ -118,18 +118,33 @@ class RunCost:
         return self.instance_usd + self.volume_usd + self.address_usd
 
 
-def cost_of_run(run: Run, on_instance: Sequence[Run], period: BillingPeriod, now: datetime) -> RunCost:
+class InstanceRuns:
+    """Every run of one instance, the oldest first."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = runs
+        self._places = {run.run_id: place for place, run in enumerate(runs)}
+
+    def before(self, run: Run) -> Run | None:
+        """Return the run before one of them; None for the first."""
+        place = self._places[run.run_id]
+        return self._runs[place - 1] if place else None
+
+    def is_last(self, run: Run) -> bool:
+        return self._places[run.run_id] == len(self._runs) - 1
+
+
+def cost_of_run(run: Run, on_instance: InstanceRuns, period: BillingPeriod, now: datetime) -> RunCost:
     """Return a run's cost; the costs of all runs of an instance add up to the instance's.
 
     The first run carries the boot, the last one the end; each carries the time since the run before it.
 
     Args:
         run: The run.
-        on_instance: Every run of its instance, itself included, the oldest first.
+        on_instance: Every run of its instance, itself included.
         period: The instance.
         now: The end of the bill so far, if the instance is up.
     """
-    place = [other.run_id for other in on_instance].index(run.run_id)
     total = billed_seconds(period.launched_at, period.ended_at or now)
 
     def offset(time: datetime | None) -> int:
@@ -137,10 +152,11 @@ def cost_of_run(run: Run, on_instance: Sequence[Run], period: BillingPeriod, now
         elapsed = ((time or now) - period.launched_at).total_seconds()
         return min(total, max(0, round(elapsed)))
 
-    begun = offset(on_instance[place - 1].ended_at) if place else 0
+    before = on_instance.before(run)
+    begun = 0 if before is None else offset(before.ended_at)
     started = max(begun, offset(run.started_at))
     ended = max(started, offset(run.ended_at))
-    until = total if place == len(on_instance) - 1 else ended
+    until = total if on_instance.is_last(run) else ended
     setup = None if run.setup_at is None else min(started, max(begun, offset(run.setup_at)))
     seconds = until - begun
     is_free = costs_nothing(period.interrupted, period.launched_at, period.ended_at)

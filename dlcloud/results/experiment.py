@@ -13,6 +13,7 @@ from dlcloud.model.trial import describe_values
 from dlcloud.results.result import Result, Run, RunState
 
 THROUGHPUT, TIME = "throughput", "time"
+MOST_STEPS = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +38,13 @@ def number_trials(values: Iterable[Mapping[str, str]]) -> list[Trial]:
 
 
 class TrialState(StrEnum):
-    """The state of a trial. FAILED: its attempts are used up."""
+    """The state of a trial. FAILED: its attempts are used up. PRUNED: its search has ended it."""
 
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
+    PRUNED = "pruned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +52,10 @@ class TrialStatus:
     """A trial with its runs.
 
     Attributes:
-        run: That of its result, else its newest; None if it has none.
+        run: That of its result, else one that runs, else its newest; None if it has none.
         failures: Runs that failed; a lost instance is no failure of its trial.
         value: The metric; None where it is not measured yet, or was not printed.
+        intermediate: Steps of its run with what the metric was so far.
     """
 
     trial: Trial
@@ -60,6 +63,7 @@ class TrialStatus:
     run: Run | None = None
     failures: int = 0
     value: float | None = None
+    intermediate: tuple[tuple[int, float], ...] = ()
 
 
 def assess_trials(
@@ -93,15 +97,26 @@ def assess_search(runs: Iterable[Run], values: Mapping[str, float], *, attempts:
 def _assess(trial: Trial, runs: Sequence[Run], values: Mapping[str, float], attempts: int) -> TrialStatus:
     failures = sum(run.state is RunState.FAILED for run in runs)
     done = next((run for run in runs if run.state is RunState.DONE), None)
+    pruned = next((run for run in runs if run.state is RunState.PRUNED), None)
+    running = next((run for run in runs if run.state is RunState.RUNNING), None)
     if done is not None:
         state = TrialState.DONE
-    elif any(run.state is RunState.RUNNING for run in runs):
+    elif pruned is not None:
+        state = TrialState.PRUNED
+    elif running is not None:
         state = TrialState.RUNNING
     else:
         state = TrialState.FAILED if failures >= attempts else TrialState.WAITING
-    run = done or (runs[-1] if runs else None)
+    run = done or pruned or running or (runs[-1] if runs else None)
     value = None if done is None else values.get(done.run_id)
     return TrialStatus(trial=trial, state=state, run=run, failures=failures, value=value)
+
+
+def intermediate_of(record: Mapping[str, object]) -> tuple[int, float] | None:
+    """Return the step and the value of an `intermediate` record; None for any other."""
+    step, value = record.get("step"), record.get("value")
+    is_one = record.get("record") == "intermediate" and isinstance(step, int) and 0 < step < MOST_STEPS
+    return (int(str(step)), float(value)) if is_one and isinstance(value, int | float) else None
 
 
 def metric_of(result: Result, metric: str) -> float | None:
@@ -142,6 +157,7 @@ class ExperimentProgress:
         done: Trials with a result.
         running: Trials that run now.
         failed: Trials that were given up.
+        pruned: Trials that the search has ended.
         usd: What the cluster has cost so far; None if a price is unknown.
         left_s: An estimate of the time left, from the trials of this command; None before the first.
     """
@@ -150,6 +166,7 @@ class ExperimentProgress:
     done: int
     running: int
     failed: int
+    pruned: int
     usd: Decimal | None
     left_s: float | None
     best: TrialStatus | None
@@ -158,6 +175,7 @@ class ExperimentProgress:
         """Return it in one line."""
         parts = [f"{self.done} of {self.total} trials done", f"{self.running} running"]
         parts += [f"{self.failed} failed"] if self.failed else []
+        parts += [f"{self.pruned} pruned"] if self.pruned else []
         parts += [f"{money(self.usd)} USD so far"] if self.usd is not None else []
         if self.best is not None and self.best.value is not None:
             parts.append(f"best {self.best.value:.4g} ({self.best.trial})")

@@ -13,6 +13,13 @@ from dlcloud.results.result import Metric
 from dlcloud.results.result_row import ResultRow
 
 
+def reason_of(verdict: str) -> str:
+    """Return why a verdict names no winner: the words of tables, answers, comparisons and the page."""
+    if verdict == Verdict.NO_DIFFERENCE:
+        return "the interval of their ratio includes 1"
+    return f"one has fewer than {FEWEST_SAMPLES} samples"
+
+
 class By(StrEnum):
     """The figure that rows are ranked by: USD per million items, items per second, or median latency."""
 
@@ -144,13 +151,12 @@ def _tie(first: ResultRow, other: ResultRow, rows: Sequence[ResultRow], by: By, 
         return f"{_name(other, rows)} has no interval"
     names = f"{_name(first, rows)} and {_name(other, rows)}"
     if by is not By.LATENCY and (undecided := _undecided(first, other)):
-        return f"{undecided} between {names}"
-    ratio = advantage(first, other, by, market)
-    if ratio.verdict is Verdict.UNDECIDED:
-        return f"{names} were not both measured {FEWEST_SAMPLES} times"
-    if ratio.verdict == Verdict.FASTER:
+        return f"{undecided} between {names}: {reason_of(undecided)}"
+    verdict = advantage(first, other, by, market).verdict
+    if verdict == Verdict.FASTER:
         return ""
-    return f"the interval of the ratio of {names} includes 1"
+    verdict = verdict if verdict == Verdict.UNDECIDED else Verdict.NO_DIFFERENCE
+    return f"{verdict} between {names}: {reason_of(verdict)}"
 
 
 def advantage(first: ResultRow, other: ResultRow, by: By, market: Market) -> Ratio:

@@ -20,12 +20,16 @@ Facts = Mapping[str, str | int | float | bool | None]
 
 
 class RunState(StrEnum):
-    """The state of a run. LOST: its instance ended before the run did; its results until then are kept."""
+    """The state of a run.
+
+    LOST: its instance ended before the run did; its results until then are kept. PRUNED: its search ended it.
+    """
 
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
     LOST = "lost"
+    PRUNED = "pruned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +135,11 @@ def parse_record(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return record if isinstance(record, dict) and isinstance(record.get("record"), str) else None
+
+
+def is_good_end(record: Mapping[str, Any]) -> bool:
+    """True for the last record of a program that ended well."""
+    return record.get("record") == "end" and record.get("ok") is True
 
 
 def result_of(record: Mapping[str, Any]) -> Result:

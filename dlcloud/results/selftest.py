@@ -41,7 +41,12 @@ _INSTALL = "sudo apt-get install -y -q --no-install-recommends hello"
 """Proves that packages can be installed at first boot; the local EC2 shares the packages of its machine."""
 
 PROBE = """
-import glob, json, os, platform, shutil
+import glob, json, os, platform, shutil, subprocess
+def ask(*words):
+    try:
+        return subprocess.run(words, stdout=subprocess.PIPE, timeout=10).stdout.decode().strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
 root = os.environ.get("DLCLOUD_ROOT", "")
 mine = (root + "/var/lib/dlcloud/watchdog.py").encode()
 running = 0
@@ -55,6 +60,8 @@ print(json.dumps({
     "python": platform.python_version(), "machine": platform.machine(), "watchdogs": running,
     "root_gib": round(shutil.disk_usage("/").total / 2**30, 1),
     "nologin": os.path.exists(root + "/run/nologin"),
+    "timer": "" if root else ask("systemctl", "is-active", "dlcloud-life.timer"),
+    "systemd": "" if root else ask("systemctl", "--version").partition(" (")[0],
 }))
 """
 """Run by an instance's own Python; prints one JSON object."""
@@ -68,6 +75,7 @@ def read_probe(text: str) -> dict[str, Any]:
     """
     answer = parse_json(text)
     kinds = {"python": str, "machine": str, "watchdogs": int, "root_gib": int | float, "nologin": bool}
+    kinds |= {"timer": str, "systemd": str}
     if not isinstance(answer, dict) or not all(isinstance(answer.get(k), kind) for k, kind in kinds.items()):
         raise ValueError(f"no answer of the probe: {printable(text[:80])!r}")
     return {name: answer[name] for name in kinds}
@@ -91,6 +99,7 @@ class Observations:
         runs: Records of `up`, of both markets.
         probes: Answers of the instances to `PROBE`.
         resize_s: Seconds of the growth by an instance.
+        down_s: Seconds of each `down`: until EC2 says that all instances are terminated.
         notice: A spot instance's metadata after an interruption, which only the local EC2 gives at no cost.
         left: Records of `gc` at the end; None: it was not asked.
         errors: Messages of the commands that failed.
@@ -101,6 +110,7 @@ class Observations:
     runs: list[Mapping[str, Any]] = field(default_factory=list)
     probes: list[Mapping[str, Any]] = field(default_factory=list)
     resize_s: float | None = None
+    down_s: list[float] = field(default_factory=list)
     notice: str | None = None
     left: Sequence[Mapping[str, Any]] | None = None
     errors: list[str] = field(default_factory=list)
@@ -132,7 +142,7 @@ def recipe_text(*, cloud: str, region: str, instance_type: str, market: str) -> 
 def judge(observations: Observations) -> list[Finding]:
     """Return a finding for each risk; one whose facts are missing is not seen, or failed with its command."""
     findings = []
-    for number, claim, observe in _RISKS:
+    for number, claim, _, observe in RISKS:
         verdict, evidence = observe(observations)
         findings.append(Finding(number=number, claim=claim, verdict=verdict, evidence=evidence))
     return findings
@@ -242,6 +252,22 @@ def _resize(observations: Observations) -> Judged:
     )
 
 
+def _timer(observations: Observations) -> Judged:
+    """Judge the timer of the instance's end, which an image without cloud-init's per-boot scripts lacks."""
+    timers = [(probe["timer"], probe["systemd"]) for probe in observations.probes if probe["systemd"]]
+    if not timers:
+        return SelftestVerdict.NOT_SEEN, "the instances have no systemd"
+    systems = ", ".join(sorted({system for _, system in timers}))
+    states = sorted({state or "missing" for state, _ in timers})
+    return _held(states == ["active"], f"dlcloud-life.timer is {', '.join(states)}; {systems}")
+
+
+def _ends(observations: Observations) -> Judged:
+    if not observations.down_s:
+        return _UNSEEN
+    return SelftestVerdict.HELD, f"terminated within {max(observations.down_s):.0f} s"
+
+
 def _interruption(observations: Observations) -> Judged:
     if observations.notice is None:
         return SelftestVerdict.NOT_SEEN, "EC2 sends notices on demand for a fee only"
@@ -265,30 +291,34 @@ def _unseen(why: str) -> Callable[[Observations], Judged]:
     return lambda _: (SelftestVerdict.NOT_SEEN, why)
 
 
-_RISKS: tuple[tuple[str, str, Callable[[Observations], Judged]], ...] = (
-    ("a1", "the root volume holds the image's snapshot", _disk),
-    ("a2", "these permissions allow spot instances", _market("spot")),
-    ("a3", "an instance boots in the time that it is given", _boot),
-    ("a4", "packages can be installed at first boot", _set_up),
-    ("a5", "the account has a network to launch in", _check("default network")),
-    ("a6", "logins are open until the instance's end", _logins),
-    ("1", "a refusal of EC2 is reported as what it is", _no_error),
-    ("2", "the instances of a training share a zone", _unseen("no training was run")),
-    ("3", "new resources are awaited until EC2 shows them", _market("on-demand")),
-    ("4", "a bad instance is replaced", _unseen("no instance was bad")),
-    ("5", "apt's locks at first boot are awaited", _set_up),
-    ("6", "one watchdog runs on each instance", _watchdog),
-    ("7", "each instance has an address that can be reached", _address),
-    ("8", "SSH is let in from this machine's address", _check("SSH from")),
-    ("9", "EC2 describes the type", _types),
-    ("10", "placement scores are left out below three types", _scores),
-    ("11", "the bill is what was computed", _bill),
-    ("12", "no living worker is declared dead", _unseen("no training was run")),
-    ("13", "the image's Python runs dlcloud's programs", _python),
-    ("14", "each error code of EC2 has its meaning", _no_error),
-    ("15", "the vCPU quota is known", _check("vCPU quota")),
-    ("16", "a cluster grows", _resize),
-    ("17", "nothing is left over", _nothing_left),
-    ("18", "an interruption notice reaches the instance", _interruption),
+RISKS: tuple[tuple[str, str, str, Callable[[Observations], Judged]], ...] = (
+    ("a1", "the root volume holds the image's snapshot", "EC2 accepted the volume", _disk),
+    ("a2", "these permissions allow spot instances", "a spot instance was launched", _market("spot")),
+    ("a3", "an instance boots in the time that it is given", "seconds from launch to login", _boot),
+    ("a4", "packages can be installed at first boot", "a package was installed", _set_up),
+    ("a5", "the account has a network to launch in", "the default subnets", _check("default network")),
+    ("a6", "logins are open until the instance's end", "`/run/nologin`, on each instance", _logins),
+    ("1", "a refusal of EC2 is reported as what it is", "the messages of refusals, if any", _no_error),
+    ("2", "the instances of a training share a zone", "nothing", _unseen("no training was run")),
+    ("3", "new resources are awaited until EC2 shows them", "the launch went through", _market("on-demand")),
+    ("4", "a bad instance is replaced", "nothing", _unseen("no instance was bad")),
+    ("5", "apt's locks at first boot are awaited", "a package was installed", _set_up),
+    ("6", "one watchdog runs on each instance", "its processes", _watchdog),
+    ("7", "each instance has an address that can be reached", "the addresses", _address),
+    ("8", "SSH is let in from this machine's address", "the address that is let in", _check("SSH from")),
+    ("9", "EC2 describes the type", "EC2's description", _types),
+    ("10", "placement scores are left out below three types", "that none are shown", _scores),
+    ("11", "the bill is what was computed", "the amount, to be compared with the bill", _bill),
+    ("12", "no living worker is declared dead", "nothing", _unseen("no training was run")),
+    ("13", "the image's Python runs dlcloud's programs", "its version", _python),
+    ("14", "each error code of EC2 has its meaning", "the messages of refusals, if any", _no_error),
+    ("15", "the vCPU quota is known", "the quota", _check("vCPU quota")),
+    ("16", "a cluster grows", "seconds until one more instance is ready", _resize),
+    ("17", "nothing is left over", "`dlcloud gc`, roles included", _nothing_left),
+    ("18", "an interruption notice reaches the instance", "a notice, on the local EC2 only", _interruption),
+    ("b1", "the account's plan of AWS launches the type", "the plan, of `doctor`", _check("account plan")),
+    ("b2", "each instance has the timer of its end", "`dlcloud-life.timer`, and systemd's version", _timer),
+    ("b3", "instances end in the time that an end waits", "seconds of `dlcloud down`", _ends),
+    ("b4", "EC2's dry run sees what a launch meets", "the dry run, of `doctor`", _check("dry run")),
 )
-"""The risks of a first run on AWS, by the numbers that docs/aws.md explains, and how each is judged."""
+"""The risks of a first run on AWS: number, claim, what is looked at, and how it is judged."""

@@ -56,14 +56,14 @@ class TrainingEvent:
 class Timeline:
     """One elastic run: its steps in order, and its events as they came.
 
-    `replaced` counts the commits that another commit of the same step replaced.
+    `replaced` are the commits that another commit of the same step replaced.
     """
 
     run: str
     began_at: datetime
     steps: tuple[Step, ...]
     events: tuple[TrainingEvent, ...]
-    replaced: int = 0
+    replaced: tuple[Step, ...] = ()
 
 
 def build_timelines(records: Iterable[Mapping[str, Any]]) -> list[Timeline]:
@@ -97,7 +97,12 @@ def _build(run: str, entries: list[tuple[datetime, Mapping[str, Any]]]) -> Timel
         replace(commits[number][last[number]], workers=frozenset(workers[number, last[number]]))
         for number in sorted(commits)
     )
-    replaced = sum(len(lineages) - 1 for lineages in commits.values())
+    replaced = tuple(
+        step
+        for number, lineages in commits.items()
+        for lineage, step in lineages.items()
+        if lineage != last[number]
+    )
     return Timeline(run=run, began_at=began_at, steps=ordered, events=tuple(events), replaced=replaced)
 
 

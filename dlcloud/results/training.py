@@ -83,6 +83,7 @@ class Training:
         trained_s: From there to the last step, and a usual step.
         mean_world_size: Weighted by time.
         steps_redone: Steps that were rolled back, or committed and taken again from an older state.
+        redone_usd: Of `usd`, what the latter cost; None where a price is missing.
         periods: The world sizes over time.
         costs: Of each instance, the oldest first.
         baseline: None where a price or a throughput is missing.
@@ -103,6 +104,7 @@ class Training:
     traffic_gb: float = 0.0
     start_s: float = 0.0
     trained_s: float = 0.0
+    redone_usd: Decimal | None = Decimal(0)
 
     @property
     def traffic_usd(self) -> Decimal:
@@ -184,7 +186,8 @@ def summarize_training(
         samples=sum(step.samples for step in steps),
         seconds=steps[-1].at_s,
         mean_world_size=_mean_world_size(timeline),
-        steps_redone=timeline.replaced + len(retries),
+        steps_redone=len(timeline.replaced) + len(retries),
+        redone_usd=_redone_usd(timeline, costs),
         last_loss=steps[-1].loss,
         periods=tuple(_find_periods(timeline)),
         events=tuple(event for event in timeline.events if event.event in REPORTED_EVENTS),
@@ -194,6 +197,19 @@ def summarize_training(
         start_s=_boot_s(timeline, costs),
         trained_s=_trained_s(steps),
     )
+
+
+def _redone_usd(timeline: Timeline, costs: Sequence[InstanceCost]) -> Decimal | None:
+    """Return what the instances that were up cost during the commits that others replaced."""
+    amounts: list[Decimal | None] = []
+    for step in timeline.replaced:
+        at = timeline.began_at + timedelta(seconds=step.at_s)
+        for cost in costs:
+            start, end = cost.member.instance.launched_at, cost.member.ended_at
+            if start <= at and (end is None or at <= end):
+                share = Decimal(step.seconds) / max(1, cost.seconds)
+                amounts.append(None if cost.usd is None else cost.usd * share)
+    return total_usd(amounts)
 
 
 def _bound_traffic(timeline: Timeline, members: Sequence[Member]) -> float:

@@ -1,53 +1,53 @@
 """Run the trials of an experiment on the instances of a cluster, each instance whenever it is free."""
 
-import shlex
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import Event
 
-from dlcloud.launch.container import send_command
-from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
-from dlcloud.launch.setup import FOLDER
+from dlcloud.launch.remote_jobs import RemoteJobs
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, InstanceError, PartialError
 from dlcloud.model.events import Notice, Progress, Warned
 from dlcloud.model.money import member_usd, total_usd
-from dlcloud.model.remote import Connection
-from dlcloud.recipe.recipe import Recipe
-from dlcloud.recipe.workload import Setting
-from dlcloud.results.experiment import ExperimentProgress, Trial, TrialState, TrialStatus, best_trial
+from dlcloud.results.experiment import ExperimentProgress, Trial, TrialState, TrialStatus, intermediate_of
 from dlcloud.results.result import Run, RunState
+from dlcloud.runs.background import Background
 from dlcloud.runs.experiment_records import ExperimentRecords
-from dlcloud.runs.program import RunProgram
 from dlcloud.runs.run import Runner
+from dlcloud.runs.tally import TrialTally
 from dlcloud.runs.trial_queue import TrialQueue
+from dlcloud.runs.trial_starter import HandedTrial, Place, TrialStarter
 from dlcloud.system.parallel import all_or_raise, fan_out
-
-VALUES_FILE = "values.json"
-"""In the folder in which a trial's command runs."""
-
-LONGEST_NAME = 40
-"""Of a setting, in characters."""
 
 FIRST_FAILURES = 5
 """So many trials given up before any has a result are the program's fault: the others are not run."""
+
+SHORT_S = 20.0
+"""Of trials that take less on average, an instance has the next one before the last has ended."""
+
+LEFT_AT_FIRST = 4
+"""Before it is known how long trials take, that happens only if so many are left for every share."""
 
 LaunchReplacement = Callable[[Collection[str]], Sequence[Member]]
 """Launches what a cluster lacks, beside the instances with these ids; returns the new ones."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Place:
-    """An instance of the experiment, or the one that has replaced it.
+class Lane:
+    """A share of an instance, on which one trial runs after the other.
 
     Attributes:
-        member: The instance; None once it is lost and nothing replaced it.
-        python: The interpreter of its environment; empty until it is set up.
+        share: Its number.
+        handed: Its trials, the one that runs first.
+        background: Stores the results of the one before.
     """
 
-    member: Member | None
-    python: str = ""
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    place: Place
+    share: int
+    handed: list[HandedTrial] = field(default_factory=list)
+    background: Background = field(default_factory=Background)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,34 +57,40 @@ class ExperimentRunner:
     Args:
         runner: Sets instances up and sends them files.
         records: What is stored of the experiment.
-        program_of: Returns the program of a trial.
         queue: The trials that are left.
         launch_replacement: Called when an instance is lost while trials are left.
         on_result: Called with each trial that has a result, as a search wants it.
+        is_behind: Called with a trial's number, a step and its metric so far; True ends the trial.
     """
 
     runner: Runner
     records: ExperimentRecords
-    program_of: Callable[[Recipe], RunProgram]
     queue: TrialQueue
     launch_replacement: LaunchReplacement
     on_result: Callable[[TrialStatus], None] = lambda _: None
+    is_behind: Callable[[int, int, float], bool] = lambda *_: False
     _jobs: RemoteJobs = field(init=False)
+    _starter: TrialStarter = field(init=False)
+    _tally: TrialTally = field(init=False)
     _places: list[Place] = field(init=False, default_factory=list)
-    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _replacing: threading.Lock = field(init=False, default_factory=threading.Lock)
-    _statuses: dict[int, TrialStatus] = field(init=False, default_factory=dict)
-    _seconds: list[float] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self._jobs = RemoteJobs(managed=self.runner.managed, any_may_keep=True)
+        self._jobs = RemoteJobs(managed=self.runner.managed, any_may_keep=True, trusts_records=True)
+        self._starter = TrialStarter(
+            runner=self.runner,
+            jobs=self._jobs,
+            digest=self.records.digest,
+            per_instance=self.records.experiment.per_instance,
+            repeats=self.records.experiment.repeats,
+        )
 
     def run(self, members: Sequence[Member], statuses: Sequence[TrialStatus]) -> list[TrialStatus]:
         """Run the trials that are left.
 
         Args:
             members: The instances.
-            statuses: Of all trials, as they are stored.
+            statuses: Of all trials, as they are stored; those that run are followed where they run.
 
         Returns:
             The status of each trial that has a result, or was given up.
@@ -93,120 +99,163 @@ class ExperimentRunner:
             InstanceError: No instance is left, and trials are.
             PartialError: Trials were given up; the results of the others are stored.
         """
-        self._statuses = {status.trial.number: status for status in statuses}
+        self._tally = TrialTally(statuses, maximize=self.records.experiment.goal == "maximize")
         self._places = [Place(member=member) for member in members]
+        self._find_unfinished(statuses)
         self.runner.expect(len(members))
-        slots = [(place, slot) for place in self._places for slot in range(self._per_instance)]
-        outcomes = fan_out(
-            lambda slot: self._serve(*slot), slots, width=len(slots), on_interrupt=self.queue.stop
-        )
-        ended = [*self._statuses.values()]
-        is_left = any(status.state in {TrialState.WAITING, TrialState.RUNNING} for status in ended)
+        lanes = [
+            Lane(place=place, share=share)
+            for place in self._places
+            for share in range(self.records.experiment.per_instance)
+        ]
+        outcomes = fan_out(self._serve, lanes, width=len(lanes), on_interrupt=self.queue.stop)
+        ended = self._tally.statuses()
         if self._is_hopeless():
             refuse_failed(ended)
+        is_left = self._tally.count(TrialState.WAITING, TrialState.RUNNING)
         if is_left or all(outcome.error is not None for outcome in outcomes):
             all_or_raise(outcomes, name=_instance_id)
         refuse_failed(ended)
         return ended
 
-    @property
-    def _per_instance(self) -> int:
-        return self.records.experiment.per_instance
+    def _find_unfinished(self, statuses: Sequence[TrialStatus]) -> None:
+        """Give each instance the trials that an earlier command has left running there."""
+        places = {place.member.instance.instance_id: place for place in self._places if place.member}
+        running = [
+            (status.run, status.trial)
+            for status in statuses
+            if status.state is TrialState.RUNNING and status.run is not None
+        ]
+        for run, trial in sorted(running, key=lambda item: item[0].started_at):
+            place = places[run.instance_id]
+            if place.member is not None:
+                place.unfinished.append(HandedTrial(trial=trial, run=run, member=place.member))
 
-    def _serve(self, place: Place, slot: int) -> None:
-        """Run trials on an instance while there are any."""
-        while (trial := self.queue.take()) is not None:
-            try:
-                member = place.member
-                if member is None:
-                    self.queue.put_back(trial)
-                    return
-                self._run_trial(place, member, slot, trial)
-            except InstanceError as error:
-                self.queue.put_back(trial)
-                if not self._replace(place, member, error):
-                    raise
-            except BaseException:
-                self.queue.put_back(trial)
+    def _serve(self, lane: Lane) -> None:
+        """Run trials on a share of an instance while there are any."""
+        try:
+            while self._run_next(lane):
+                pass
+            lane.background.wait()
+        except BaseException:
+            self._give_back(lane.handed)
+            raise
+
+    def _run_next(self, lane: Lane) -> bool:
+        """Run one trial, and hand the next one over meanwhile; False if there is none."""
+        member = lane.place.member
+        try:
+            if not lane.handed and not self._take(lane):
+                return False
+            current = lane.handed[0]
+            member = current.member
+            self._take_early(lane)
+            is_pruned = Event()
+            handle = partial(self._prune, current, is_pruned)
+            ended = self._jobs.follow(member, current.run, handle)
+            if is_pruned.is_set() and ended.state is not RunState.DONE:
+                ended = replace(ended, state=RunState.PRUNED)
+            seconds = self.runner.managed.clock.monotonic() - current.begun_s
+            lane.handed.remove(current)
+            self._begin_waiting(lane)
+            lane.background.begin(partial(self._finish, current, ended, seconds))
+        except InstanceError as error:
+            self._give_back(lane.handed)
+            if not self._replace(lane.place, member, error):
                 raise
+        return True
 
-    def _run_trial(self, place: Place, member: Member, slot: int, trial: Trial) -> None:
-        connection = self._jobs.connect(member)
-        python = self._prepare(connection, place, member)
-        clock = self.runner.managed.clock
-        begun = clock.monotonic()
-        run = self._find_unfinished(member, trial) or self._new_run(member, trial)
-        self._stage(connection, run, trial, python, slot)
-        self._jobs.start(connection, run, self.runner.environment)
-        self.runner.put_prices(run)
-        ended = self._jobs.follow(member, run, lambda _: None)
-        ended = self._jobs.fetch_results(member, ended, self.runner.recipe.keep.files)
-        self._end(trial, ended, clock.monotonic() - begun)
+    def _take(self, lane: Lane) -> bool:
+        """Hand the next trial over to the instance of a lane; False if none is left, or no instance."""
+        place = lane.place
+        if place.unfinished:
+            self._hand_over(lane, place.unfinished.popleft())
+            return True
+        trial = self.queue.take()
+        if trial is None:
+            return False
+        member = place.member
+        if member is None:
+            self.queue.put_back(trial)
+            return False
+        self._hand_over(lane, self._new(member, trial))
+        return True
 
-    def _prepare(self, connection: Connection, place: Place, member: Member) -> str:
-        """Set an instance up once, and send it what its trials have in common."""
-        with place.lock:
-            if not place.python:
-                python = self.runner.prepare(connection, member)
-                connection.check(f"mkdir -p {self._base}/work")
-                self.runner.send_files(connection, self._base, member)
-                place.python = python
-            return place.python
+    def _take_early(self, lane: Lane) -> None:
+        """Hand a further trial over, if trials are short and enough are left for every other lane."""
+        mean_s = self._tally.mean_s
+        # A search chooses the next one from the result of this one.
+        if len(lane.handed) > 1 or self.records.experiment.search is not None or lane.place.unfinished:
+            return
+        if mean_s is not None and mean_s > SHORT_S:
+            return
+        lanes = len(self._places) * self.records.experiment.per_instance
+        trial = self.queue.take_early(leave=lanes * (1 if mean_s is not None else LEFT_AT_FIRST))
+        if trial is not None:
+            self._hand_over(lane, self._new(lane.handed[0].member, trial))
 
-    @property
-    def _base(self) -> str:
-        return f"{FOLDER}/experiments/{self.records.digest}"
+    def _new(self, member: Member, trial: Trial) -> HandedTrial:
+        try:
+            return HandedTrial(trial=trial, run=self._starter.new_run(member, trial), member=member)
+        except BaseException:
+            self.queue.put_back(trial)
+            raise
 
-    def _find_unfinished(self, member: Member, trial: Trial) -> Run | None:
-        """Return the run of a trial that an earlier command left on an instance."""
-        status = self._statuses.get(trial.number)
-        run = status.run if status is not None and status.state is TrialState.RUNNING else None
-        return run if run is not None and run.instance_id == member.instance.instance_id else None
+    def _hand_over(self, lane: Lane, handed: HandedTrial) -> None:
+        lane.handed.append(handed)
+        handed.begun_s = self.runner.managed.clock.monotonic()
+        self._starter.start(lane.place, handed, lane.share)
 
-    def _new_run(self, member: Member, trial: Trial) -> Run:
-        runner = self.runner
-        now = runner.managed.clock.now()
-        run = self._jobs.new_run(member, runner.workload, image_id=runner.image_id, setup_at=now)
-        run = replace(run, experiment=self.records.digest, trial=trial.number, trial_values=trial.key)
-        runner.managed.store.runs.add(run)
-        return run
+    def _prune(self, handed: HandedTrial, is_pruned: Event, records: Sequence[Mapping[str, object]]) -> None:
+        """Pass on what a trial says of its metric so far; end it if its search says so."""
+        for value in filter(None, map(intermediate_of, records)):
+            if not is_pruned.is_set() and self.is_behind(handed.trial.number, *value):
+                is_pruned.set()
+                self._jobs.stop(self._jobs.connect(handed.member), handed.run)
 
-    def _stage(self, connection: Connection, run: Run, trial: Trial, python: str, slot: int) -> None:
-        """Make the folder of a run beside what its instance was sent once; a second time changes nothing."""
-        folder = folder_of(run)
-        text = shlex.quote(trial.key)
-        connection.check(
-            f"mkdir -p {folder} && ln -sfn ~/{self._base}/benchmarks {folder}/benchmarks && "
-            f"{{ test -e {folder}/work || cp -a --reflink=auto {self._base}/work {folder}/work; }} && "
-            f"printf %s {text} > {folder}/work/{VALUES_FILE}"
-        )
-        program = self.program_of(trial_recipe(self.runner.recipe, trial))
-        if "--exact" not in program.arguments:
-            program = replace(program, arguments=(*program.arguments, "--exact"))
-        share = (slot, self._per_instance)
-        command = program.command(python, host=run.instance_id, share=share)
-        image, environment = self.runner.recipe.setup.image, self.runner.environment
-        send_command(connection, folder, command, image=image, environment=environment)
+    def _begin_waiting(self, lane: Lane) -> None:
+        """Take note that the trial that waited for the one before it begins."""
+        managed = self.runner.managed
+        for handed in lane.handed:
+            handed.begun_s = managed.clock.monotonic()
+            handed.run = replace(handed.run, started_at=managed.clock.now())
+            managed.store.runs.put_start(handed.run.run_id, handed.run.started_at)
+
+    def _finish(self, handed: HandedTrial, run: Run, seconds: float) -> None:
+        """Bring the results of a run home and store how it ended."""
+        try:
+            self.runner.put_prices(run)
+            ended = self._jobs.fetch_results(handed.member, run, self.runner.recipe.keep.files)
+            self._end(handed.trial, ended, seconds)
+        except BaseException:
+            self.queue.stop()  # its trial counts as running: none waits for it
+            raise
+
+    def _give_back(self, handed: list[HandedTrial]) -> None:
+        """Put trials back to the front of the line, except those whose result is here already."""
+        managed = self.runner.managed
+        while handed:
+            lost, now = handed.pop(), managed.clock.now()
+            state = managed.store.runs.end_lost(lost.run.run_id, now)
+            if state is RunState.DONE:
+                run = replace(lost.run, state=state, exit_status=0, ended_at=now)
+                self._end(lost.trial, run, managed.clock.monotonic() - lost.begun_s)
+            else:
+                self.queue.put_back(lost.trial)
 
     def _end(self, trial: Trial, run: Run, seconds: float) -> None:
-        with self._lock:
-            before = self._statuses.get(trial.number)
-            failures = (before.failures if before is not None else 0) + (run.state is RunState.FAILED)
-            if run.state is RunState.DONE:
-                status = TrialStatus(
-                    trial=trial,
-                    state=TrialState.DONE,
-                    run=run,
-                    failures=failures,
-                    value=self.records.value_of(run),
-                )
-            else:
-                is_last = failures >= self.records.experiment.attempts
-                state = TrialState.FAILED if is_last else TrialState.WAITING
-                status = TrialStatus(trial=trial, state=state, run=run, failures=failures)
-            self._statuses[trial.number] = status
-            self._seconds.append(seconds)
-        if status.state is TrialState.WAITING:
+        before = self._tally.find(trial.number)
+        failures = (before.failures if before is not None else 0) + (run.state is RunState.FAILED)
+        if run.state is RunState.DONE:
+            state, value = TrialState.DONE, self.records.value_of(run)
+        elif run.state is RunState.PRUNED:
+            state, value = TrialState.PRUNED, None
+        else:
+            is_last = failures >= self.records.experiment.attempts
+            state, value = TrialState.FAILED if is_last else TrialState.WAITING, None
+        status = TrialStatus(trial=trial, state=state, run=run, failures=failures, value=value)
+        self._tally.put(status, seconds)
+        if state is TrialState.WAITING:
             self.queue.again(trial)
         else:
             self.on_result(status)
@@ -216,13 +265,16 @@ class ExperimentRunner:
         self._emit(status, run)
 
     def _is_hopeless(self) -> bool:
-        with self._lock:
-            states = [status.state for status in self._statuses.values()]
-        return states.count(TrialState.FAILED) >= FIRST_FAILURES and TrialState.DONE not in states
+        return self._tally.count(TrialState.FAILED) >= FIRST_FAILURES and not self._tally.count(
+            TrialState.DONE
+        )
 
     def _emit(self, status: TrialStatus, run: Run) -> None:
         emit = self.runner.managed.emit
-        if status.state is not TrialState.DONE:
+        if status.state is TrialState.PRUNED:
+            message = f"trial {status.trial.number} ({status.trial}) is pruned: it lags behind the others"
+            emit(Notice(message=message, instance_id=run.instance_id))
+        elif status.state is not TrialState.DONE:
             left = self.records.experiment.attempts - status.failures
             then = "it is given up" if status.state is TrialState.FAILED else f"{left} attempt(s) left"
             message = (
@@ -230,7 +282,7 @@ class ExperimentRunner:
             )
             emit(Warned(message=message, instance_id=run.instance_id))
         progress = self.progress()
-        ended = progress.done + progress.failed
+        ended = progress.done + progress.failed + progress.pruned
         emit(
             Progress(
                 message=progress.describe(), done=ended, total=progress.total, remaining_s=progress.left_s
@@ -239,26 +291,25 @@ class ExperimentRunner:
 
     def progress(self) -> ExperimentProgress:
         """Return how far the experiment is."""
-        with self._lock:
-            statuses, seconds = [*self._statuses.values()], [*self._seconds]
-        experiment, managed = self.records.experiment, self.runner.managed
-        done = sum(status.state is TrialState.DONE for status in statuses)
-        failed = sum(status.state is TrialState.FAILED for status in statuses)
-        total = max(experiment.count, len(statuses))
-        slots = self._per_instance * sum(place.member is not None for place in self._places)
-        left_s = None
-        if seconds and slots:
-            left_s = (total - done - failed) * sum(seconds) / len(seconds) / slots
+        tally, managed = self._tally, self.runner.managed
+        done, failed = tally.count(TrialState.DONE), tally.count(TrialState.FAILED)
+        pruned = tally.count(TrialState.PRUNED)
+        total = max(self.records.experiment.count, tally.known)
+        lanes = self.records.experiment.per_instance * sum(place.member is not None for place in self._places)
+        mean_s = tally.mean_s
         now, cluster = managed.clock.now(), managed.cluster
         members = managed.store.clusters.members(cluster.cluster_id)
         return ExperimentProgress(
             total=total,
             done=done,
-            running=self.queue.running,
+            running=min(self.queue.running, lanes),
             failed=failed,
+            pruned=pruned,
             usd=total_usd(member_usd(member, cluster.disk_gib, now) for member in members),
-            left_s=left_s,
-            best=best_trial(statuses, maximize=experiment.goal == "maximize"),
+            left_s=(total - done - failed - pruned) * mean_s / lanes
+            if mean_s is not None and lanes
+            else None,
+            best=tally.best,
         )
 
     def _replace(self, place: Place, lost: Member | None, error: DlcloudError) -> bool:
@@ -267,6 +318,8 @@ class ExperimentRunner:
             if place.member is not lost:
                 return place.member is not None
             place.member, place.python = None, ""
+            self._give_back([*place.unfinished])
+            place.unfinished.clear()
             name = lost.instance.instance_id if lost is not None else ""
             managed = self.runner.managed
             managed.emit(
@@ -304,32 +357,6 @@ def refuse_failed(statuses: Sequence[TrialStatus]) -> None:
     raise kind(message, hint)
 
 
-def trial_recipe(recipe: Recipe, trial: Trial) -> Recipe:
-    """Return the recipe of one trial: the command in one setting, the trial's values."""
-    experiment = recipe.experiment
-    has_arguments = experiment is None or experiment.arguments
-    words = [word for name, value in trial.values.items() for word in (f"--{name}", value)]
-    variables = {f"DLCLOUD_VALUE_{_variable(name)}": value for name, value in trial.values.items()}
-    setting = Setting(
-        name=trial_name(trial),
-        environment={**variables, "DLCLOUD_VALUES": VALUES_FILE, "DLCLOUD_TRIAL": str(trial.number)},
-        arguments=words if has_arguments else [],
-    )
-    repeats = experiment.repeats if experiment is not None else 1
-    workload = recipe.workload.model_copy(update={"settings": [setting], "repeats": repeats})
-    return recipe.model_copy(update={"workload": workload})
-
-
-def trial_name(trial: Trial) -> str:
-    """Return the name of a trial's setting in reports: its values, or its number where they are long."""
-    text = str(trial)
-    return text if len(text) <= LONGEST_NAME else f"trial {trial.number}"
-
-
-def _variable(name: str) -> str:
-    return name.upper().replace("-", "_")
-
-
-def _instance_id(slot: tuple[Place, int]) -> str:
-    member = slot[0].member
+def _instance_id(lane: Lane) -> str:
+    member = lane.place.member
     return "its place" if member is None else member.instance.instance_id

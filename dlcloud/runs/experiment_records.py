@@ -3,15 +3,22 @@
 import hashlib
 import json
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlcloud.model.untrusted import parse_json
 from dlcloud.recipe.experiment import Experiment
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.sent_files import FileSet
-from dlcloud.results.experiment import TrialStatus, assess_search, assess_trials, metric_of, number_trials
-from dlcloud.results.result import Run, result_of
+from dlcloud.results.experiment import (
+    TrialStatus,
+    assess_search,
+    assess_trials,
+    intermediate_of,
+    metric_of,
+    number_trials,
+)
+from dlcloud.results.result import Run, parse_record, result_of
 from dlcloud.store.runs import Runs
 
 
@@ -38,13 +45,22 @@ class ExperimentRecords:
         }
         runs, attempts = self.runs.of_experiment(self.digest), self.experiment.attempts
         if self.experiment.search is not None:
-            return assess_search(runs, values, attempts=attempts)
+            statuses = assess_search(runs, values, attempts=attempts)
+            return [replace(status, intermediate=self.intermediate_of(status.run)) for status in statuses]
         return assess_trials(number_trials(self.experiment.trials()), runs, values, attempts=attempts)
 
     def value_of(self, run: Run) -> float | None:
         """Return the metric of a run; None if it did not measure it."""
         lines = self.runs.lines(run.run_id, "result")
         return self._read(lines[-1]) if lines else None
+
+    def intermediate_of(self, run: Run | None) -> tuple[tuple[int, float], ...]:
+        """Return what a run has said of its metric so far, by step."""
+        if run is None:
+            return ()
+        records = map(parse_record, self.runs.lines(run.run_id, "intermediate"))
+        values = (intermediate_of(record) for record in records if record is not None)
+        return tuple(dict(value for value in values if value is not None).items())
 
     def _read(self, line: str) -> float | None:
         with suppress(ValueError, TypeError, KeyError, AttributeError):
@@ -57,7 +73,7 @@ def digest_of(recipe: Recipe, files: FileSet | None) -> str:
 
     The values, and how many trials there are, do not belong to it: a matrix that has grown runs what is new.
     """
-    workload = recipe.workload.model_dump(mode="json", exclude={"secrets"})
+    workload = recipe.workload.model_dump(mode="json", exclude={"secrets", "files"})
     experiment = recipe.experiment
     content = {
         "name": recipe.name,

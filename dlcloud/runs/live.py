@@ -50,7 +50,9 @@ class LiveOutput:
         ]
         if lines:
             with self._lock:
-                self._line = lines[-1][:LONGEST_LINE]
+                self._line = (
+                    lines[-1] if len(lines[-1]) <= LONGEST_LINE else f"{lines[-1][: LONGEST_LINE - 1]}…"
+                )
                 self._emit()
 
     def close(self) -> None:

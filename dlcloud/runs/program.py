@@ -18,7 +18,7 @@ from dlcloud.launch.setup import OLDEST_PYTHON
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.sent_file import SentFile
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.recipe.workload import Workload
+from dlcloud.recipe.workload import Setting, Workload
 from dlcloud.results.node_scaling import nodes_name
 from dlcloud.ssh.tree import list_entries
 
@@ -67,6 +67,19 @@ class RunProgram:
         arguments[arguments.index("--run") + 1] = line
         case = arguments.index("--case") + 1
         arguments[case] = nodes_name(arguments[case], nodes)
+        return replace(self, arguments=tuple(arguments))
+
+    def in_setting(self, setting: Setting, *, repeats: int, turn: str) -> "RunProgram":
+        """Return the program for one setting, which is run exactly so often.
+
+        Args:
+            setting: The only one.
+            repeats: Runs of the command.
+            turn: The file that it holds while it runs, relative to the folder of its run.
+        """
+        arguments = [word for word in self.arguments if word != "--exact"]
+        arguments[arguments.index("--repeats") + 1] = str(repeats)
+        arguments += ["--exact", "--turn", turn, "--settings", json.dumps([setting.model_dump()])]
         return replace(self, arguments=tuple(arguments))
 
     def command(self, python: str, *, host: str, resume: bool = False, share: tuple[int, int] = WHOLE) -> str:

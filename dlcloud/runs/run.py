@@ -2,12 +2,13 @@
 
 import threading
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dlcloud.benchmarks.harness.records import FINISH
 from dlcloud.launch.container import send_command
 from dlcloud.launch.files import check_files, send_files
 from dlcloud.launch.managed import ManagedCluster
@@ -29,6 +30,7 @@ from dlcloud.results.result import Run, RunState
 from dlcloud.results.resume import FinishedCase, finished_cases, resumable_runs
 from dlcloud.runs.live import LiveOutput
 from dlcloud.runs.program import EARLIER, RunProgram, is_sent, list_package
+from dlcloud.runs.race import RaceWatch
 from dlcloud.system.parallel import all_or_raise, fan_out
 
 
@@ -45,6 +47,7 @@ class Runner:
         environment: Of the program.
         recipe_folder: The paths of the recipe's data are relative to it.
         is_live: Show the last line that a command of the user's printed while it runs.
+        watch: Of a race: takes the records, and ends the program early.
     """
 
     managed: ManagedCluster
@@ -55,6 +58,7 @@ class Runner:
     environment: JobEnvironment = INHERITED
     recipe_folder: Path = Path()
     is_live: bool = False
+    watch: RaceWatch | None = None
     _prices: PriceLookup = field(init=False)
     _jobs: RemoteJobs = field(init=False)
     _storage: Storage = field(init=False)
@@ -120,7 +124,8 @@ class Runner:
         with stage(emit, clock, running, instance_id=run.instance_id), closing(display):
             if self.is_live and self.recipe.workload.command is not None:
                 display.follow(partial(jobs.stream_log, member, run))
-            ended = jobs.follow(member, run, lambda records: self._emit_records(run, records, display))
+            with self._race(member, run):
+                ended = jobs.follow(member, run, lambda records: self._take_records(run, records, display))
         ended = jobs.fetch_results(member, ended, self.recipe.keep.files)
         if ended.state is RunState.FAILED:
             raise jobs.error_of(ended, self.program.name)
@@ -209,6 +214,21 @@ class Runner:
         runs = self.managed.store.runs
         interrupted = resumable_runs(runs.all(), like)
         return finished_cases(line for other in interrupted for line in runs.all_lines(other.run_id))
+
+    def _race(self, member: Member, run: Run) -> AbstractContextManager[None]:
+        """Return the context in which a race can end the run: first by its program, then by force."""
+        if self.watch is None:
+            return nullcontext()
+        jobs = self._jobs
+        return self.watch.end_early(
+            lambda: jobs.finish(jobs.connect(member), run, FINISH),
+            lambda: jobs.stop(jobs.connect(member), run),
+        )
+
+    def _take_records(self, run: Run, records: Sequence[dict[str, Any]], display: LiveOutput) -> None:
+        if self.watch is not None:
+            self.watch.take(records)
+        self._emit_records(run, records, display)
 
     def _emit_records(self, run: Run, records: Sequence[dict[str, Any]], display: LiveOutput) -> None:
         for record in records:

@@ -14,6 +14,13 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.pruners import (
+    BasePruner,
+    HyperbandPruner,
+    MedianPruner,
+    NopPruner,
+    SuccessiveHalvingPruner,
+)
 from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState as OptunaState
 
@@ -24,6 +31,14 @@ SAMPLERS: Mapping[str, type[BaseSampler]] = {
     "tpe": TPESampler,
     "random": RandomSampler,
     "cmaes": CmaEsSampler,
+}
+
+
+PRUNERS: Mapping[str, type[BasePruner]] = {
+    "none": NopPruner,
+    "median": MedianPruner,
+    "halving": SuccessiveHalvingPruner,
+    "hyperband": HyperbandPruner,
 }
 
 
@@ -44,7 +59,9 @@ class OptunaSearch:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         direction = "maximize" if maximize else "minimize"
         self._study = optuna.create_study(
-            direction=direction, sampler=sampler(seed=search.seed + len(earlier))
+            direction=direction,
+            sampler=sampler(seed=search.seed + len(earlier)),
+            pruner=PRUNERS[search.pruner](),
         )
         self._most = search.trials
         self._lock = threading.Lock()
@@ -66,12 +83,23 @@ class OptunaSearch:
             values = {name: _text(asked.params[name]) for name in self._space}
             return Trial(number=self._last, values=values)
 
+    def is_behind(self, number: int, step: int, value: float) -> bool:
+        """Tell Optuna what the metric of a trial is so far; True if the trial is to be ended."""
+        with self._lock:
+            asked = self._asked.get(number)
+            if asked is None:
+                return False
+            asked.report(value, step)
+            return bool(asked.should_prune())
+
     def tell(self, status: TrialStatus) -> None:
-        """Tell Optuna a trial's metric, or that it has none."""
+        """Tell Optuna a trial's metric, that it was ended, or that it has none."""
         with self._lock:
             asked = self._asked.pop(status.trial.number, None)
             if asked is None:
                 self._add(status)
+            elif status.state is TrialState.PRUNED:
+                self._study.tell(asked, state=OptunaState.PRUNED)
             elif status.value is None:
                 self._study.tell(asked, state=OptunaState.FAIL)
             else:
@@ -79,7 +107,8 @@ class OptunaSearch:
 
     def _add(self, status: TrialStatus) -> None:
         """Add a trial of an earlier command, unless its values are none of this space."""
-        if status.state is not TrialState.DONE or status.value is None:
+        is_pruned = status.state is TrialState.PRUNED
+        if not is_pruned and (status.state is not TrialState.DONE or status.value is None):
             return
         values = status.trial.values
         if values.keys() != self._space.keys():
@@ -87,7 +116,11 @@ class OptunaSearch:
         try:
             params = {name: _param(self._space[name], values[name]) for name in self._space}
             frozen = optuna.trial.create_trial(
-                value=status.value, params=params, distributions=self._space, state=OptunaState.COMPLETE
+                value=status.value,
+                params=params,
+                distributions=self._space,
+                intermediate_values=dict(status.intermediate),
+                state=OptunaState.PRUNED if is_pruned else OptunaState.COMPLETE,
             )
         except ValueError:  # the space of the recipe has changed since
             return

@@ -19,12 +19,13 @@ class TrialQueue:
     Args:
         trials: Those that wait, in order.
         ask: Returns a further trial when none waits, as a search does; None when there is no more.
+        running: The numbers of those that run already.
     """
 
-    def __init__(self, trials: Iterable[Trial], ask: Ask = no_more) -> None:
+    def __init__(self, trials: Iterable[Trial], ask: Ask = no_more, *, running: Iterable[int] = ()) -> None:
         self._waiting = deque(trials)
         self._ask = ask
-        self._running: set[int] = set()
+        self._running = set(running)
         self._changed = threading.Condition()
         self._is_stopped = False
 
@@ -47,6 +48,15 @@ class TrialQueue:
                     return None
                 self._changed.wait()
             return None
+
+    def take_early(self, *, leave: int) -> Trial | None:
+        """Return the next trial, which counts as running from now on, if more than `leave` of them wait."""
+        with self._changed:
+            if self._is_stopped or len(self._waiting) <= leave:
+                return None
+            trial = self._waiting.popleft()
+            self._running.add(trial.number)
+            return trial
 
     def end(self, trial: Trial) -> None:
         """Take note that a trial runs no more."""

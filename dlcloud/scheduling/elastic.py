@@ -8,8 +8,7 @@ from enum import StrEnum
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Instance, Market
 from dlcloud.model.surcharges import FREE_FIRST_S
-from dlcloud.planning.resize import coordinator
-from dlcloud.planning.resize import decide as decide_size
+from dlcloud.planning.resize import coordinator, decide_size
 
 FIRST_WAIT = timedelta(seconds=5)
 LONGEST_WAIT = timedelta(minutes=5)
@@ -54,6 +53,16 @@ class Worker:
     def stays(self) -> bool:
         """True if the worker trains, or will, and nothing asks it to leave."""
         return self.state in {WorkerState.ARRIVING, WorkerState.TRAINING}
+
+
+ASKS = 600
+"""With a deadline, what refuses is asked again at least so many times until then."""
+SHORTEST_WAIT = timedelta(seconds=1)
+
+
+def longest_wait(allowed: timedelta) -> timedelta:
+    """Return the longest wait after a refusal, if there is so much time from the start to the deadline."""
+    return max(SHORTEST_WAIT, min(allowed / ASKS, LONGEST_WAIT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,21 @@ class Paths:
         return self.home / "home-id"
 
     @property
+    def budget(self) -> Path:
+        """This home's part of the limit of a month, where that is not shared."""
+        return self.home / "budget.json"
+
+    @property
+    def budget_lock(self) -> Path:
+        """Held while that file is changed."""
+        return self.home / "budget.lock"
+
+    @property
+    def budget_notices(self) -> Path:
+        """The largest share of the limit that was notified of, by month."""
+        return self.home / "budget-notices.json"
+
+    @property
     def local_site(self) -> Path:
         return self.home / "local"
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from dlcloud.model.instance import Price
-from dlcloud.results.result import Run, RunState, parse_record
+from dlcloud.results.result import Run, RunState, is_good_end, parse_record
 from dlcloud.store.database import Database, read_row
 
 
@@ -31,6 +31,24 @@ class Runs:
             now.isoformat(),
             run_id,
         )
+
+    def put_start(self, run_id: str, started_at: datetime) -> None:
+        """Correct when the program of a run began, which had waited for another one."""
+        with self._database.transaction():
+            for table in ("runs", "results"):
+                statement = f"UPDATE {table} SET started_at = ? WHERE run_id = ?"
+                self._database.write(statement, started_at.isoformat(), run_id)
+
+    def end_lost(self, run_id: str, now: datetime) -> RunState:
+        """Store the end of a run whose instance is gone: as done, if its last record says so."""
+        last = self._database.read(
+            "SELECT line FROM records WHERE run_id = ? ORDER BY position DESC LIMIT 1", run_id
+        )
+        record = parse_record(last[0]["line"]) if last else None
+        is_done = record is not None and is_good_end(record)
+        state = RunState.DONE if is_done else RunState.LOST
+        self.end(run_id, state, 0 if is_done else None, now)
+        return state
 
     def all(self) -> list[Run]:
         """Return every run, the oldest first."""
@@ -105,6 +123,11 @@ class Runs:
         """Return the raw records of a kind, in the order in which they were written."""
         statement = "SELECT line FROM records WHERE run_id = ? AND kind = ? ORDER BY position"
         return [row["line"] for row in self._database.read(statement, run_id, kind)]
+
+    def lines_from(self, run_id: str, position: int) -> list[str]:
+        """Return the raw records of a run that begin at byte `position` of its records, or later."""
+        statement = "SELECT line FROM records WHERE run_id = ? AND position >= ? ORDER BY position"
+        return [row["line"] for row in self._database.read(statement, run_id, position)]
 
     def all_lines(self, run_id: str) -> list[str]:
         """Return every raw record of a run, in the order in which they were written."""

@@ -13,6 +13,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .signatures import read_signature
+
 if TYPE_CHECKING:
     from .drain import DrainedError as DrainedError
     from .loop import Outcome as Outcome
@@ -39,4 +41,7 @@ def _without_torch(name: str) -> Callable[..., NoReturn]:
     def call(*_: object, **__: object) -> NoReturn:
         raise ModuleNotFoundError(f"dlcloud.trainer.{name} needs PyTorch: pip install torch", name="torch")
 
+    signature, call.__doc__ = read_signature(_HOMES[name], name)
+    call.__name__ = call.__qualname__ = name
+    call.__signature__ = signature  # type: ignore[attr-defined]  # what `inspect` and `help` show
     return call

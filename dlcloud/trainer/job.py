@@ -23,34 +23,35 @@ class Samples(Protocol):
 
 
 Loss = Callable[[nn.Module, Any], Tensor]
-"""Run the model on a collated batch and return the mean loss over the samples in it."""
+"""`loss(model, batch) -> Tensor`: gets the model in training mode and a batch that `collate` made of this
+worker's samples, moved to the model's device: `[(n, ...), (n, ...)]` for a data set of pairs, n from 1 to
+`batch`. Returns the mean loss over those n samples, a tensor of one element; `train` calls `backward`.
+"""
+
+Schedule = Callable[[int], float]
+"""`schedule(step) -> float`: gets the step, from 0, and returns the factor of the optimizer's initial
+learning rates for it. The same on all workers: a function of the step alone.
+"""
+
+BeforeStep = Callable[[], None]
+"""`before_step() -> None`: called on every worker once a step, between the sum of the gradients over all
+workers, which `parameter.grad` then holds, and `optimizer.step()`: for clipping.
+"""
+
+AfterStep = Callable[[int, float], None]
+"""`after_step(steps, loss) -> None`: called on every worker after a committed step: the number of steps
+committed so far, from 1, and the mean loss over the whole batch of that step.
+"""
+
+Collate = Callable[[Sequence[Any]], Any]
+"""`collate(samples) -> batch`: gets what `dataset[index]` returned, n of them, and makes the batch that
+`loss` gets: tensors, or lists, tuples and dictionaries of tensors, which are moved to the model's device.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJob:
-    """A training job; `training.train` takes the same arguments.
-
-    Attributes:
-        model: On the device where it trains.
-        optimizer: Made of the model's parameters.
-        dataset: The same on every worker. What is random in it is repeatable: the generators of PyTorch,
-            Python and numpy are seeded for each sample of each step.
-        loss: Called as `loss(model, batch)`; a mean over the samples, whatever their number.
-        batch: Samples in a step, over all workers. The last step of an epoch has the rest: a layer that
-            cannot work on one sample (BatchNorm on flat input) needs a batch that divides.
-        steps: When to end.
-        seed: Of the order of samples and everything random in training. The model's first parameters must be
-            equal on all workers: seed them too.
-        schedule: Factor of the initial learning rates at a step from 0.
-        shards: Makes the run exact: the batch is always computed in so many shards, so that every bit of the
-            result is that of one fixed worker, on processors of the same kind. Multiplies the traffic and the
-            memory of the gradients by its number. None is faster and equal up to rounding.
-        micro_batch: Most samples in one forward pass; a larger share is computed in several.
-        before_step: Called between the sum of the gradients and the optimizer: for clipping.
-        after_step: Called with the number of committed steps and the loss.
-        loading: Processes that load samples ahead; 0 loads between steps.
-        collate: Makes a batch of samples; None is PyTorch's own.
-    """
+    """A training job; its fields are the arguments of `training.train`, where they are described."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -59,13 +60,13 @@ class WorkerJob:
     batch: int
     steps: int
     seed: int = 0
-    schedule: Callable[[int], float] | None = None
+    schedule: Schedule | None = None
     shards: int | None = None
     micro_batch: int | None = None
-    before_step: Callable[[], None] | None = None
-    after_step: Callable[[int, float], None] | None = None
+    before_step: BeforeStep | None = None
+    after_step: AfterStep | None = None
     loading: int = 0
-    collate: Callable[[Sequence[Any]], Any] | None = None
+    collate: Collate | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers.

@@ -24,7 +24,6 @@ training has ended.
 import atexit
 import gc
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -38,7 +37,7 @@ from .coordination.ledger import LedgerClient, LedgerReporter, WrongRunError
 from .drain import Drain
 from .engine import Connect, Solo, StateError
 from .instance.children import end_with_parent
-from .job import Loss, Samples, WorkerJob
+from .job import AfterStep, BeforeStep, Collate, Loss, Samples, Schedule, WorkerJob
 from .loop import Loop, Outcome, count_steps
 from .records import Records, log_to_stderr
 from .settings import Settings, from_environment
@@ -54,42 +53,54 @@ def train(
     epochs: int | None = None,
     steps: int | None = None,
     seed: int = 0,
-    schedule: Callable[[int], float] | None = None,
+    schedule: Schedule | None = None,
     shards: int | None = None,
     micro_batch: int | None = None,
-    before_step: Callable[[], None] | None = None,
-    after_step: Callable[[int, float], None] | None = None,
+    before_step: BeforeStep | None = None,
+    after_step: AfterStep | None = None,
     loading: int = 0,
-    collate: Callable[[Sequence[Any]], Any] | None = None,
+    collate: Collate | None = None,
 ) -> Outcome:
-    """Train until `epochs` or `steps` are done; `job.Job` documents the arguments.
+    """Train until `epochs` or `steps` are done, with all workers that are there.
+
+    Args:
+        model: On the device where it trains, which `device()` names. Its first parameters must be equal on
+            all workers: seed them.
+        optimizer: Made of the model's parameters.
+        dataset: A map-style data set, as `torch.utils.data` has it: `len(dataset)` samples,
+            `dataset[index]` for an index from 0. The same on every worker. What is random in it is
+            repeatable: the generators of PyTorch, Python and NumPy are seeded for each sample of each step.
+        loss: Runs the model on a batch and returns the mean loss over its samples.
+        batch: Samples in a step, over all workers. The last step of an epoch has the rest: a layer that
+            cannot work on one sample (BatchNorm on flat input) needs a batch that divides.
+        epochs: How often every sample is seen. Give this or `steps`.
+        steps: How many steps are committed in all, over all workers and interruptions.
+        seed: Of the order of samples and everything random in training.
+        schedule: Factor of the initial learning rates at each step.
+        shards: Makes the run exact: the batch is always computed in so many shards, so that every bit of
+            the result is that of one fixed worker, on processors of the same kind. Multiplies the traffic
+            and the memory of the gradients by its number. None is faster and equal up to rounding.
+        micro_batch: Most samples in one forward pass; a larger share is computed in several. Not with
+            `shards`.
+        before_step: Called before the optimizer steps: for clipping.
+        after_step: Called after each committed step: for what the script logs itself.
+        loading: Processes that load samples ahead; 0 loads between steps.
+        collate: Makes a batch of samples; None is PyTorch's own, `torch.utils.data.default_collate`.
+
+    Returns:
+        What came of it, on every worker that was there at the end.
 
     Raises:
         ValueError: An argument is out of range.
         DrainedError: This worker was asked to leave; others go on.
         SystemExit: Peers or a checkpoint are of another run, or of other settings.
     """
-    if (epochs is None) == (steps is None):
+    arguments = locals().copy()  # those of the job, by the same names
+    if (arguments.pop("epochs") is None) == (steps is None):
         raise ValueError("give either epochs or steps")
     if steps is None:
-        steps = count_steps(len(dataset), max(batch, 1), epochs or 0)
-    job = WorkerJob(
-        model=model,
-        optimizer=optimizer,
-        dataset=dataset,
-        loss=loss,
-        batch=batch,
-        steps=steps,
-        seed=seed,
-        schedule=schedule,
-        shards=shards,
-        micro_batch=micro_batch,
-        before_step=before_step,
-        after_step=after_step,
-        loading=loading,
-        collate=collate,
-    )
-    return run(job, from_environment())
+        arguments["steps"] = count_steps(len(dataset), max(batch, 1), epochs or 0)
+    return run(WorkerJob(**arguments), from_environment())
 
 
 def device() -> torch.device:

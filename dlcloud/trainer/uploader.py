@@ -5,7 +5,8 @@
 It starts the agent, watches `checkpoints/` below the folder, and stores the newest checkpoint where this
 instance coordinates (`control.json`): first the checkpoint, then a manifest that names it, so that one counts
 only when it is whole. Once S3 has confirmed both, `checkpoint_stored` is recorded, and old ones go.
-When the agent has ended, the last checkpoint is stored before this ends with the agent's status.
+When the agent has ended, the last checkpoint is stored before this ends with the agent's status. If that is
+of the last step, an object `finished-STEP-PROGRAM.json` says so, by the digest of the program.
 """
 
 import argparse
@@ -30,6 +31,8 @@ POLL_S = 0.5
 RETRY_S = 30.0
 """After a failed upload; a newer checkpoint is stored in its place by then."""
 KEPT = 2
+TAIL_BYTES = 1 << 16
+"""Of the records, in which the end of the training is looked for."""
 NAME = re.compile(r"step-(?P<step>\d{12})-(?P<digest>[0-9a-f]{32})\.pt")
 MANIFEST = re.compile(r"manifest-(?P<step>\d{12})-(?P<digest>[0-9a-f]{32})-\d+\.json")
 NICE = 19
@@ -104,6 +107,30 @@ class Uploader:
         newest = self._newest()
         return newest is None or newest.name <= self._stored or not self._control.read().coordinates
 
+    def finish(self, program: str) -> None:
+        """Record in S3 that a program has trained, if the checkpoint of its last step is stored."""
+        match = NAME.fullmatch(self._stored)
+        if match is None or int(match["step"]) != self._last_step():
+            return
+        name = f"finished-{match['step']}-{program}.json"
+        try:
+            self._put(name, {"schema": 1, "step": int(match["step"]), "program": program})
+        except (UploadError, OSError) as error:
+            # The next `up` then trains no step, but launches to see it.
+            self.records.event(EventName.STORE_FAILED, str(error), step=int(match["step"]))
+
+    def _last_step(self) -> int | None:
+        """Return the last step, if the newest records say that it is committed."""
+        with (self.folder / "records.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+        for line in reversed(lines):
+            with contextlib.suppress(ValueError, AttributeError):
+                record = json.loads(line)
+                if record.get("event") == EventName.DONE:
+                    return int(record["step"])
+        return None
+
     def _newest(self) -> Path | None:
         paths = (
             path for path in (self.folder / "checkpoints").glob("step-*.pt") if NAME.fullmatch(path.name)
@@ -138,7 +165,9 @@ class Uploader:
     def _put_manifest(self, match: "re.Match[str]", size: int) -> None:
         """Store the manifest, whose name says it all: it is there whole or not at all."""
         name = f"manifest-{match['step']}-{match['digest']}-{size}.json"
-        content = {"schema": 1, "checkpoint": match[0], "step": int(match["step"]), "bytes": size}
+        self._put(name, {"schema": 1, "checkpoint": match[0], "step": int(match["step"]), "bytes": size})
+
+    def _put(self, name: str, content: Mapping[str, object]) -> None:
         path = self.folder / name
         path.write_text(json.dumps(content) + "\n", encoding="utf-8")
         try:
@@ -184,6 +213,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         until = time.monotonic() + FLUSH_S
         while not uploader.flush() and time.monotonic() < until:
             time.sleep(POLL_S)
+        if agent.returncode == 0 and values.program:
+            uploader.finish(values.program)
     return agent.returncode if agent.returncode >= 0 else 128 - agent.returncode
 
 
@@ -212,6 +243,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--tool", required=True, metavar="FILE", help="s5cmd")
     add("--variables", type=json.loads, default={}, metavar="JSON", help="of s5cmd's environment")
     add("--run", required=True, help="name of the run")
+    add("--program", default="", metavar="DIGEST", help="of the program that is trained")
     add("--worker", required=True, metavar="NAME", help="name of this instance in the records")
     add("command", nargs=argparse.REMAINDER, help="the agent's command, after --")
     values = parser.parse_args(argv)

@@ -88,6 +88,14 @@ def test_facts_that_differ_between_runs_are_all_named(job):
     assert result["facts"]["printed"]["accuracy"] == "1, 2, 3, …"  # the first is a warm-up
 
 
+def test_a_program_that_is_asked_to_finish_ends_after_its_round(job):
+    (job / "records.jsonl.finish").touch()
+    done = run(job, "--run", "echo 5 items/sec", "--throughput", r"(\d+) items/sec", "--repeats", "1000")
+    assert done.returncode == 0, done.stderr
+    (result,) = records(job, "result")
+    assert result["metrics"]["throughput"]["samples"] == 1
+
+
 def test_the_last_value_of_a_json_field(job):
     done = run(
         job, "--run", f"{sys.executable} job.py", "--json-field", "train.rate", "--final", "--repeats", "2"

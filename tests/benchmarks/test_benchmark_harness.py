@@ -105,6 +105,7 @@ class FakeVariant:
 class Bench:
     machine: Machine
     limits: Limits
+    is_finishing: object = staticmethod(lambda: False)
     output: io.StringIO = field(default_factory=io.StringIO)
     messages: io.StringIO = field(default_factory=io.StringIO)
 
@@ -118,6 +119,7 @@ class Bench:
             own_cpu_s=lambda: 0.0,
             free_bytes=self.machine.free,
             clock=lambda: self.machine.now,
+            is_finishing=self.is_finishing,
         )
         measure([Case(name="case", variants=variants, compare=compare, **case)], session)
         return recorder
@@ -431,6 +433,15 @@ def test_fewer_rounds_than_can_decide(machine):
     recorder = bench.run(FakeVariant("a", 10.0, machine), FakeVariant("b", 20.0, machine))
     assert recorder.comparisons[0].verdict == "undecided"
     assert recorder.comparisons[0].confidence == 0.5
+
+
+def test_a_session_that_finishes_ends_its_round_and_records_what_it_has(machine):
+    bench = Bench(machine, Limits(rounds=1000), is_finishing=lambda: machine.slices > 4)
+    machine.memory = round(2.5 * GIB)
+    recorder = bench.run(*named("fp32", "bf16", "int8", machine=machine, log=[], **ROOM))
+    assert [result.metrics[MetricName.THROUGHPUT].samples for result in recorder.results] == [3, 3]
+    assert [skip.setting for skip in recorder.skips] == ["int8"]
+    assert not bench.records("case")[0]["complete"]
 
 
 def test_disturbance_leaves_out_what_the_benchmark_used_itself():

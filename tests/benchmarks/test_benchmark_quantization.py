@@ -1,11 +1,15 @@
 import json
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from dlcloud.benchmarks import catalog
+from dlcloud.benchmarks.harness.variant import VariantError
+from dlcloud.benchmarks.quantization import builders
 from dlcloud.benchmarks.quantization.cache import ModelCache
 from dlcloud.benchmarks.quantization.cases import compare_logits
 
@@ -178,3 +182,52 @@ def test_agreement_distinguishes_equal_opposite_and_shifted_answers():
     same_to_all = [[2.0, 3.0, 2.0]] * 3
     assert compare_logits(rows, same_to_all)["cosine_similarity"] > 0.8
     assert compare_logits(rows, same_to_all)["cosine_similarity_centred"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("network", "free_gib", "cores", "at_once"),
+    [
+        ("vgg16", 8, 2, 2),
+        ("vgg16", 8, 64, 2),
+        ("vgg16", None, 2, 2),
+        ("vgg16", 8, 1, 1),
+        ("vgg16", 3, 2, 1),
+        ("vgg16", 0, 2, 1),
+        ("/tmp/own.described.json", 8, 2, 1),
+    ],
+)
+def test_models_are_built_at_once_where_there_is_memory(network, free_gib, cores, at_once):
+    free = None if free_gib is None else free_gib << 30
+    assert builders.count_at_once(network, free, cores) == at_once
+
+
+def test_builds_run_at_once_and_keep_their_order():
+    both = threading.Barrier(2, timeout=60)
+
+    def build(name):
+        both.wait()
+        return name
+
+    assert builders.build_all([partial(build, "fp32"), partial(build, "int8")], 2, builders.FactReader()) == [
+        "fp32",
+        "int8",
+    ]
+
+
+def test_a_build_that_fails_ends_the_processes_of_the_others():
+    failed = threading.Event()
+    reader = builders.FactReader()
+
+    class Variant:
+        def close(self):
+            failed.set()
+
+    def build(name):
+        if name == "int8":
+            raise VariantError("no room")
+        reader._running.append(Variant())
+        assert failed.wait(60)
+        return name
+
+    with pytest.raises(VariantError, match="no room"):
+        builders.build_all([partial(build, "fp32"), partial(build, "int8")], 2, reader)

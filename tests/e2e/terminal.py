@@ -12,6 +12,7 @@ from typing import Any
 
 import boto3
 
+from dlcloud.local.control import ControlClient
 from dlcloud.local.site import LocalEndpoint, LocalSite
 
 DLCLOUD = Path(sys.executable).with_name("dlcloud")
@@ -132,6 +133,11 @@ class User:
         """Return a client of any service of the local EC2, as its owner."""
         endpoint = self._endpoint()
         return _client(service, endpoint.url, *endpoint.owner_key())
+
+    @property
+    def control(self) -> ControlClient:
+        """Return the control of the local EC2, which makes AWS's decisions."""
+        return self._endpoint().control
 
     def _endpoint(self) -> LocalEndpoint:
         endpoint = LocalSite(self.home / ".dlcloud" / "local").find()

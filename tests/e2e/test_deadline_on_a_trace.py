@@ -11,6 +11,7 @@ import pytest
 from terminal import User
 
 from dlcloud.elastic.program import PACKAGE
+from dlcloud.elastic.reports import StepCommitted, parse_reports
 from dlcloud.elastic.speed import SpeedMeter
 from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.policies.catalog import POLICIES
@@ -100,8 +101,7 @@ class Record:
         steps = {r["step"]: r for r in self.records if r["record"] == "step"}
         self.steps = [steps[number] for number in sorted(steps)]
         self.finished_at = datetime.fromisoformat(self.steps[-1]["time"])
-        # What comes before the first step depends on this machine: both lives begin a usual boot before it.
-        self.origin = datetime.fromisoformat(self.steps[0]["time"]) - timedelta(seconds=self.boot_s())
+        self.origin = min(datetime.fromisoformat(row[3]) for row in self.members)
 
     def usd(self) -> float:
         """The cost until the last step, by the second: the local EC2 ends instances seconds later."""
@@ -113,22 +113,36 @@ class Record:
             total += seconds / 3600 * (ON_DEMAND_USD if market == "on-demand" else USD[zone])
         return total
 
+    def first_boot_s(self) -> float:
+        """The time from the first launch to the first step, which ends when it is recorded."""
+        first = self.steps[0]
+        return (datetime.fromisoformat(first["time"]) - self.origin).total_seconds() - first["seconds"]
+
     def boot_s(self) -> float:
-        """The median time from a launch to the first step of its worker."""
+        """The median time from a later launch to the first step of its worker."""
+        first_at = datetime.fromisoformat(self.steps[0]["time"])
         launched = {row[0]: datetime.fromisoformat(row[3]) for row in self.members}
         boots = {}
         for record in self.records:
             name = str(record.get("worker", "")).partition(".")[0]
-            if record.get("event") == "joined" and name in launched and name not in boots:
+            is_later = name in launched and launched[name] > first_at
+            if record.get("event") == "joined" and is_later and name not in boots:
                 boots[name] = (datetime.fromisoformat(record["time"]) - launched[name]).total_seconds()
-        return median(boots.values())
+        return median(boots.values()) if boots else self.first_boot_s()
+
+
+def step_of(record: dict) -> StepCommitted:
+    (step,) = [
+        report for report in parse_reports(record["worker"], [record]) if isinstance(report, StepCommitted)
+    ]
+    return step
 
 
 def simulate(record: Record, counts: dict[str, list[int]], *, traced_at: datetime) -> SimulatedOutcome:
     """Replay the same traces, with the speed, the scaling, the boots and the pauses of this run."""
     meter = SpeedMeter()
     for step in record.steps:
-        meter.observe(step)
+        meter.observe(step_of(step))
     assert meter.steps_per_second is not None
     shift_s = (record.origin - traced_at).total_seconds()
     finish_s = (record.began_at + FINISH - record.origin).total_seconds()
@@ -152,6 +166,7 @@ def simulate(record: Record, counts: dict[str, list[int]], *, traced_at: datetim
         spot_usd=0.02,
         maximum=3,
         boot_s=record.boot_s(),
+        first_boot_s=record.first_boot_s(),
         changeover_s=meter.changeover_s,
         scaling=meter.scaling,
         refusal_s=FINISH.total_seconds() / 10,

@@ -20,6 +20,20 @@ print("score", float(values["x"]) ** 2)
 """
 
 
+LAGGING = """
+import os, sys, time
+import dlcloud_report
+x = float(os.environ["DLCLOUD_VALUE_X"])
+os.chdir("/")
+dlcloud_report.intermediate(x)
+deadline = time.monotonic() + 300
+low = 50  # below it, a run is ended before it is over
+while x < low and time.monotonic() < deadline and int(os.environ["DLCLOUD_TRIAL"]) > 5:
+    time.sleep(0.1)
+print("score", x)
+"""
+
+
 def recipe(user, experiment, *, count=2, name="sweep"):
     (user.home / "train.py").write_text(PROGRAM)
     path = user.home / f"{name}.yaml"
@@ -71,6 +85,21 @@ def test_a_search_with_several_trials_on_an_instance(user):
     values = [record["value"] for record in document["records"]]
     assert len(values) == 12
     assert min(values) == document["best"]["value"] < 4
+
+
+def test_a_trial_that_lags_is_pruned_and_named_so(user):
+    search = "search: {trials: 10, space: {x: {low: 1, high: 100}}, sampler: random, pruner: median}"
+    path = recipe(user, search, count=1, name="pruned")
+    (user.home / "train.py").write_text(LAGGING)
+    done = user.run("up", path)
+    assert "is pruned: it lags behind the others" in done.stderr
+    assert "trial(s) were pruned" in done.stdout
+    states = [state for _, state in runs_of(user, "pruned")]
+    assert len(states) == 10
+    assert states.count("done") + states.count("pruned") == 10
+    assert states.count("pruned") > 0
+    assert "every trial has been run" in user.run("up", path).stderr
+    assert user.alive() == []
 
 
 def test_no_finished_trial_is_lost_or_repeated_when_up_is_killed(user):

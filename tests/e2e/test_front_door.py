@@ -1,10 +1,9 @@
-"""What a newcomer meets first: help, README, recipes, and an installed wheel."""
+"""What a newcomer meets first: help, README, and recipes. The installed wheel: tests/install."""
 
 import json
 import re
 import shlex
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 import jsonschema
@@ -14,7 +13,8 @@ from terminal import TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
-PAGES = [README, *(path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md")))]
+SKILL = (ROOT / "templates" / "skill.md").read_text("utf-8")
+PAGES = [README, SKILL, *(path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md")))]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
@@ -80,34 +80,31 @@ def test_init_writes_a_recipe_that_plans_and_never_overwrites(user):
     assert (user.home / "mine.yaml").read_text() == before
 
 
-def test_a_wheel_carries_recipes_and_templates(user, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--target",
-        str(tmp_path / "site"),
-        str(ROOT),
-    ]
-    subprocess.run(command, check=True, capture_output=True, timeout=600)
-    assert (tmp_path / "site" / "dlcloud" / "py.typed").exists()
-    program = (
-        "import dlcloud, sys; from dlcloud.cli.main import main; assert 'site' in dlcloud.__file__; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program, "up", "quickstart", "--dry-run"],
-        env=user.environment | {"PYTHONPATH": str(tmp_path / "site")},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "plan of quickstart" in done.stdout
+def test_what_only_shows_leaves_no_local_ec2_running(newcomer):
+    for command in (
+        ("gc", "--cloud", "local"),
+        ("up", newcomer.recipe(), "--dry-run"),
+        ("doctor", "c5.xlarge"),
+    ):
+        newcomer.run(*command, *(("--cloud", "local") if command[0] == "doctor" else ()))
+        assert newcomer.run("local", "status", expect=1).stderr.startswith(
+            "error: the local EC2 is not running"
+        )
+    newcomer.run("local", "start")
+    newcomer.run("up", newcomer.recipe(), "--dry-run")
+    newcomer.run("local", "status")
+
+
+def test_a_home_that_is_removed_under_a_command_is_no_bug(newcomer):
+    process = newcomer.begin("up", newcomer.recipe("sleep 600"))
+    for line in process.stderr:
+        if "running command" in line:
+            break
+    shutil.rmtree(newcomer.home / ".dlcloud", ignore_errors=True)
+    _, printed = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode in {1, 3, 4}, printed
+    assert "a bug in dlcloud" not in printed
+    assert "Traceback" not in printed
 
 
 def test_two_commands_start_one_local_cloud_that_listens_on_loopback(newcomer):

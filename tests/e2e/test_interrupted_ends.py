@@ -4,17 +4,16 @@ import os
 import random
 import re
 import signal
-import threading
 import time
 
 import pytest
+from pressing import press, read_until
 from terminal import TIMEOUT_S
 
 from dlcloud.local.site import LocalSite
 
 MOMENTS = int(os.environ.get("DLCLOUD_ENDS", "6"))
 SEED = int(os.environ.get("DLCLOUD_ENDS_SEED", "28"))
-SIGNALS = (signal.SIGINT, signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TYPES = ("--instance", "c5.xlarge", "--instance", "c5.2xlarge")
 KINDS = ("success", "failure", "down", "success", "failure", "bench", "resize")
 LEFT = "{name}: .* may (still )?be (up|left).*; dlcloud (down|resize) {name}.* ends it"
@@ -30,31 +29,6 @@ def begin(user, kind):
         return user.begin("bench", "--recipe", user.recipe(), *TYPES, "--yes"), 0
     user.run("up", user.recipe(count=2), "--keep", "--name", "kept")
     return (user.begin("down", "kept") if kind == "down" else user.begin("resize", "kept", "1", "--yes")), 0
-
-
-def press(process, chance, *, trigger, within_s):
-    """Send some signals at a random moment after a line of the command; return what it printed."""
-    lines, is_reached = [], threading.Event()
-
-    def read():
-        for line in process.stderr:
-            lines.append(line)
-            if re.search(trigger, line):
-                is_reached.set()
-        is_reached.set()
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    assert is_reached.wait(TIMEOUT_S), lines
-    time.sleep(chance.uniform(0, within_s))
-    for _ in range(chance.randint(1, 5)):
-        if process.poll() is None:
-            process.send_signal(chance.choice(SIGNALS))
-            time.sleep(chance.choice((0, 0.05, 0.3, 1.1)))
-    process.stdout.read()
-    process.wait(TIMEOUT_S)
-    reader.join(TIMEOUT_S)
-    return "".join(lines)
 
 
 def assert_all_is_announced(user, printed):
@@ -104,13 +78,6 @@ def stop_ec2(user):
 
     yield stop
     os.kill(process_id, signal.SIGCONT)
-
-
-def read_until(process, words):
-    for line in process.stderr:
-        if words in line:
-            return line
-    raise AssertionError(words)
 
 
 @pytest.mark.parametrize("command", ["echo images/sec: 5", "exit 3"])

@@ -2,8 +2,13 @@
 
 import csv
 import io
+import json
+import os
 import random
+import signal
 import sqlite3
+import sys
+import time
 from contextlib import closing, suppress
 
 import boto3
@@ -22,6 +27,9 @@ SMALLER = {
     "after: 5, interrupt: 0, grace: 10": "after: 1, interrupt: 0, grace: 4",
 }
 STEPS = 48
+LOSSES = int(os.environ.get("DLCLOUD_LOSSES", "2"))
+EPOCHS = 6 + 4 * LOSSES
+"""Enough that each loss comes before the last step, however long an upload takes on a busy machine."""
 
 
 def bundled() -> str:
@@ -67,26 +75,103 @@ def events(user: User, name: str):
     return []
 
 
-def test_the_bundled_recipe_goes_on_from_its_bucket_without_any_instance(user: User, s3):
+def newest_checkpoint(s3, place="checkpoints/digits"):
+    """Return the step of the newest manifest; 0 without one."""
+    answer = s3.list_objects_v2(Bucket="training-data", Prefix=f"{place}/manifest-")
+    return max((int(item["Key"].split("-")[1]) for item in answer.get("Contents", ())), default=0)
+
+
+def resumed(user: User):
+    """Return the steps of the checkpoints that workers went on from, in their order."""
+    records = sorted(map(json.loads, events(user, "resumed")), key=lambda record: record["time"])
+    return [record["step"] for record in records]
+
+
+def requests(user: User):
+    """Return how often instances were asked for."""
+    calls = user.json("local", "status")["result"]["status"]["calls"]
+    return calls.get("CreateFleet", 0) + calls.get("RunInstances", 0)
+
+
+def wait(condition, process):
+    """Wait for a condition, or for the end of a process, which the caller then sees."""
+    wait_until(lambda: condition() or process.poll() is not None)
+
+
+def lose_all(user: User, s3, process, draw):
+    """End all instances at a moment of their training; return the step of the newest checkpoint then."""
+    before = newest_checkpoint(s3)
+    wait(lambda: newest_checkpoint(s3) > before, process)
+    time.sleep(draw.uniform(0, 1.5))
+    end_all(user)
+    return newest_checkpoint(s3)
+
+
+def end_all(user: User):
+    """End all instances, and wait until no process of theirs is left."""
+    names = user.alive()
+    user.ec2.terminate_instances(InstanceIds=names)
+    user.ec2.get_waiter("instance_terminated").wait(InstanceIds=names, WaiterConfig={"Delay": 1})
+
+
+@pytest.mark.timeout(300 + 120 * LOSSES)
+def test_every_loss_of_all_instances_is_a_pause(user: User, s3):
+    """Ten are lost with DLCLOUD_LOSSES=10; the training goes on each time, from the newest checkpoint."""
     python_with(PACKAGE / "requirements" / "elastic.txt")
-    recipe = user.home / "stored.yaml"
-    recipe.write_text(bundled())
-    first = user.begin("up", str(recipe))
-    interrupted = ("notice", "checkpoint_stored")
-    wait_until(lambda: all(events(user, name) for name in interrupted) or first.poll() is not None)
-    instances = user.alive()
-    user.aws("ec2", "terminate-instances", "--instance-ids", *instances)
-    _, progress = first.communicate(timeout=600)
-    assert first.returncode == 4, progress
+    recipe, draw = user.home / "stored.yaml", random.Random(LOSSES)
+    recipe.write_text(bundled().replace("--epochs 4", f"--epochs {EPOCHS}"))
+    process = user.begin("up", str(recipe), "--output", "json")
+    lost = []
+    for number in range(LOSSES):
+        lost.append(lose_all(user, s3, process, draw))
+        wait(lambda number=number: len(resumed(user)) > number, process)
+    output, progress = process.communicate(timeout=600)
+    assert process.returncode == 0, progress
     assert user.alive() == []
-    assert "goes on from the newest checkpoint in s3://training-data/checkpoints/digits" in progress
-    listed = s3.list_objects_v2(Bucket="training-data", Prefix="checkpoints/digits/manifest-")["Contents"]
-    step = max(int(item["Key"].split("-")[1]) for item in listed)
-    assert 0 < step < STEPS
+    assert resumed(user) == lost, "a committed checkpoint was passed over"
+    (training,) = json.loads(output)["result"]["records"]
+    steps = STEPS // 4 * EPOCHS
+    assert training["steps"] == newest_checkpoint(s3) == steps
+    redone, usd = training["steps_redone"], float(training["redone_usd"] or 0)
+    assert redone or not usd
+    figures = f"{LOSSES} losses of all, {redone} of {steps} steps taken again for {usd:.4f} of"
+    sys.stdout.write(f"{figures} {training['usd']} USD; lost at {lost}\n")
+    # What is trained already costs nothing; more of it is trained.
+    again = user.run("up", str(recipe))
+    words = " ".join(again.stdout.split())
+    assert f"nothing is launched: the last step, {steps}, is in s3://training-data" in words
+    assert "launching" not in again.stderr
+    recipe.write_text(recipe.read_text().replace(f"--epochs {EPOCHS}", f"--epochs {EPOCHS + 2}"))
+    assert f"goes on from step {steps}" in user.run("up", str(recipe), "--dry-run").stdout
+    # Nothing is left but what the user asked for.
+    assert user.aws("iam", "list-roles", "--path-prefix", "/dlcloud/")["Roles"] == []
+
+
+def test_ctrl_c_ends_a_pause_without_capacity(user: User, s3):
+    """Nothing is up then, and the next `up` goes on from the newest checkpoint."""
+    python_with(PACKAGE / "requirements" / "elastic.txt")
+    recipe, place = user.home / "paused.yaml", "checkpoints/paused"
+    recipe.write_text(bundled().replace("checkpoints/digits", place))
+    process = user.begin("up", str(recipe))
+    wait(lambda: newest_checkpoint(s3, place) > 0, process)
+    for name in ("c7i.xlarge", "c6i.xlarge"):
+        user.run("local", "capacity", name, "0")
+    calls = requests(user)
+    end_all(user)
+    wait(lambda: requests(user) > calls, process)
+    step = newest_checkpoint(s3, place)
+    process.send_signal(signal.SIGINT)
+    _, progress = process.communicate(timeout=120)
+    assert process.returncode == 130, progress
+    assert user.alive() == []
+    for name in ("c7i.xlarge", "c6i.xlarge"):
+        user.run("local", "capacity", name)
+    own, other = f"{place}/step-{1:012d}-{'a' * 32}.pt", f"{place}/of-somebody-else"
+    for key in (own, other):
+        s3.create_multipart_upload(Bucket="training-data", Key=key)
     second = user.run("up", str(recipe))
-    assert f"goes on from step {step}" in second.stderr
+    assert "aborted 1 unfinished upload(s)" in second.stderr, "S3 would bill its parts for ever"
+    assert [one["Key"] for one in s3.list_multipart_uploads(Bucket="training-data")["Uploads"]] == [other]
     assert f"goes on from the checkpoint of step {step}" in second.stderr
     assert "the checkpoint of step 48 is stored" in second.stderr
     assert user.alive() == []
-    # Nothing is left but what the user asked for.
-    assert user.aws("iam", "list-roles", "--path-prefix", "/dlcloud/")["Roles"] == []

@@ -21,6 +21,7 @@ def test_up_in_an_empty_home_runs_reports_and_leaves_nothing(newcomer):
     done = newcomer.run("up", newcomer.recipe())
     assert re.search(r"(?m)^as it is.* 5 .*", done.stdout), done.stdout
     assert "rehearsal" in done.stdout
+    assert "to measure it on AWS:\n  dlcloud bench --recipe" in done.stdout
     assert "is down" in done.stderr
     assert newcomer.alive() == []
     groups = newcomer.aws("ec2", "describe-security-groups")["SecurityGroups"]
@@ -189,8 +190,10 @@ def test_a_kept_cluster_is_used_again_and_then_ended(user):
     first = user.alive()
     user.run("up", recipe, "--name", "mine")
     assert user.alive() == first
+    assert first[0] in user.run("status", "mi").stdout
     user.run("down", "mine")
     assert user.alive() == []
+    assert first[0] in user.run("status", "mi").stdout
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,11 @@ class FakePrices(_Subject):
             ],
         )
 
+    def spot_history(self, instance_types, since):
+        return [
+            price for price in self.find(instance_types, [Market.SPOT]) if price.zone and price.as_of >= since
+        ]
+
 
 class FakeImages(_Subject):
     """The image that every name is of."""
@@ -292,6 +297,12 @@ class FakeBuckets(_Subject):
     def newest_step(self, uri):
         return self._cloud.checkpoints.get(uri, 0)
 
+    def abort_uploads(self, uri):
+        return self._cloud._call("buckets.abort_uploads", lambda: self._cloud.uploads.pop(uri, 0))
+
+    def last_step(self, uri, program):
+        return self.newest_step(uri) if (uri, program) in self._cloud.finished else 0
+
     def region_of(self, uri):  # noqa: ARG002  the protocol's
         return "us-east-1"
 
@@ -379,6 +390,8 @@ class FakeCloud:
     policies: dict = field(default_factory=dict)
     data_sets: dict = field(default_factory=dict)
     checkpoints: dict = field(default_factory=dict)
+    uploads: dict = field(default_factory=dict)
+    finished: set = field(default_factory=set)
     admitted: list = field(default_factory=list)
     claims_made: list = field(default_factory=list)
     capacity_reservations: list = field(default_factory=list)

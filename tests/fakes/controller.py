@@ -87,7 +87,9 @@ class FakeWorkers:
 class World:
     """A controller over fakes; instances that are launched are numbered from 3 on."""
 
-    def __init__(self, script, *, answers=(), target=3, stored=None, launches=Market.SPOT, text=TRAINS):
+    def __init__(
+        self, script, *, answers=(), target=3, stored=None, launches=Market.SPOT, text=TRAINS, restored=0
+    ):
         self.answers, self.asked, self.ended, self.events = list(answers), [], [], []
         self.launched, self.launches = 0, launches
         self.clock, self.emit, self.target = FakeClock(), self.events.append, lambda: target
@@ -99,6 +101,7 @@ class World:
             touch=self.workers.remind,
             post=inbox.put,
             end=self._end,
+            restored=restored,
             **shared,
         )
         self.scaler = SizeScaler(size=self._size, instances=values.instances, **shared)

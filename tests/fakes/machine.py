@@ -121,6 +121,7 @@ class FakeConnection:
         brought = []
         there = self.machine.kept.get(folder, {})
         for name in sorted(set(patterns) & set(there)):
+            target.mkdir(parents=True, exist_ok=True)
             (target / name).write_bytes(there[name])
             brought.append(target / name)
         return brought

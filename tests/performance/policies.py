@@ -13,7 +13,9 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from statistics import fmean
 
 ROOT = Path(__file__).parents[2]
@@ -21,11 +23,18 @@ sys.path.insert(0, str(ROOT))
 
 from dlcloud.app.deadlines.traces import load_windows, scale_counts  # noqa: E402  the path comes first
 from dlcloud.scheduling.policies.catalog import POLICIES  # noqa: E402
-from dlcloud.scheduling.policies.situation import HOUR_S, REFUSAL_S  # noqa: E402
+from dlcloud.scheduling.policies.situation import (  # noqa: E402
+    HOUR_S,
+    REFUSAL_S,
+    Policy,
+    PoolDecision,
+    Situation,
+)
 from dlcloud.scheduling.simulation.bound import least_cost_usd  # noqa: E402
 from dlcloud.scheduling.simulation.generate import adversarial_windows, generate_window  # noqa: E402
-from dlcloud.scheduling.simulation.replay import SimulatedJob, replay_all  # noqa: E402
-from dlcloud.scheduling.simulation.trace import Window  # noqa: E402
+from dlcloud.scheduling.simulation.replay import SimulatedJob, replay, replay_all  # noqa: E402
+from dlcloud.scheduling.simulation.trace import PoolTrace, Window  # noqa: E402
+from dlcloud.scheduling.spells import SpellFit  # noqa: E402
 
 WORK_H = 48
 CHANGEOVERS_S = (720.0, 72.0, 1.8)
@@ -133,6 +142,78 @@ def speed(windows: Sequence[Window]) -> None:
     print(f"a thousand windows, the whole table: {total:.1f} s; goal 60 {'met' if total <= 60 else 'MISSED'}")
 
 
+def model(windows: Sequence[Window]) -> None:
+    """Print what no policy can reach that does not know the future, if spot is what the policy believes.
+
+    Each window is replaced by one that is drawn from the spells fitted to it. `elastic` then plans with the
+    very distribution that the spells come from, once told their medians, once learning them.
+    """
+    random = Random(1)
+    drawn = [(medians, draw_window(medians, random)) for medians in map(fit_window, windows)]
+    for refusal_s in (0.0, REFUSAL_S):
+        for hours in GOALS:
+            job = replace(
+                SINGLE, allowed_s=hours * HOUR_S, changeover_s=CHANGEOVERS_S[0], refusal_s=refusal_s
+            )
+            bound = fmean(least_cost_usd(job, window) for _, window in drawn)
+            told = fmean(replay(job, window, tell(medians)).usd for medians, window in drawn)
+            texts = [f"elastic told the medians {told / bound:.3f}"]
+            for name in ("elastic", "uniform-progress"):
+                usd = fmean(replay(job, window, POLICIES[name]).usd for _, window in drawn)
+                texts.append(f"{name} {usd / bound:.3f}")
+            title = f"drawn windows, refusal {refusal_s:g} s, {hours:g} h, changeover {CHANGEOVERS_S[0]:g} s"
+            print(f"{title}: over the bound {', '.join(texts)} (n={len(drawn)})", flush=True)
+
+
+Medians = tuple[float, float, bool]
+"""Of the spells with and without spot, in seconds; True if the window begins with one."""
+
+
+def fit_window(window: Window) -> Medians:
+    """Fit the spells of a window's first pool as the policy does at its end."""
+    trace = window.pools[0]
+    begins = [
+        (at_s, count > 0)
+        for place, (at_s, count) in enumerate(zip(trace.starts_s, trace.counts, strict=True))
+        if not place or (count > 0) != (trace.counts[place - 1] > 0)
+    ]
+    fits = {True: SpellFit(), False: SpellFit()}
+    for (begin_s, is_on), (end_s, _) in pairwise(begins):
+        fits[is_on].end(end_s - begin_s)
+    last_s, is_on = begins[-1]
+    ages = {is_on: trace.end_s - last_s, not is_on: 0.0}
+    return fits[True].median_s(ages[True]), fits[False].median_s(ages[False]), begins[0][1]
+
+
+def draw_window(medians: Medians, random: Random, hours: float = 92.0) -> Window:
+    """Return a window whose spells have the distribution that the policy believes in (`spells`)."""
+    on_s, off_s, is_on = medians
+    at_s, starts, counts = 0.0, [], []
+    while at_s < hours * HOUR_S:
+        starts.append(at_s)
+        counts.append(int(is_on))
+        longer = 1.0 - random.random()
+        at_s += (on_s if is_on else off_s) * (1 / longer - 1)
+        is_on = not is_on
+    trace = PoolTrace(name="drawn", starts_s=tuple(starts), counts=tuple(counts), end_s=hours * HOUR_S)
+    return Window(name="drawn", pools=(trace,))
+
+
+def tell(medians: Medians) -> Policy:
+    """Return `elastic` that knows the medians of all spot pools from the start."""
+
+    def decide(situation: Situation) -> PoolDecision:
+        pools = [
+            replace(
+                pool, availability=replace(pool.availability, median_on_s=medians[0], median_off_s=medians[1])
+            )
+            for pool in situation.pools
+        ]
+        return POLICIES["elastic"](replace(situation, pools=tuple(pools)))
+
+    return decide
+
+
 def single_windows(folder: Path | None) -> list[Window]:
     if folder is None:
         return [generate_window(seed, hours=92) for seed in range(300)]
@@ -158,17 +239,19 @@ def main() -> None:
     )
     parser.add_argument("--traces", type=Path, help="a folder of windows of one zone each")
     parser.add_argument("--pooled", type=Path, help="a folder with a folder of aligned windows per zone")
-    parser.add_argument("--part", choices=("single", "sixteen", "worst", "speed"), action="append")
+    parser.add_argument("--part", choices=("single", "sixteen", "worst", "model", "speed"), action="append")
     parser.add_argument("--every", type=int, default=1, help="only every so many windows")
     options = parser.parse_args()
     windows = single_windows(options.traces)[:: options.every]
-    parts = options.part or ["single", "sixteen", "worst", "speed"]
+    parts = options.part or ["single", "sixteen", "worst", "model", "speed"]
     if "single" in parts:
         single(windows)
     if "sixteen" in parts:
         sixteen(pooled_windows(options.pooled)[:: options.every])
     if "worst" in parts:
         worst(windows)
+    if "model" in parts:
+        model(windows)
     if "speed" in parts:
         speed(windows)
 

@@ -1,12 +1,13 @@
 """Races over recorded samples: are dear types stopped, is the cheapest kept, and what is saved.
 
-    python tests/performance/racing.py FOLDER [--replays 10000]
+    python tests/performance/racing.py FOLDER [--replays 10000] [--spread 1]
 
 FOLDER has `llm.csv.gz` of SpareCores/sc-inspector-data. A replay draws a test and 16 of the 40 types on
 which it is cheapest. Each type's machine is as fast as its recorded samples, times a factor of its own with
 a deviation of 5 %; its samples are drawn from the five recorded ones. The truth is the cost of those
 machines. Saved are the USD of all replays beside measuring, in each, all types with as many samples as the
-last one had.
+last one had. `--spread 4` multiplies the distances of a type's samples: is the error kept where machines are
+noisier than the prior of the spread expects?
 """
 
 import argparse
@@ -53,11 +54,17 @@ def read_tests(folder: Path) -> list[list[tuple[float, list[float]]]]:
     return [types[:DRAWN_FROM] for types in kept]
 
 
-def replay(types: list[tuple[float, list[float]]], rng: random.Random) -> dict[str, float]:
+def scatter(samples: list[float], spread: float, factor: float) -> list[float]:
+    """Return samples with `spread` times their distances from their mean, all times a factor."""
+    center = fmean(map(log, samples))
+    return [exp(center + spread * (log(value) - center)) * factor for value in samples]
+
+
+def replay(types: list[tuple[float, list[float]]], rng: random.Random, spread: float) -> dict[str, float]:
     machines = {}
     for i, (price, samples) in enumerate(rng.sample(types, ENTRANTS)):
         factor = exp(rng.gauss(0, BETWEEN))
-        machines[str(i)] = (price, [value * factor for value in samples])
+        machines[str(i)] = (price, scatter(samples, spread, factor))
     truth = {name: log(price) - fmean(map(log, samples)) for name, (price, samples) in machines.items()}
     taken: dict[str, list[float]] = {name: [] for name in machines}
     alive, looks = list(machines), 0
@@ -99,9 +106,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--replays", type=int, default=10_000)
+    parser.add_argument("--spread", type=float, default=1.0)
     options = parser.parse_args()
     tests, rng = read_tests(options.folder), random.Random(1)
-    results = [replay(rng.choice(tests), rng) for _ in range(options.replays)]
+    results = [replay(rng.choice(tests), rng, options.spread) for _ in range(options.replays)]
     mean = {key: fmean(float(result[key]) for result in results) for key in results[0]}
     mean["saved"] = 1 - mean["spent"] / mean["whole"]
     for key, goal in (("dear kept", 0.05), ("dear named", 0.05), ("cheapest stopped", 0.05)):

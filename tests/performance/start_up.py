@@ -1,7 +1,8 @@
 """How long commands take to start, beside the libraries that they cannot do without.
 
-Prints ratios of whole processes: `dlcloud --help` to `import click`, `dlcloud status` with a cluster that is
-up (one DescribeInstances call) to `import boto3` and an EC2 client, and to the same with that one call.
+Prints ratios of whole processes: `dlcloud --help` and `import dlcloud` to `import click`, `dlcloud
+status` with a cluster that is up (one DescribeInstances call) to `import boto3` and an EC2 client, and to the
+same with that one call.
 """
 
 import json
@@ -44,6 +45,13 @@ def measure() -> None:
     compare(
         "dlcloud --help / import click",
         lambda: seconds([DLCLOUD, "--help"]),
+        lambda: seconds([PYTHON, "-c", "import click"]),
+        goal=1.5,
+        pairs=31,
+    )
+    compare(
+        "import dlcloud / import click",
+        lambda: seconds([PYTHON, "-c", "import dlcloud"]),
         lambda: seconds([PYTHON, "-c", "import click"]),
         goal=1.5,
         pairs=31,

@@ -32,6 +32,8 @@ NOISE = 0.01
 FEWEST_TYPES = 150
 """A reference is a test that so many types have run."""
 UNMEASURED_VARIANCE = 0.02
+MOST_TURBO = 1.8
+"""The greatest clock with all cores busy, in base clocks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,27 @@ def read_traits(folder: Path) -> list[Traits]:
             )
         )
     return traits
+
+
+def check_clocks(folder: Path) -> str:
+    """Return how the listed clocks compare with the base clocks that the types stated.
+
+    BogoMIPS are twice the base clock on x86; Arm states another counter, so that its clocks are not checked.
+
+    Raises:
+        SystemExit: A clock with all cores busy is below the base clock, or above any turbo.
+    """
+    ratios: dict[str, float] = {}
+    for row in read_rows(folder, "hardware.csv"):
+        processor = find_processor(row["model"])
+        if processor is None or row["architecture"] != "x86_64" or not row["bogomips"]:
+            continue
+        ratios[processor.name] = processor.ghz / (float(row["bogomips"]) / 2000)
+    wrong = [f"{name}: {ratio:.2f}" for name, ratio in ratios.items() if not 0.995 <= ratio <= MOST_TURBO]
+    if wrong:
+        sys.exit(f"clocks that cannot be, as multiples of the base clock: {', '.join(wrong)}")
+    span = f"{min(ratios.values()):.2f} to {max(ratios.values()):.2f}"
+    return f"clocks of {len(ratios)} processors: {span} of their base clocks"
 
 
 def read_data(folder: Path, hardware: Path | None = None) -> Data:
@@ -185,6 +208,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--output", type=Path, default=ROOT / "dlcloud" / "prediction" / "types.csv")
     options = parser.parse_args()
+    print(check_clocks(options.folder))
     data = read_data(options.folder)
     counts = (~np.isnan(data.levels)).sum(axis=1)
     tests = [j for j, count in enumerate(counts) if count >= FEWEST_TYPES]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dlcloud.trainer import uploader as module
+from dlcloud.trainer.events import EventName
 from dlcloud.trainer.records import Records
 from dlcloud.trainer.uploader import Uploader, UploadError
 
@@ -114,6 +115,17 @@ def test_the_newest_two_are_kept(rig):
         rig.write(step)
         rig.uploader.poll()
     assert rig.bucket.steps("manifest") == rig.bucket.steps("step") == [3, 4]
+
+
+@pytest.mark.parametrize(("last", "finished"), [(5, [5]), (6, []), (None, [])])
+def test_the_end_is_stored_only_with_the_checkpoint_of_the_last_step(rig, last, finished):
+    rig.write(5)
+    if last is not None:
+        rig.records.event(EventName.DONE, "the last step is committed", step=last)
+    assert rig.uploader.flush()
+    rig.uploader.finish("c0ffee")
+    assert rig.bucket.steps("finished") == finished
+    assert all(name.endswith("-c0ffee.json") for name in rig.bucket.objects if "/finished-" in name)
 
 
 def test_the_last_checkpoint_is_stored_after_the_end_of_the_agent(tmp_path, monkeypatch):

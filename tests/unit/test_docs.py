@@ -1,15 +1,19 @@
 """The pages for people: generated tables are fresh, links and named files exist, the README stays short."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
+    ROOT / "llms.txt",
+    ROOT / "templates" / "skill.md",
     ROOT / ".github" / "CONTRIBUTING.md",
     ROOT / "tests" / "performance" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
@@ -59,3 +63,30 @@ def test_every_performance_program_is_described():
     programs = {path.name for path in (ROOT / "tests" / "performance").glob("*.py")}
     programs -= {"pairs.py", "light_ec2.py"}  # the others use them
     assert programs == set(re.findall(r"python tests/performance/(\w+\.py)", text))
+
+
+def test_the_script_that_reports_its_throughput_does_so(tmp_path):
+    page = (ROOT / "docs" / "your-own-script.md").read_text("utf-8")
+    script = tmp_path / "train.py"
+    blocks = page.split("```python\n")[1:]
+    script.write_text(next(block for block in blocks if "BATCH" in block).partition("```")[0], "utf-8")
+    reported = tmp_path / "reported"
+    subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env={**os.environ, "DLCLOUD_REPORT": str(reported), "PYTHONPATH": str(ROOT)},
+        check=True,
+        timeout=60,
+    )
+    values = [float(line) for line in reported.read_text().split()]
+    assert len(values) == 19
+    assert all(0 < value <= 64 / 0.01 for value in values)
+
+
+def test_the_skill_names_itself_and_says_when_to_use_it():
+    text = (ROOT / ".claude" / "skills" / "dlcloud" / "SKILL.md").read_text("utf-8")
+    assert text == (ROOT / "templates" / "skill.md").read_text("utf-8")
+    front = yaml.safe_load(text.split("---")[1])
+    assert front["name"] == "dlcloud"
+    assert 100 < len(front["description"]) <= 1024
+    assert len(text.splitlines()) < 500

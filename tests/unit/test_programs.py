@@ -68,6 +68,31 @@ def test_what_is_missing_is_named_with_its_package(monkeypatch):
     assert missing() == ""
 
 
+BARE = """
+import subprocess, sys
+sys.path.insert(0, {root!r})
+from tests import conftest
+conftest.pytest_configure()
+subprocess.run(["true"], check=True)
+subprocess.run([sys.executable, "-c", ""], check=True)
+try:
+    subprocess.run(["no-such-tool"])
+except conftest.UnlistedProgramError as error:
+    print(error)
+"""
+
+
+def test_the_process_of_the_tests_can_refuse_programs_that_are_not_listed():
+    done = subprocess.run(
+        [sys.executable, "-c", BARE.format(root=str(ROOT))],
+        env=os.environ | {"DLCLOUD_TEST_PROGRAMS": "listed"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "no-such-tool is not in tests/programs.py\n"
+
+
 @pytest.mark.parametrize("is_ci", [False, True])
 def test_ci_installs_the_list(is_ci):
     done = subprocess.run(

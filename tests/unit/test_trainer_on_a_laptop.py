@@ -1,5 +1,6 @@
 """`dlcloud.trainer` and `dlcloud_report` where no PyTorch is installed, and on instances."""
 
+import inspect
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -24,6 +25,16 @@ def test_without_pytorch_a_script_is_imported_and_a_call_says_so():
     assert issubclass(dlcloud.trainer.DrainedError, SystemExit)
     with pytest.raises(AttributeError):
         _ = dlcloud.trainer.nothing
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed here")
+def test_without_pytorch_help_shows_what_train_takes():
+    signature = inspect.signature(dlcloud.trainer.train)
+    assert list(signature.parameters)[:5] == ["model", "optimizer", "dataset", "loss", "batch"]
+    assert signature.parameters["seed"].default == 0
+    assert signature.return_annotation == "Outcome"
+    assert "schedule: Factor of the initial learning rates" in dlcloud.trainer.train.__doc__
+    assert "this worker's model" in dlcloud.trainer.device.__doc__
 
 
 def test_on_instances_the_same_import_finds_the_folder_beside(tmp_path):

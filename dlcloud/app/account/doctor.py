@@ -3,14 +3,16 @@
 import json
 from collections.abc import Callable, Sequence
 
+from dlcloud.app.account.today import find_today
 from dlcloud.app.context import Context
 from dlcloud.app.recipe_files import read_recipe_file, with_profile
 from dlcloud.app.routes import refuse_missing_program
 from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.partitions import partition_of
-from dlcloud.launch.preflight import REQUIRED, Preflight, run_preflight
+from dlcloud.launch.preflight import ACCOUNT_PLAN, REQUIRED, Preflight, run_preflight
+from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.denials import missing_statements
-from dlcloud.model.errors import CloudError, CredentialsError, DlcloudError
+from dlcloud.model.errors import CloudError, CredentialsError, DlcloudError, QuotaError
 from dlcloud.model.events import stage
 from dlcloud.model.instance import Market, Price
 from dlcloud.model.money import exact
@@ -34,14 +36,18 @@ def run(
     context: Context, *, target: str, cloud: str | None, region: str | None, fix_hint: bool, output: str
 ) -> None:
     """Check whether TARGET, a recipe or an instance type, would start. Creates nothing."""
+    context.change_nothing()
     recipe = _read_target(target, cloud, region)
     ec2 = context.clouds.cloud(recipe.cloud, recipe.region)
     account = context.clouds.account(recipe.cloud, recipe.region)
     with stage(context.emit, context.clock, f"asking {recipe.cloud} {recipe.region}"):
         preflight = run_preflight(recipe, cloud=ec2, account=account, ask_reservations=True)
     checks, refusal = _check_all(preflight)
+    if isinstance(refusal, QuotaError):
+        refusal.hint += find_today("" if _is_type(target) else target, preflight, ec2.types)
     statements = _missing_statements(preflight)
-    report = findings_report(checks, target=target, statements=statements)
+    remedy = refusal.hint if refusal is not None else ""
+    report = findings_report(checks, target=target, statements=statements, remedy=remedy)
     say(render(report, Format(output)))
     if fix_hint and output == Format.TABLE:
         say(f"\n{json.dumps(statements, indent=2)}" if statements else "\nno statement is missing")
@@ -52,8 +58,7 @@ def run(
 
 def _read_target(target: str, cloud: str | None, region: str | None) -> Recipe:
     """Return the recipe of that name, or one for a bare instance type."""
-    family, dot, _ = target.partition(".")
-    if dot and "/" not in target and not target.endswith((".yaml", ".yml")) and family:
+    if _is_type(target):
         place = f"region: {region}\n" if region else ""
         text = TYPE_RECIPE.format(cloud=cloud or "aws", region=place, type=target)
         return with_profile(read_recipe(text, target), text, target)[0]
@@ -61,6 +66,12 @@ def _read_target(target: str, cloud: str | None, region: str | None) -> Recipe:
     return recipe.model_copy(
         update={key: value for key, value in (("cloud", cloud), ("region", region)) if value}
     )
+
+
+def _is_type(target: str) -> bool:
+    """True for an instance type, such as `g6.xlarge`; False for a recipe."""
+    family, dot, _ = target.partition(".")
+    return bool(dot and family) and "/" not in target and not target.endswith((".yaml", ".yml"))
 
 
 def _check_all(preflight: Preflight) -> tuple[list[Check], CloudError | None]:
@@ -81,7 +92,7 @@ def _check_all(preflight: Preflight) -> tuple[list[Check], CloudError | None]:
     return checks, refusal
 
 
-OPTIONAL = ("subnets", "limits", "reservations", "scores", "launch")
+OPTIONAL = ("subnets", ACCOUNT_PLAN, "limits", "reservations", "scores", "launch")
 """The questions whose refusal stops no launch."""
 _TITLES = {
     "identity": "credentials",
@@ -181,6 +192,18 @@ def _network(preflight: Preflight) -> Verdict:
     return True, "\n".join([plan_network(network, resolved, subnets).describe(), *lines])
 
 
+def _account_plan(preflight: Preflight) -> Verdict:
+    """Return AWS's plan of the account, and which of the types a Free one may not launch."""
+    plan = preflight.answers[ACCOUNT_PLAN]
+    if plan is not AccountPlan.FREE:
+        return True, "AWS has no plan for this account" if plan is None else "Paid"
+    hardware, names = preflight.hardware, preflight.recipe.instances.types
+    refused = [name for name in names if name in hardware and hardware[name].free_tier is False]
+    if not refused:
+        return True, "Free, and these types are eligible"
+    return (len(refused) < len(names)) and None, f"Free: EC2 refuses {', '.join(refused)}"
+
+
 def _limits(preflight: Preflight) -> Verdict:
     recipe, answers = preflight.recipe, preflight.answers
     limits = quotas(answers["limits"], answers.get("usage", ()))
@@ -194,7 +217,7 @@ def _limits(preflight: Preflight) -> Verdict:
                 continue
             need = hardware.vcpus * recipe.instances.maximum
             enough = need <= quota.left
-            shortfall = "" if enough else f"; {need} are needed: {quota.increase(need, recipe.region)}"
+            shortfall = "" if enough else f"; {need} are needed for {name}"
             lines[quota.describe() + shortfall] = enough
     return (all(lines.values()), "\n".join(lines)) if lines else (None, "no limit is known for these types")
 
@@ -255,6 +278,7 @@ _VERDICTS: dict[str, Callable[[Preflight], Verdict]] = {
     "cidr": _cidr,
     "subnets": _subnets,
     "network": _network,
+    ACCOUNT_PLAN: _account_plan,
     "limits": _limits,
     "reservations": _reservations,
     "scores": _scores,

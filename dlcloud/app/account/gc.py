@@ -42,6 +42,10 @@ def run(
     output: str,
 ) -> None:
     """Find by tag what no cluster of this machine's store accounts for, price it, and remove it."""
+    if cloud == "local" and context.local_site.find() is None:
+        context.emit(Notice(message="the local EC2 is not running: it has nothing"))
+        say(render(leftovers_report([], unfinished=[], now=context.clock.now()), Format(output)))
+        return
     named = frozenset(clusters)
     collectors = [
         Collector(context=context, cloud=place, regions=regions, clusters=named, all_owners=all_owners)

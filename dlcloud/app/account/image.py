@@ -15,6 +15,7 @@ from dlcloud.app.lifecycle import (
 )
 from dlcloud.app.recipe_files import read_recipe_file
 from dlcloud.app.terminal.ends import End, EndWords
+from dlcloud.app.terminal.interrupts import holding
 from dlcloud.app.terminal.screen import say
 from dlcloud.elastic.program import program_of as training_of
 from dlcloud.launch.acquire import ClusterLock, RecipeFile
@@ -62,6 +63,8 @@ class ImageOptions:
 
 def run(context: Context, options: ImageOptions) -> None:
     """Make an image with the environment of RECIPE in it, which instances.image then names."""
+    if options.listed or options.dry_run:
+        context.change_nothing()
     if options.listed:
         images = context.clouds.cloud(options.cloud, options.region).own_images.find()
         _print_images(context, images, region=options.region, output=options.output)
@@ -104,13 +107,11 @@ class ImageMaker:
             say(render(plan_report(plan), Format(output)))
             return
         say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
-        confirm_spending(plan, yes=yes)
+        confirm_spending(context, plan, yes=yes)
         with acquire_for_command(context, file) as acquired:
             launcher = context.machines.launcher(acquired.cluster)
             with destroy_at_end(launcher, acquired, keep=False):
                 image = self._make(launcher, acquired, plan, request)
-        message = f"image {image.image_id} is available; in recipes: image: {image.name}"
-        context.emit(Notice(message=message))
         _print_images(context, [image], region=self._recipe.region, output=output)
 
     def _make(self, launcher: Launcher, acquired: ClusterLock, plan: Plan, request: ImageRequest) -> OwnImage:
@@ -122,9 +123,16 @@ class ImageMaker:
             launched = launcher.launch(plan)
             (instance_id,) = launched.connections
             prepare_instance(launcher, launched.connections[instance_id], request)
-        image_id = begun.image_id if begun else begin_image(launcher, instance_id, request)
-        with undo_on_failure(_deletion(launcher, image_id, disk_gib=plan.disk_gib)):
-            return await_image(launcher, image_id)
+        with undo_on_failure(_deletion(launcher, disk_gib=plan.disk_gib)):
+            if begun is None:
+                with holding():  # broken off, its answer would be lost, and with it the id of what is billed
+                    image_id = begin_image(launcher, instance_id, request)
+            else:
+                image_id = begun.image_id
+            image = await_image(launcher, image_id)
+            message = f"image {image_id} is available; in recipes: image: {image.name}"
+            launcher.emit(Notice(message=message))
+            return image
 
     def _request(self) -> ImageRequest:
 
@@ -154,9 +162,9 @@ class ImageMaker:
         )
 
 
-def _deletion(launcher: Launcher, image_id: str, *, disk_gib: int) -> Undo:
-    """Return the deletion of an image that is not to be used, with the price of leaving it."""
-    image, command = f"image {image_id}", f"dlcloud gc {launcher.cluster_id}"
+def _deletion(launcher: Launcher, *, disk_gib: int) -> Undo:
+    """Return the deletion of the images that a cluster has begun, with the price of leaving one."""
+    image, command = f"the image of {launcher.cluster.name}", f"dlcloud gc {launcher.cluster_id}"
     price = f"{money(snapshot_usd(disk_gib) * HOURS_PER_MONTH)} USD a month at most"
     left = f"{image} may be left, for {price}"
     words = EndWords(
@@ -164,10 +172,15 @@ def _deletion(launcher: Launcher, image_id: str, *, disk_gib: int) -> Undo:
     )
     return Undo(
         action=f"deleting {image}",
-        call=lambda: launcher.cloud.own_images.delete([image_id]),
+        call=lambda: _delete_images(launcher),
         left=left,
         end=End(subject=image, command=command, emit=launcher.emit, describe=lambda: words),
     )
+
+
+def _delete_images(launcher: Launcher) -> None:
+    images = launcher.cloud.own_images
+    images.delete([image.image_id for image in images.find(launcher.cluster_id)])
 
 
 def _print_images(context: Context, images: Sequence[OwnImage], *, region: str, output: str) -> None:

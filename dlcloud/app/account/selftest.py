@@ -36,6 +36,16 @@ from dlcloud.results.selftest import (
 
 _MARKETS = ("on-demand", "spot")
 _GRACE_S = 120
+_PROGRAM = """
+import signal, sys
+try:
+    from dlcloud.cli.main import main
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    main()
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+"""A command of dlcloud, started with SIGINT blocked: Python prints a traceback of one while it starts."""
 _READ_NOTICE = (
     'base="${AWS_EC2_METADATA_SERVICE_ENDPOINT:-http://169.254.169.254}"; base="${base%/}/latest"; '
     'token=$(curl -s -X PUT -H "X-aws-ec2-metadata-token-ttl-seconds: 60" "$base/api/token"); '
@@ -180,7 +190,9 @@ class RoundTrip:
         """Terminate what is still up, and look for what is left of it."""
         status = self._attempt("status") or {"records": ()}
         for name in sorted({record["cluster"] for record in status["records"]} & set(names)):
-            self._attempt("down", name)
+            started = time.monotonic()
+            if self._attempt("down", name) is not None:
+                self.observations.down_s.append(time.monotonic() - started)
         ids = sorted({member["cluster_id"] for member in self.observations.members})
         if ids:
             left = self._attempt("gc", *ids, "--dry-run", "--cloud", self.cloud, "--region", self.region)
@@ -225,16 +237,10 @@ def _run_command(arguments: Sequence[str], end: End | None) -> tuple[str, int]:
         arguments: Of the command.
         end: What an interrupted command ends; None if it has launched nothing.
     """
-    program = "from dlcloud.cli.main import main; main()"
     process: subprocess.Popen[str] | None = None
     try:
         with holding():
-            process = subprocess.Popen(
-                [sys.executable, "-c", program, *arguments],
-                stdout=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
+            process = start_command(arguments)
         text, _ = process.communicate()
     except EndLeftError:  # the command goes on with its end without this process
         raise
@@ -245,6 +251,20 @@ def _run_command(arguments: Sequence[str], end: End | None) -> tuple[str, int]:
                 process.communicate()
         raise
     return text, process.returncode
+
+
+def start_command(arguments: Sequence[str]) -> subprocess.Popen[str]:
+    """Start a command of dlcloud in a session of its own; a Ctrl-C before it is ready waits until it is."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_of(names: Collection[str], most_usd: Decimal) -> End:

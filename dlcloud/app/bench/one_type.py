@@ -25,6 +25,7 @@ from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.parallel import ExclusiveSlot, StoppableClock, StoppedError, stop_emitting
 from dlcloud.runs.probe import probe_machine
 from dlcloud.runs.program import RunProgram
+from dlcloud.runs.race import Race, RaceWatch
 from dlcloud.runs.run import Runner
 
 
@@ -42,6 +43,7 @@ class Shared:
         stop: Set when all are to stop.
         slot: Held while a program measures.
         dials: The connections of all types; closed when all are to stop.
+        race: Of the types; None if each is measured to its own end.
     """
 
     bench_id: str
@@ -53,6 +55,7 @@ class Shared:
     stop: threading.Event
     slot: ExclusiveSlot
     dials: list[Dial] = field(default_factory=list)
+    race: Race | None = None
 
     def hang_up(self) -> None:
         """Close every connection, so that no thread waits for an instance's output."""
@@ -113,6 +116,9 @@ class TypeRun:
             self.failed |= dict.fromkeys(left or ["the end"], error.message)
         if self.shared.stop.is_set():
             raise StoppedError
+        if self.shared.race is not None and not self.done:
+            reason = refused.message if refused is not None else "; ".join(self.failed.values())
+            self.shared.race.leave(self.name, reason or "nothing was measured")
         return TypeResult(instance_type=self.name, done=tuple(self.done), failed=self.failed, refused=refused)
 
     def _measure(self) -> None:
@@ -167,6 +173,8 @@ class TypeRun:
 
     def _run(self, job: BenchJob, launcher: Launcher, members: Sequence[Member]) -> None:
         """Run one program; its failure keeps no other from running."""
+        race = self.shared.race
+        watch = None if race is None else RaceWatch(race=race, instance_type=self.name)
         runner = Runner(
             managed=launcher,
             recipe=self.shared.matrix.recipe_of_job(self.name, job),
@@ -174,10 +182,15 @@ class TypeRun:
             image_id=self.plan.image.image_id,
             fresh=self.shared.fresh,
             environment=self.shared.environment,
+            watch=watch,
         )
         try:
             run_workload(runner, members)
         except InstanceError as error:
+            if watch is not None and watch.is_over:
+                self.emit(Notice(message="its round was cut off: its samples are stored, without a result"))
+                self.done.append(job.name)
+                return
             self.failed[job.name] = error.message
             self.emit(Warned(message=f"{job.name} failed: {error.message}"))
         else:

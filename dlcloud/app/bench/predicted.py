@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dlcloud.app.context import Context
-from dlcloud.app.results.predict import FEW, prices_of_types
+from dlcloud.app.results.predict import FEW, Description, prices_of_types
 from dlcloud.app.results.rows import load_rows
 from dlcloud.model.cluster import DEFAULT_REGION
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
 from dlcloud.prediction.choice import choose_types
-from dlcloud.prediction.offers import predict_jobs
+from dlcloud.prediction.offers import PredictedJob, predict_jobs
 from dlcloud.prediction.predictor import Belief, weights_of
 from dlcloud.prediction.table import TypeTable
 from dlcloud.recipe.recipe import Recipe
@@ -21,12 +21,19 @@ from dlcloud.results.result_row import ResultRow
 from dlcloud.store.selection import Selection
 
 MEASURED = 3
+NOTHING = Description()
+"""Nothing is known of the job."""
 CORES = range(4, 65)
 """Types that are chosen without --instance: large enough for the bundled benchmarks, and not the dearest."""
 
 
 def choose_measured(
-    context: Context, types: Sequence[str], *, region: str | None, is_local: bool
+    context: Context,
+    types: Sequence[str],
+    *,
+    region: str | None,
+    is_local: bool,
+    description: Description = NOTHING,
 ) -> tuple[str, ...]:
     """Return the types to measure: at most three of those named, or of all with an x86 processor.
 
@@ -50,7 +57,7 @@ def choose_measured(
         )
     if 0 < len(types) <= MEASURED:
         return tuple(types)
-    belief = Belief(table=table, weights=weights_of(table.references, None))
+    belief = Belief(table=table, weights=weights_of(table.references, description.reference()))
     return tuple(choose_types(belief, open_to, list(hourly), MEASURED))
 
 
@@ -61,13 +68,10 @@ def _is_open(table: TypeTable, name: str, types: Sequence[str]) -> bool:
     return traits.processor.vendor != "arm" and traits.cores in CORES
 
 
-def with_predictions(
-    context: Context, report: Report, rows: Sequence[ResultRow], base: Recipe, form: Format
-) -> Report:
-    """Return the report of a bench with the predictions that its rows, and earlier ones of its jobs, allow.
-
-    CSV has one table: that of the predictions, in which the measured types are marked.
-    """
+def predict_bench(
+    context: Context, rows: Sequence[ResultRow], base: Recipe, market: Market, description: Description
+) -> list[PredictedJob]:
+    """Return the predictions that the rows of a bench, and earlier ones of its jobs, allow."""
     table, now = type_table(), context.clock.now()
     jobs = {(row.run.workload, row.result.case, row.result.setting) for row in rows}
     selection = Selection(benchmarks=sorted({workload for workload, _, _ in jobs}))
@@ -76,15 +80,17 @@ def with_predictions(
         for row in load_rows(context.measurements, selection, now, newest=True)
         if (row.run.workload, row.result.case, row.result.setting) in jobs and not row.rehearsal
     ]
-    region, market = base.region, Market.ON_DEMAND
-    live = base.cloud != "local"
-    prices = prices_of_types(context, table, region, market, live=live)
+    prices = prices_of_types(context, table, base.region, market, live=base.cloud != "local")
+    return predict_jobs([*rows, *earlier], table, prices, market, description.reference())
+
+
+def with_predictions(report: Report, jobs: Sequence[PredictedJob], base: Recipe, form: Format) -> Report:
+    """Return the report of a bench with its predictions.
+
+    CSV has one table: that of the predictions, in which the measured types are marked.
+    """
     predicted = prediction_report(
-        predict_jobs([*rows, *earlier], table, prices, market),
-        region=region,
-        market=market,
-        most=FEW,
-        as_of=table.as_of,
+        jobs, region=base.region, market=Market.ON_DEMAND, most=FEW, as_of=type_table().as_of
     )
     if form is Format.CSV:
         return replace(predicted, command=report.command)

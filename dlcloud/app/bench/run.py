@@ -9,18 +9,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dlcloud.app.account.caches import trim_caches
 from dlcloud.app.bench.matrix import command_again, read_matrix
 from dlcloud.app.bench.one_type import Shared, TypeRun, label_events, recipe_file
-from dlcloud.app.bench.predicted import choose_measured, with_predictions
+from dlcloud.app.bench.predicted import NOTHING, choose_measured, predict_bench, with_predictions
+from dlcloud.app.bench.raced import check_race, race_of, raced_types, with_race
 from dlcloud.app.bench.summary import offer_again, results_report
 from dlcloud.app.clusters.program_environment import environment_of
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import destroy_unfinished, plan_cluster
+from dlcloud.app.month_budget import hold_month
+from dlcloud.app.results.predict import Description
 from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.terminal.screen import confirm, say
 from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Notice, stage
+from dlcloud.model.instance import Market
 from dlcloud.planning.protocols import Cloud
+from dlcloud.prediction.offers import PredictedJob
+from dlcloud.prediction.racing import MOST_SAMPLES
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.report.bench import TypePlan, plan_report
 from dlcloud.report.cost import View
@@ -31,6 +38,7 @@ from dlcloud.results.resume import RESUME_WINDOW
 from dlcloud.runs.matrix import repeat_matrix
 from dlcloud.runs.parallel import ExclusiveSlot, run_parallel
 from dlcloud.runs.program import RunProgram, program_of
+from dlcloud.runs.race import Race
 from dlcloud.system.parallel import fan_out
 
 
@@ -47,6 +55,8 @@ class BenchOptions:
     view: View
     tiny: bool
     predict: bool
+    description: Description
+    race: bool
     fresh: bool
     dry_run: bool
     yes: bool
@@ -56,17 +66,41 @@ class BenchOptions:
 
 def run(context: Context, options: BenchOptions) -> None:
     """Run the benchmarks that fit on every TYPE at once, and print throughput and cost side by side."""
+    if not options.race:
+        _run_bench(_bench(context, options, _types(context, options)), options)
+        return
+    if not options.predict and (options.types or options.recipe):
+        _run_bench(_race(_bench(context, options, options.types), options), options)
+        return
+    options = replace(options, predict=True)
+    measured = _bench(context, options, _types(context, options))
+    check_race(measured.matrix)
+    plans = measured.plan()
+    if options.dry_run:
+        measured.show(plans)
+        return
+    measured.run(plans, yes=options.yes)
+    names = raced_types(measured.predictions, Market.ON_DEMAND)
+    context.emit(Notice(message=f"racing {', '.join(names)}: by prediction each can be the cheapest"))
+    _run_bench(_race(_bench(context, options, names), options), options)
+
+
+def _race(bench: "Bench", options: BenchOptions) -> "Bench":
+    """Return a bench as a race: of samples until the cheapest is known."""
+    check_race(bench.matrix)
+    matrix = repeat_matrix(bench.matrix, options.repeats or MOST_SAMPLES)
+    return replace(
+        bench, matrix=matrix, is_race=True, predict=False, fresh=True, most_samples=options.repeats
+    )
+
+
+def _bench(context: Context, options: BenchOptions, types: tuple[str, ...]) -> "Bench":
     matrix, folder = read_matrix(
-        _types(context, options),
-        options.benchmarks,
-        options.recipe,
-        options.keys,
-        tiny=options.tiny,
-        nodes=options.nodes,
+        types, options.benchmarks, options.recipe, options.keys, tiny=options.tiny, nodes=options.nodes
     )
     if options.repeats is not None:
         matrix = repeat_matrix(matrix, options.repeats)
-    bench = Bench(
+    return Bench(
         context=context,
         matrix=matrix,
         folder=folder,
@@ -75,6 +109,7 @@ def run(context: Context, options: BenchOptions) -> None:
         fresh=options.fresh,
         view=options.view,
         predict=options.predict,
+        description=options.description,
         again=command_again(
             options.benchmarks,
             options.recipe,
@@ -83,16 +118,19 @@ def run(context: Context, options: BenchOptions) -> None:
             is_rehearsal=matrix.base.cloud == "local",
         ),
     )
+
+
+def _run_bench(bench: "Bench", options: BenchOptions) -> None:
+    if options.dry_run:
+        bench.context.change_nothing()
     plans = bench.plan()
     if options.dry_run:
         bench.show(plans)
         return
     bench.run(plans, yes=options.yes)
-    again = (
-        offer_again(bench.rows, matrix, options.view)
-        if options.output == "table" and not options.yes
-        else None
-    )
+    if bench.is_race or options.output != "table" or options.yes:
+        return
+    again = offer_again(bench.rows, bench.matrix, options.view)
     if again is not None:
         bench = replace(bench, matrix=again, rows=())
         bench.run(bench.plan(), yes=True)
@@ -107,7 +145,13 @@ def _types(context: Context, options: BenchOptions) -> tuple[str, ...]:
             "--predict with --recipe needs the types to choose from", "name them with --instance"
         )
     is_local = options.keys["cloud"] == "local"
-    return choose_measured(context, options.types, region=options.keys["region"], is_local=is_local)
+    return choose_measured(
+        context,
+        options.types,
+        region=options.keys["region"],
+        is_local=is_local,
+        description=options.description,
+    )
 
 
 @dataclass(kw_only=True)
@@ -123,8 +167,13 @@ class Bench:
         fresh: Measure again what an interrupted bench had measured.
         view: What of the results is shown.
         predict: Other types are predicted from the results.
+        description: What the user says of the job, for the prediction.
         again: The beginning of the command that measures the same again.
+        is_race: Types that cannot be the cheapest are ended early; nothing is resumed.
+        most_samples: Of a race; None for its own limit.
+        race: Its state, once it runs.
         rows: The results, once they are printed.
+        predictions: Of `predict`, once they are printed.
     """
 
     context: Context
@@ -135,8 +184,13 @@ class Bench:
     fresh: bool = False
     view: View | None = None
     predict: bool = False
+    description: Description = NOTHING
     again: str = ""
+    is_race: bool = False
+    most_samples: int | None = None
+    race: Race | None = None
     rows: Sequence[ResultRow] = ()
+    predictions: Sequence[PredictedJob] = ()
 
     @cached_property
     def programs(self) -> dict[str, RunProgram]:
@@ -197,8 +251,12 @@ class Bench:
             CloudError: Every type was refused.
             InstanceError: The programs failed wherever they ran.
         """
+        job = self.view.job if self.view else None
+        self.race = race_of(plans, job, self.most_samples) if self.is_race else None
         say(render(plan_report(plans, self.matrix), Format.TABLE) + "\n", err=True)
         self._confirm_spending(plans, yes=yes)
+        if self.matrix.base.cloud == "local":
+            trim_caches(self.context)
         shared = self._shared(self._begin())
         for plan in plans:
             self.context.benches.put_left_out(shared.bench_id, plan.instance_type, plan.fit.left_out)
@@ -207,7 +265,8 @@ class Bench:
                 lambda plan: self._measure(plan, shared), plans, stop=shared.stop, on_stop=shared.hang_up
             )
         except KeyboardInterrupt:
-            self.context.emit(Notice(message="results are stored; the same command resumes the bench"))
+            again = "races again" if self.is_race else "resumes the bench"
+            self.context.emit(Notice(message=f"results are stored; the same command {again}"))
             raise
         fault = fault_of(results)
         if fault is None:
@@ -234,6 +293,7 @@ class Bench:
         return TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=plan)
 
     def _confirm_spending(self, plans: Sequence[TypePlan], *, yes: bool) -> None:
+        hold_month(self.context, [plan.plan for plan in plans if plan.plan is not None])
         if yes or self.matrix.base.cloud == "local" or not any(plan.plan for plan in plans):
             return
         if not sys.stdin.isatty():
@@ -260,7 +320,8 @@ class Bench:
             fresh=self.fresh,
             stop=stop,
             # Programs that measure on one machine would disturb each other.
-            slot=ExclusiveSlot(stop, exclusive=self.matrix.base.cloud == "local"),
+            slot=ExclusiveSlot(stop, exclusive=self.matrix.base.cloud == "local" and not self.is_race),
+            race=self.race,
         )
 
     def _measure(self, type_plan: TypePlan, shared: Shared) -> TypeResult:
@@ -289,6 +350,10 @@ class Bench:
         commands = {row.run.run_id: self.again for row in self.rows}
         report = results_report(self.rows, results, left_out, view=self.view, commands=commands)
         if self.predict:
-            report = with_predictions(context, report, self.rows, self.matrix.base, Format(self.output))
+            base = self.matrix.base
+            self.predictions = predict_bench(context, self.rows, base, Market.ON_DEMAND, self.description)
+            report = with_predictions(report, self.predictions, base, Format(self.output))
+        if self.race is not None:
+            report = with_race(report, self.race, rehearsal=self.matrix.base.cloud == "local")
         say(render(report, Format(self.output)))
         return True

@@ -1,42 +1,47 @@
-"""`dlcloud control`: an instance controls the training of its own cluster.
+"""`dlcloud control`: an instance controls the work of its own cluster.
 
 The controller, to which `dlcloud up --detach` has handed its cluster over, or which has taken it over from
-one that was lost, runs this until the training has ended. It keeps itself, for the results.
+one that was lost, runs this until the work has ended. It keeps itself, for the results.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dlcloud.app.clusters.experiment import experiment_of
 from dlcloud.app.clusters.hand_over import local_variables
+from dlcloud.app.clusters.up import Up, UpOptions
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, ending
 from dlcloud.app.results.training import print_training
 from dlcloud.app.terminal.screen import say
+from dlcloud.app.terminal.show import printing
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.standby import StandbyPreparer
+from dlcloud.detached.watch import WatchedStandbys
 from dlcloud.elastic.run import TrainingControl
 from dlcloud.launch.acquire import resolve_cluster
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.storage import prepare_access
-from dlcloud.model.cluster import Cluster, ClusterState
+from dlcloud.model.cluster import Cluster, ClusterState, Member
 from dlcloud.model.errors import DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Notice, Warned, stage
 from dlcloud.planning.plan import Plan
+from dlcloud.recipe.overrides import Overrides
 from dlcloud.report.plan import plan_report
 from dlcloud.report.table import Format, render
 from dlcloud.store.clusters import SUCCESSION
 
 
 def run(context: Context, *, recipe: str, name: str, cidrs: tuple[str, ...]) -> None:
-    """Train on the cluster that this instance belongs to, and end all instances but this one.
+    """Do the work of the cluster that this instance belongs to, and end all instances but this one.
 
     Raises:
         RecipeError: This is no instance of such a cluster.
     """
     workload = read_workload(context, recipe)
     cluster = resolve_cluster(workload.file, name=name, store=context.store)
-    if cluster is None or not context.controller_instance_id or not workload.is_elastic:
+    if cluster is None or not context.controller_instance_id:
         raise RecipeError("control is for the instances of a detached cluster", "dlcloud up --detach")
     term = _term(context, cluster)
     plan = _plan(context, workload, cluster, cidrs, is_successor=term > 0)
@@ -44,16 +49,49 @@ def run(context: Context, *, recipe: str, name: str, cidrs: tuple[str, ...]) -> 
     with acquire_for_command(context, workload.file, name=name) as acquired:
         launcher = context.machines.launcher(acquired.cluster)
         with _end_others_at_end(context, launcher, keep=plan.keep or acquired.kept):
-            if term:
+            if term and workload.is_elastic:
                 members = launcher.reconcile()
             else:
                 prepare_access(launcher, workload.recipe)
                 members = launcher.launch(plan).members
             context.paths.in_charge(launcher.cluster_id).touch()
-            control = _own_control(context, launcher, workload, plan, term=term)
-            workload.train(launcher, plan, members, control)
-    # Only now is the bill of every other instance known.
-    print_training(context, cluster.name, Format.TABLE, command="control")
+            if workload.is_elastic:
+                control = _own_control(context, launcher, workload, plan, term=term)
+                workload.train(launcher, plan, members, control)
+            else:
+                _measure(context, launcher, workload, plan, members)
+    if workload.is_elastic:
+        # Only now is the bill of every other instance known.
+        print_training(context, cluster.name, Format.TABLE, command="control")
+
+
+def _measure(
+    context: Context, launcher: Launcher, workload: RecipeWorkload, plan: Plan, members: list[Member]
+) -> None:
+    """Run the workload or the experiment, while a few of the other instances stand by."""
+    experiment = experiment_of(context, workload, fresh=False, retry_failed=False)
+    digest = "" if experiment is None else experiment.records.digest
+    watched = WatchedStandbys(
+        preparer=_preparer(context, launcher, workload, plan, experiment=digest),
+        own=context.controller_instance_id,
+        environment=workload.environment,
+    )
+    options = UpOptions(
+        recipe=workload.file.path,
+        dry_run=False,
+        keep=False,
+        name=launcher.cluster.name,
+        yes=True,
+        cidrs=plan.cidrs,
+        fresh=False,
+        retry_failed=False,
+        overrides=Overrides(),
+        output=Format.TABLE,
+    )
+    show = printing(Format.TABLE)
+    up = Up(context=context, workload=workload, options=options, show=show, experiment=experiment)
+    with watched.kept_ready():
+        up.measure(launcher, plan, members)
 
 
 def _plan(
@@ -69,7 +107,7 @@ def _plan(
     with stage(context.emit, context.clock, PREFLIGHT):
         launcher = context.machines.launcher(cluster)
         # A successor first goes on with those that are there.
-        size = len(launcher.members()) if is_successor else None
+        size = len(launcher.members()) if is_successor and workload.is_elastic else None
         return launcher.plan(workload.recipe, cidrs=cidrs, size=size)
 
 
@@ -83,16 +121,23 @@ def _own_control(
     context: Context, launcher: Launcher, workload: RecipeWorkload, plan: Plan, *, term: int
 ) -> TrainingControl:
     """Return what the controller of its own cluster adds; `term` is that in which it took over, or 0."""
-    preparer = StandbyPreparer(
-        hand_over=HandOver(managed=launcher, database=context.database),
+    preparer = _preparer(context, launcher, workload, plan)
+    # What was rehearsed before is not rehearsed again by the next controller.
+    return TrainingControl(
+        prepare=preparer.prepare, term=term, rehearsal=None if term else workload.rehearsal()
+    )
+
+
+def _preparer(
+    context: Context, launcher: Launcher, workload: RecipeWorkload, plan: Plan, *, experiment: str = ""
+) -> StandbyPreparer:
+    """Return what prepares other instances to control the cluster; `experiment` is the recipe's digest."""
+    return StandbyPreparer(
+        hand_over=HandOver(managed=launcher, database=context.database, experiment=experiment),
         recipe=workload.recipe,
         recipe_folder=workload.folder,
         cidrs=plan.cidrs,
         variables=local_variables(context, workload.recipe),
-    )
-    # What was rehearsed before is not rehearsed again by the next controller.
-    return TrainingControl(
-        prepare=preparer.prepare, term=term, rehearsal=None if term else workload.rehearsal()
     )
 
 

@@ -4,19 +4,22 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dlcloud.app.clusters.experiment import report_fetched
 from dlcloud.app.clusters.take_charge import take_charge
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import describe_remainder, destroy_cluster, ending_of_leftovers
 from dlcloud.app.results.training import training_of_cluster
 from dlcloud.app.terminal.interrupts import EndLeftError
-from dlcloud.app.terminal.screen import confirm, say
+from dlcloud.app.terminal.screen import confirm
+from dlcloud.app.terminal.show import Show, printing
 from dlcloud.detached.locate import DetachedCluster
 from dlcloud.launch.acquire import remove_stale_folders
 from dlcloud.launch.down import gc
 from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.errors import DlcloudError, PartialError, RecipeError, RemoteCommandError
 from dlcloud.model.events import Notice, Warned
-from dlcloud.report.table import Format, Report, Section, render
+from dlcloud.recipe.recipe import read_recipe
+from dlcloud.report.table import Report, Section
 from dlcloud.store.clusters import FETCH
 
 
@@ -30,9 +33,17 @@ class DownOptions:
     all_owners: bool = False
 
 
-def run(context: Context, *, options: DownOptions, clusters: tuple[str, ...], all_clusters: bool) -> None:
+def run(
+    context: Context,
+    *,
+    options: DownOptions,
+    clusters: tuple[str, ...],
+    all_clusters: bool,
+    show: Show | None = None,
+) -> None:
     """Terminate CLUSTERS (the only one, if none is named) with their security groups and keys."""
-    Down(context=context, options=options).run(clusters, all_clusters=all_clusters)
+    show = show or printing(options.output)
+    Down(context=context, options=options, show=show).run(clusters, all_clusters=all_clusters)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +52,7 @@ class Down:
 
     context: Context
     options: DownOptions
+    show: Show
 
     def run(self, names: Sequence[str], *, all_clusters: bool) -> None:
         """Terminate clusters one after the other; one that fails does not stop the others.
@@ -71,7 +83,7 @@ class Down:
         remove_stale_folders(store=context.store, clock=context.clock)
         if failed and not done:
             raise failed[0]
-        say(render(_report(done, trainings), Format(self.options.output)))
+        self.show(_report(done, trainings))
         if failed:
             message = f"{len(failed)} of {len(targets)} clusters are not down"
             raise PartialError(message, "dlcloud down --all", result_shown=True)
@@ -178,6 +190,9 @@ class Down:
         if not self._is_fetched(cluster):
             return []
         try:
+            if not read_recipe(cluster.recipe_text, cluster.recipe_path).workload.elastic:
+                report = report_fetched(context, cluster, command="down")
+                return [report] if report is not None else []
             return [training_of_cluster(context, cluster, command="down")]
         except RecipeError as error:
             context.emit(Warned(message=error.message))

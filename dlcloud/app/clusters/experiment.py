@@ -1,30 +1,33 @@
 """The experiment of a recipe in `dlcloud up`: what is done already, what is left, and its table."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 
 from dlcloud.app.clusters.workload import RecipeWorkload
 from dlcloud.app.context import Context
-from dlcloud.app.results.rows import rows_of_runs
+from dlcloud.app.results.rows import costs_of_runs, rows_of_runs
 from dlcloud.app.terminal.screen import say
+from dlcloud.app.terminal.show import Show
 from dlcloud.launch.files import check_files
 from dlcloud.launch.launcher import Launcher
-from dlcloud.model.cluster import Member
+from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.errors import DlcloudError, RecipeError
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.experiment import Experiment
-from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.recipe import Recipe, read_recipe
+from dlcloud.report.cost import View, cost_report
 from dlcloud.report.experiment import ExperimentTable, experiment_report
-from dlcloud.report.table import Format, render
+from dlcloud.report.table import Report
 from dlcloud.results.experiment import TrialState, TrialStatus
 from dlcloud.results.result import RunState
-from dlcloud.runs.experiment import ExperimentRunner, refuse_failed, trial_recipe
+from dlcloud.runs.experiment import ExperimentRunner, refuse_failed
 from dlcloud.runs.experiment_records import ExperimentRecords, digest_of
 from dlcloud.runs.program import RunProgram, program_of
 from dlcloud.runs.run import Runner
-from dlcloud.runs.trial_queue import TrialQueue
+from dlcloud.runs.trial_queue import Ask, TrialQueue, no_more
+from dlcloud.runs.trial_starter import trial_recipe
 
 LEFT = {TrialState.WAITING, TrialState.RUNNING}
 
@@ -36,6 +39,7 @@ class ExperimentUp:
     Args:
         fresh: Run all trials again.
         retry_failed: Run again those that were given up.
+        html: The file of its page; empty for none.
     """
 
     context: Context
@@ -43,6 +47,8 @@ class ExperimentUp:
     experiment: Experiment
     fresh: bool
     retry_failed: bool
+    html: str = ""
+    _stored: list[TrialStatus] | None = field(init=False, default=None)
 
     @cached_property
     def records(self) -> ExperimentRecords:
@@ -66,7 +72,9 @@ class ExperimentUp:
 
     def statuses(self) -> list[TrialStatus]:
         """Return the status of each trial that is known, as this `up` begins with it."""
-        statuses = self.records.statuses()
+        if self._stored is None:
+            self._stored = self.records.statuses()
+        statuses = self._stored
         if self.fresh:
             return [] if self.experiment.search else [_anew(status) for status in statuses]
         if self.retry_failed:
@@ -79,16 +87,17 @@ class ExperimentUp:
         statuses = self.statuses()
         return self.experiment.count - sum(status.state not in LEFT for status in statuses)
 
-    def is_over(self, output: str) -> bool:
-        """Print the trials where none is left to run; True if that is so.
+    def is_over(self, show: Show) -> bool:
+        """Show the trials where none is left to run; True if that is so.
 
         Raises:
             PartialError, InstanceError: Some were given up.
         """
         if self.left:
             return False
-        say("every trial has been run: --fresh runs all again", err=True)
-        is_shown = self.print(output)
+        if not self.context.quiet:
+            say("every trial has been run: --fresh runs all again", err=True)
+        is_shown = self.print(show)
         try:
             refuse_failed(self.statuses())
         except DlcloudError as error:
@@ -114,50 +123,64 @@ class ExperimentUp:
 
     def run(self, runner: Runner, launcher: Launcher, plan: Plan, members: Sequence[Member]) -> None:
         """Run the trials that are left; see `ExperimentRunner.run`."""
-        if self.fresh or self.retry_failed:
-            self.context.runs.leave_experiment(self.records.digest, failed_only=not self.fresh)
-            self.fresh = self.retry_failed = False
+        self.begin_anew()
         self._end_lost(members)
+        self._stored = None
         statuses = self.statuses()
-        waiting = [status.trial for status in statuses if status.state in LEFT]
-        queue, on_result = TrialQueue(waiting), lambda _: None
+        waiting = [status.trial for status in statuses if status.state is TrialState.WAITING]
+        running = [status.trial.number for status in statuses if status.state is TrialState.RUNNING]
+        ask: Ask = no_more
+        on_result: Callable[[TrialStatus], None] = lambda _: None  # noqa: E731
+        is_behind: Callable[[int, int, float], bool] = lambda *_: False  # noqa: E731
         if self.experiment.search is not None:
             # Optuna takes 0.5 s to import, which only a search needs.
             from dlcloud.runs.search import OptunaSearch  # noqa: PLC0415
 
             is_max = self.experiment.goal == "maximize"
             search = OptunaSearch(self.experiment.search, maximize=is_max, earlier=statuses)
-            queue, on_result = TrialQueue(waiting, search.ask), search.tell
+            ask, on_result, is_behind = search.ask, search.tell, search.is_behind
 
         def launch_replacement(connected: Collection[str]) -> list[Member]:
             grown = launcher.grow(plan, connected=connected)
             return [member for member in grown.members if member.instance.instance_id not in connected]
 
-        ExperimentRunner(
+        experiment_runner = ExperimentRunner(
             runner=runner,
             records=self.records,
-            program_of=self._program_of,
-            queue=queue,
+            queue=TrialQueue(waiting, ask, running=running),
             launch_replacement=launch_replacement,
             on_result=on_result,
-        ).run(members, statuses)
-
-    def print(self, output: str) -> bool:
-        """Print the trials; True if one has a result."""
-        statuses = self.statuses()
-        run_ids = [status.run.run_id for status in statuses if status.run is not None]
-        rows = rows_of_runs(self.context.measurements, run_ids, self.context.clock.now())
-        table = ExperimentTable(
-            name=self.workload.recipe.name,
-            statuses=statuses,
-            costs={row.run.run_id: row.cost for row in rows if row.cost is not None},
-            metric=self.experiment.metric,
-            maximize=self.experiment.goal == "maximize",
-            rehearsal=self.workload.recipe.cloud == "local",
-            total=self.experiment.count,
+            is_behind=is_behind,
         )
-        say(render(experiment_report(table), Format(output)))
+        try:
+            experiment_runner.run(members, statuses)
+        finally:
+            self._stored = None
+
+    def begin_anew(self) -> None:
+        """Take note of the trials that are to be run again."""
+        if self.fresh or self.retry_failed:
+            self.context.runs.leave_experiment(self.records.digest, failed_only=not self.fresh)
+            self.fresh = self.retry_failed = False
+            self._stored = None
+
+    def print(self, show: Show) -> bool:
+        """Show the trials; True if one has a result."""
+        statuses = self.statuses()
+        show(self.report(statuses))
+        if self.html:
+            # Only who asks for a page loads what draws it.
+            from dlcloud.app.clusters.experiment_page import write_page  # noqa: PLC0415
+
+            table = experiment_table(self.context, self.workload.recipe, self.experiment, statuses)
+            write_page(self.context, self.html, table, self.records)
         return any(status.state is TrialState.DONE for status in statuses)
+
+    def report(self, statuses: Sequence[TrialStatus]) -> Report:
+        """Return trials with their costs."""
+        return experiment_report(
+            experiment_table(self.context, self.workload.recipe, self.experiment, statuses)
+        )
 
     def _program_of(self, recipe: Recipe) -> RunProgram:
         return program_of(recipe, self.workload.folder)
@@ -165,10 +188,9 @@ class ExperimentUp:
     def _end_lost(self, members: Sequence[Member]) -> None:
         """Store the end of runs whose instance is none of these: their trials wait again."""
         runs, up = self.context.runs, {member.instance.instance_id for member in members}
-        for status in self.records.statuses():
-            run = status.run
-            if status.state is TrialState.RUNNING and run is not None and run.instance_id not in up:
-                runs.end(run.run_id, RunState.LOST, None, self.context.clock.now())
+        for run in runs.of_experiment(self.records.digest):
+            if run.state is RunState.RUNNING and run.instance_id not in up:
+                runs.end_lost(run.run_id, self.context.clock.now())
 
 
 def experiment_of(
@@ -187,6 +209,35 @@ def experiment_of(
     up = ExperimentUp(context, workload, experiment, fresh=fresh, retry_failed=retry_failed)
     up.check()
     return up
+
+
+def experiment_table(
+    context: Context, recipe: Recipe, experiment: Experiment, statuses: Sequence[TrialStatus]
+) -> ExperimentTable:
+    """Return what the tables of a recipe's experiment are made of."""
+    runs = [status.run for status in statuses if status.run is not None]
+    return ExperimentTable(
+        name=recipe.name,
+        statuses=statuses,
+        costs=costs_of_runs(context.measurements, runs, context.clock.now()),
+        metric=experiment.metric,
+        maximize=experiment.goal == "maximize",
+        rehearsal=recipe.cloud == "local",
+        total=experiment.count,
+    )
+
+
+def report_fetched(context: Context, cluster: Cluster, *, command: str) -> Report | None:
+    """Return what a detached cluster has measured; None if it has measured nothing, or trained."""
+    recipe = read_recipe(cluster.recipe_text, cluster.recipe_path)
+    runs = context.runs.of_cluster(cluster.cluster_id)
+    digests = sorted({run.experiment for run in runs} - {""})
+    if recipe.experiment is not None and digests:
+        records = ExperimentRecords(runs=context.runs, experiment=recipe.experiment, digest=digests[0])
+        table = experiment_table(context, recipe, recipe.experiment, records.statuses())
+        return experiment_report(table, command=command)
+    rows = rows_of_runs(context.measurements, [run.run_id for run in runs], context.clock.now())
+    return cost_report(rows, View(details=True), command=command) if rows else None
 
 
 def _anew(status: TrialStatus) -> TrialStatus:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 
-from dlcloud.app.clusters.up import Up, UpOptions
+from dlcloud.app.clusters.experiment import experiment_of
+from dlcloud.app.clusters.up import Up, UpOptions, is_trained
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_on_failure
 from dlcloud.app.terminal.screen import say
+from dlcloud.app.terminal.show import printing
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.rules import check_detachable, settle_recipe
 from dlcloud.launch.acquire import ClusterLock, lock_cluster, resolve_cluster
@@ -14,7 +16,7 @@ from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.storage import prepare_access
 from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
 from dlcloud.model.cluster import Cluster
-from dlcloud.model.errors import InstanceError
+from dlcloud.model.errors import InstanceError, RecipeError
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.resize import coordinator
 from dlcloud.recipe.job_environment import JobEnvironment
@@ -24,22 +26,37 @@ from dlcloud.report.table import Format, Report, Section, render
 
 
 def run(context: Context, options: UpOptions) -> None:
-    """Hand a training over to its own coordinator, and print how to watch it."""
+    """Hand a cluster over to one of its own instances, and print how to watch it."""
+    if options.dry_run:
+        context.change_nothing()
+    show = printing(options.output)
     workload = read_workload(context, options.recipe, options.overrides, keep=options.keep)
     cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
     if not options.dry_run and resume_detached(context, cluster, workload, options.output):
         return
     check_detachable(workload.recipe)
-    plan = Up(context=context, workload=workload, options=options).plan(cluster)
+    if options.html:
+        raise RecipeError("--html and --detach exclude each other", "the next up writes it, without --detach")
+    experiment = experiment_of(context, workload, fresh=options.fresh, retry_failed=options.retry_failed)
+    if experiment is not None and experiment.is_over(show):
+        return
+    if cluster is None and is_trained(workload, show):
+        return
+    up = Up(context=context, workload=workload, options=options, show=show, experiment=experiment)
+    plan = up.plan(cluster)
     if options.dry_run:
         say(render(plan_report(plan, detached=True), Format(options.output)))
         return
     say(render(plan_report(plan, detached=True), Format.TABLE) + "\n", err=True)
-    confirm_spending(plan, yes=options.yes)
+    confirm_spending(context, plan, yes=options.yes)
     with acquire_for_command(context, workload.file, name=options.name) as acquired:
         launcher = context.machines.launcher(acquired.cluster)
-        hand_over(context, launcher, acquired, workload, plan=plan)
-    print_detached(context, acquired.cluster, options.output)
+        digest = ""
+        if experiment is not None:
+            experiment.begin_anew()
+            digest = experiment.records.digest
+        hand_over(context, launcher, acquired, workload, plan=plan, experiment=digest)
+    print_detached(context, acquired.cluster, options.output, is_elastic=workload.is_elastic)
 
 
 def hand_over(
@@ -49,13 +66,16 @@ def hand_over(
     workload: RecipeWorkload,
     *,
     plan: Plan,
+    experiment: str = "",
 ) -> None:
     """Launch what is missing and hand the cluster over, or finish a hand-over that was cut off.
+
+    `experiment` is the digest of the recipe's.
 
     Raises:
         CloudError, InstanceError: The launch failed; the launched instances are terminated.
     """
-    hand = HandOver(managed=launcher, database=context.database)
+    hand = HandOver(managed=launcher, database=context.database, experiment=experiment)
     if not hand.finish():
         with destroy_on_failure(launcher, acquired):
             prepare_access(launcher, workload.recipe)
@@ -77,7 +97,7 @@ def resume_detached(context: Context, cluster: Cluster | None, workload: RecipeW
     if cluster is None or context.clusters.controller_instance_id(cluster.cluster_id) is None:
         return False
     restart_dead_controller(context, cluster, lambda: workload.environment)
-    print_detached(context, cluster, output)
+    print_detached(context, cluster, output, is_elastic=workload.is_elastic)
     return True
 
 
@@ -100,15 +120,18 @@ def restart_dead_controller(
             hand_over.restart_dead(session.connection, environment)
 
 
-def print_detached(context: Context, cluster: Cluster, output: str) -> None:
+def print_detached(context: Context, cluster: Cluster, output: str, *, is_elastic: bool) -> None:
     """Print which instance controls the cluster, and how to watch it from anywhere."""
     controller = context.clusters.controller_instance_id(cluster.cluster_id) or ""
     name = cluster.name
-    rows = [
-        (f"dlcloud status {name}", "what is up, and what it has cost so far"),
-        (f"dlcloud logs -f {name}", "what the training prints"),
+    training = (
         (f"dlcloud training {name}", "sizes, pauses, causes, cost"),
         (f"dlcloud resize {name} N", "more or fewer workers"),
+    )
+    rows = [
+        (f"dlcloud status {name}", "what is up, and what it has cost so far"),
+        (f"dlcloud logs -f {name}", "what its program prints"),
+        *(training if is_elastic else ()),
         (f"dlcloud down {name}", "bring the results home, end everything"),
     ]
     section = Section(

@@ -1,19 +1,15 @@
 """Whether the index of this machine has the packages of a recipe, asked by pip or uv before a launch."""
 
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
+from dlcloud.launch.build_failures import MISSING
 from dlcloud.model.events import Event, Warned
 
 TIMEOUT_S = 30
-_MISSING = re.compile(
-    r"No matching distribution found for (\S+)|no version of (\S+?),? |[Bb]ecause (\S+) was not found"
-)
-"""How pip and uv name a version, or a package, that the index does not have. Source: pip 25.3, uv 0.9."""
 
 
 def warn_of_requirements(requirements: Sequence[str], emit: Callable[[Event], None]) -> None:
@@ -35,7 +31,7 @@ def is_missing(requirement: str) -> bool:
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode != 0 and _MISSING.search(" ".join(done.stderr.split())) is not None
+    return done.returncode != 0 and MISSING.search(" ".join(done.stderr.split())) is not None
 
 
 def _command() -> Sequence[str] | None:

@@ -18,7 +18,7 @@ from dlcloud.model.cluster import Cluster, ClusterState, Member
 from dlcloud.model.errors import DlcloudError, PartialError, RecipeError
 from dlcloud.model.events import PREFLIGHT, stage
 from dlcloud.planning.plan import Plan
-from dlcloud.planning.resize import Resize, decide, refuse_size
+from dlcloud.planning.resize import Resize, decide_size, refuse_size
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.report.plan import resize_report
 from dlcloud.report.table import Format, Report, Section, render
@@ -123,7 +123,7 @@ class Resizer:
             plan = self._plan(members) if decision.launch else None
             if plan is not None:
                 say(render(resize_report(decision, plan), Format.TABLE) + "\n", err=True)
-                confirm_spending(plan, yes=yes)
+                confirm_spending(self.context, plan, yes=yes)
             intent_id = self._store_size(self.size)
             count = self._grow(plan, members) if plan is not None else self._shrink()
             clusters.end_intent(intent_id, f"{count} instances", self.context.clock.now())
@@ -212,7 +212,7 @@ class Resizer:
     def _decide(self, members: Sequence[Member]) -> Resize:
 
         instances = self.recipe.instances
-        decision = decide(members, self.size, base=instances.on_demand_base, rounds=instances.rounds)
+        decision = decide_size(members, self.size, base=instances.on_demand_base, rounds=instances.rounds)
         if not self._is_training:
             return decision
         reason = f"the training goes on with {instances.minimum} or more workers"

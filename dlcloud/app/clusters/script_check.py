@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dlcloud.model.errors import RecipeError
-from dlcloud.model.events import Event, Warned
-from dlcloud.recipe.script import REPORTER, Script, read_script
+from dlcloud.model.events import Event, Notice, Warned
+from dlcloud.recipe.script import REPORTER, Script, distribution_of, read_script
 from dlcloud.recipe.workload import Setup, Workload
 
 _SCRIPT = re.compile(r"\bpython[0-9.]*\s+(?:-u\s+)?([\w./-]+\.py)\b")
-_PLAIN = re.compile(r"python[0-9.]*\s+(?:-u\s+)?[\w./-]+\.py(?:\s+[^;&|<>`$()]*)?")
+_PLAIN = re.compile(
+    r"(?:(?:python[0-9.]*|bash|sh)\s+(?:-[a-z]+\s+)?(?P<script>[\w./-]+\.(?:py|sh))|\./(?P<program>[\w./-]+))"
+    r"(?:\s+[^;&|<>`$()]*)?"
+)
 """A command that does nothing but run a script, so that nothing else can make that script."""
 OTHERWISE = ("torchrun", "trainer.")
 """Commands that train elastically by other means than the script's own import."""
@@ -23,11 +26,11 @@ def refuse_missing_script(workload: Workload, recipe_folder: Path) -> None:
     Raises:
         RecipeError: There is no such script.
     """
-    command = (workload.command or "").strip()
-    match = _SCRIPT.match(command)
-    if match is None or not _PLAIN.fullmatch(command) or match[1].startswith("/"):
+    match = _PLAIN.fullmatch((workload.command or "").strip())
+    name = (match["script"] or match["program"]) if match is not None else ""
+    is_program = match is not None and match["program"] is not None
+    if not name or name.startswith("/") or (is_program and workload.files is None):
         return
-    name = match[1]
     if workload.files is None:
         raise RecipeError(
             f"workload.command runs {name}, and no files are sent: workload.files is missing",
@@ -71,8 +74,15 @@ def _warn_of_packages(
 ) -> None:
     """Warn of imports without requirements; a container and set-up commands may bring packages."""
     brings_own = setup.image or any(word in setup.commands for word in ("pip", "conda", "uv "))
-    if packages and not setup.requirements and not brings_own:
-        message = f"{name} imports {', '.join(packages)}, and setup.requirements is empty"
+    listed = {distribution_of(requirement) for requirement in setup.requirements}
+    missing = [package for package in packages if distribution_of(package) not in listed]
+    if not missing or brings_own:
+        return
+    if listed:
+        message = f"{name} imports {', '.join(missing)}, which setup.requirements does not list"
+        emit(Notice(message=f"{message}: only a package that is listed can bring it"))
+    else:
+        message = f"{name} imports {', '.join(missing)}, and setup.requirements is empty"
         emit(Warned(message=f"{message}: an instance has Python without packages"))
 
 

@@ -136,7 +136,7 @@ def instance_lines(context: Context, name: str, scope: Scope) -> list[InstanceLi
         RecipeError: There is no cluster of that name.
     """
     if name:
-        return _lines_of_one(context, context.clusters.find(name) or context.find_cluster(name))
+        return _lines_of_one(context, _cluster_named(context, name))
     clusters = context.clusters.all() if scope.all_clusters else context.clusters.active()
     places = {(cluster.cloud, cluster.region, cluster.profile) for cluster in context.clusters.active()}
     if scope.everywhere:
@@ -160,6 +160,20 @@ def instance_lines(context: Context, name: str, scope: Scope) -> list[InstanceLi
         members = context.clusters.members(cluster.cluster_id)
         lines += _lines_of(cluster, members, instances, detached.get(cluster.cluster_id))
     return lines + _lines_of_strays(reported.values(), known_ids, detached)
+
+
+def _cluster_named(context: Context, name: str) -> Cluster:
+    """Return the cluster of a name or id, else one that is up whose name begins so, else the newest such.
+
+    Raises:
+        RecipeError: There is none, or several are up.
+    """
+    exact = context.clusters.find(name)
+    alike = [cluster for cluster in context.clusters.all() if cluster.name.startswith(name)]
+    is_up = any(cluster.name.startswith(name) for cluster in context.clusters.active())
+    if exact is None and alike and not is_up:
+        return max(alike, key=lambda cluster: cluster.created_at)
+    return exact or context.find_cluster(name)
 
 
 def _without_others(

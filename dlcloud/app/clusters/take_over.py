@@ -3,18 +3,27 @@
 import os
 
 from dlcloud.app.context import Context
-from dlcloud.detached.handover import HandOver
+from dlcloud.detached.handover import STAND_BY, HandOver
 from dlcloud.detached.standby import Succession
+from dlcloud.detached.watch import wait_until_lost
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.secret_source import CONTROLLER_PREFIX
 from dlcloud.recipe.job_environment import JobEnvironment
 
 
-def run(context: Context, *, cluster_id: str) -> None:
-    """Take the control of this instance's own cluster, unless another instance has it."""
+def run(context: Context, *, cluster_id: str, watch: bool) -> None:
+    """Take the control of this instance's own cluster, unless another instance has it.
+
+    With `watch`, wait first until EC2 lists no instance that has it, and begin anew: what this instance knows
+    of the cluster is renewed meanwhile.
+    """
     own, cluster = context.controller_instance_id, context.clusters.find(cluster_id)
     if not own or cluster is None:
         raise RecipeError("take-over is for instances of a detached cluster", "dlcloud up --detach")
+    if watch:
+        wait_until_lost(context.machines.launcher(cluster), own)
+        program = context.paths.home.parent / STAND_BY
+        os.execv(program, [str(program)])  # noqa: S606  its own program, with the home as it is now
     hand_over = HandOver(managed=context.machines.launcher(cluster), database=context.database)
     secrets = {name: value for name, value in os.environ.items() if name.startswith(CONTROLLER_PREFIX)}
     succession = Succession(

@@ -2,37 +2,43 @@
 
 from dataclasses import dataclass, replace
 
+from dlcloud.app.account.caches import trim_caches
 from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
 from dlcloud.app.clusters.requirement_check import warn_of_requirements
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_at_end, detached_error
+from dlcloud.app.results.measure_again import commands_again
 from dlcloud.app.results.rows import rows_of_runs
-from dlcloud.app.results.training import print_training
+from dlcloud.app.results.tracked import tracked
+from dlcloud.app.results.training import newest_training
 from dlcloud.app.terminal.console import MOST_LINES
 from dlcloud.app.terminal.screen import say
+from dlcloud.app.terminal.show import Show, printing
 from dlcloud.elastic.rescue import bring_home
 from dlcloud.elastic.run import TrainingControl
 from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluster
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.storage import prepare_access
 from dlcloud.model.cluster import Cluster, Member
-from dlcloud.model.errors import DlcloudError
+from dlcloud.model.errors import DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Warned, stage
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.overrides import Overrides
+from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.cost import View, cost_report
 from dlcloud.report.plan import plan_report
-from dlcloud.report.table import Format, render
+from dlcloud.report.table import Format, Report, Section, render
+from dlcloud.results.result import Run
 from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.run import Runner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpOptions:
-    """What `dlcloud up` was asked for."""
+    """What `dlcloud up` was asked for; `recipe` is a file, the name of a bundled one, or a recipe itself."""
 
-    recipe: str
+    recipe: str | Recipe
     dry_run: bool
     keep: bool
     name: str
@@ -42,22 +48,50 @@ class UpOptions:
     retry_failed: bool
     overrides: Overrides
     output: str
+    html: str = ""
 
 
-def run(context: Context, options: UpOptions) -> None:
-    """Run a recipe and print what it costs."""
+def run(context: Context, options: UpOptions, show: Show | None = None) -> None:
+    """Run a recipe and print what it costs; with `show`, that takes the results."""
+    show = show or printing(options.output)
     workload = read_workload(context, options.recipe, options.overrides, keep=options.keep)
     experiment = experiment_of(context, workload, fresh=options.fresh, retry_failed=options.retry_failed)
-    if experiment is not None and experiment.is_over(options.output):
+    if experiment is None and options.html:
+        raise RecipeError("--html is for a recipe with an experiment", "dlcloud cost-report --html FILE")
+    if experiment is not None:
+        experiment.html = options.html
+    if experiment is not None and experiment.is_over(show):
         return
-    up = Up(context=context, workload=workload, options=options, experiment=experiment)
+    up = Up(context=context, workload=workload, options=options, show=show, experiment=experiment)
     cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
+    if cluster is None and is_trained(workload, show):
+        return
     if options.dry_run:
+        context.change_nothing()
         plan = up.plan(cluster)
         warn_of_requirements(workload.recipe.setup.requirements, context.emit)
-        say(render(plan_report(plan), Format(options.output)))
+        show(plan_report(plan))
     else:
         up.run(up.plan(cluster))
+
+
+def is_trained(workload: RecipeWorkload, show: Show) -> bool:
+    """Show that the last step of a training is stored already; True if that is so."""
+    workload.check()
+    step, uri = workload.last_step(), workload.recipe.checkpoints
+    if not step:
+        return False
+    section = Section(
+        heading=f"nothing is launched: the last step, {step}, is in {uri}",
+        titles=("to train on", ""),
+        rows=[
+            ("more epochs in the command or the script", "the next up goes on from that step"),
+            ("another prefix below checkpoints", "the next up trains from the start"),
+        ],
+    )
+    record = {"checkpoints": uri, "last_step": step, "launched": 0}
+    show(Report(command="up", records=[record], sections=[section], empty=""))
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +101,7 @@ class Up:
     context: Context
     workload: RecipeWorkload
     options: UpOptions
+    show: Show
     experiment: ExperimentUp | None = None
 
     def plan(self, cluster: Cluster | None) -> Plan:
@@ -101,33 +136,50 @@ class Up:
     def run(self, plan: Plan) -> None:
         """Carry the plan out, print the result, and destroy what was launched, whatever happens."""
         context, workload, options = self.context, self.workload, self.options
-        say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
-        confirm_spending(plan, yes=options.yes)
+        if not context.quiet:
+            say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
+        confirm_spending(context, plan, yes=options.yes)
+        if workload.recipe.cloud == "local":
+            trim_caches(context)
         with acquire_for_command(context, workload.file, name=options.name) as acquired:
             launcher = context.machines.launcher(acquired.cluster)
             if context.clusters.last_hand_over(acquired.cluster.cluster_id) is not None:
                 from dlcloud.app.clusters.finish_hand_over import refuse_detached  # noqa: PLC0415  only after an `up --detach`
 
                 refuse_detached(context, launcher)
-            with destroy_at_end(launcher, acquired, keep=plan.keep or acquired.kept):
+            with (
+                tracked(context, workload.recipe, lambda: self._runs(launcher)),
+                destroy_at_end(launcher, acquired, keep=plan.keep or acquired.kept),
+            ):
                 prepare_access(launcher, workload.recipe)
                 members = launcher.launch(plan).members
                 if workload.is_elastic:
                     self._train(launcher, plan, members)
                 else:
-                    self._measure(launcher, plan, members)
+                    self.measure(launcher, plan, members)
         if workload.is_elastic:
             # Only now is the bill of every instance known.
-            print_training(context, acquired.cluster.name, options.output, command="up")
+            self.show(newest_training(context, acquired.cluster.name, command="up"))
+
+    def _runs(self, launcher: Launcher) -> list[Run]:
+        """Return the runs of the cluster, and those of the experiment on all clusters."""
+        runs = self.context.runs.of_cluster(launcher.cluster_id)
+        if self.experiment is None:
+            return runs
+        own = {run.run_id for run in runs}
+        earlier = self.context.runs.of_experiment(self.experiment.records.digest)
+        return [*(run for run in earlier if run.run_id not in own), *runs]
 
     def _train(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
         try:
-            self.workload.train(launcher, plan, members, TrainingControl(rehearsal=self.workload.rehearsal()))
+            control = TrainingControl(rehearsal=self.workload.rehearsal(), may_relaunch=True)
+            self.workload.train(launcher, plan, members, control)
         except KeyboardInterrupt:
             bring_home(launcher, self.workload.recipe)
             raise
 
-    def _measure(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
+    def measure(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
+        """Run the workload or the experiment on instances that are up, and print its results."""
         workload = self.workload
         runner = Runner(
             managed=launcher,
@@ -157,9 +209,9 @@ class Up:
         try:
             experiment.run(runner, launcher, plan, members)
         except DlcloudError as error:
-            error.result_shown = experiment.print(self.options.output)
+            error.result_shown = experiment.print(self.show)
             raise
-        experiment.print(self.options.output)
+        experiment.print(self.show)
 
     def _print_results(self, launcher: Launcher, earlier: set[str]) -> bool:
         """Print what was measured by this `up`; True if there was anything."""
@@ -168,7 +220,8 @@ class Up:
         run_ids = [run.run_id for run in runs if run.run_id not in earlier]
         rows = rows_of_runs(context.measurements, run_ids, context.clock.now())
         if rows:
-            report = cost_report(rows, View(details=True), command="up")
+            commands = commands_again(context, rows)
+            report = cost_report(rows, View(details=True), command="up", commands=commands)
             extra = {"cluster": launcher.cluster.name}
-            say(render(replace(report, extra=extra), Format(self.options.output)))
+            self.show(replace(report, extra=extra))
         return bool(rows)

@@ -9,7 +9,7 @@ from pathlib import Path
 from dlcloud.app.clusters.program_environment import environment_of
 from dlcloud.app.clusters.script_check import refuse_missing_script, warn_of_script
 from dlcloud.app.context import Context
-from dlcloud.app.recipe_files import read_recipe_file
+from dlcloud.app.recipe_files import file_of_recipe, read_recipe_file
 from dlcloud.app.routes import refuse_missing_program
 from dlcloud.elastic.program import program_of as training_of
 from dlcloud.elastic.rehearsal import Rehearsal
@@ -91,6 +91,8 @@ class RecipeWorkload:
     def notes(self) -> Iterator[str]:
         """Yield what the plan states of the command's options and of the files that are sent."""
         notes = [f"the recipe is changed by {self.changes}"] if self.changes else []
+        if self.recipe.track is not None:
+            notes.append(f"recorded on MLflow at {self.recipe.track.mlflow} while results arrive")
         if self.recipe.workload.files is not None:
             notes.append(check_files(self.folder / self.recipe.workload.files).describe())
         if self.recipe.cloud == "local" and (loose := self._looseness()):
@@ -119,6 +121,18 @@ class RecipeWorkload:
             emit=self.context.emit,
         )
 
+    def last_step(self) -> int:
+        """Return the last step of the training if it is stored already; else 0.
+
+        Raises:
+            CloudError: Its bucket is missing, or may not be read.
+        """
+        recipe = self.recipe
+        if recipe.checkpoints is None:
+            return 0
+        buckets = self.context.clouds.cloud(recipe.cloud, recipe.region).buckets
+        return buckets.last_step(recipe.checkpoints, training_of(recipe, self.folder, run="").digest)
+
     def train(self, launcher: Launcher, plan: Plan, members: list[Member], control: TrainingControl) -> None:
         """Train on a cluster that is up; see `dlcloud.elastic.run.train`."""
         train(
@@ -133,16 +147,16 @@ class RecipeWorkload:
 
 
 def read_workload(
-    context: Context, name: str, overrides: Overrides | None = None, *, keep: bool = False
+    context: Context, source: str | Recipe, overrides: Overrides | None = None, *, keep: bool = False
 ) -> RecipeWorkload:
-    """Read, change and check a recipe; with `keep` its instances are kept, whatever it says.
+    """Read, change and check a recipe, or one that was read; with `keep` its instances are kept.
 
     A recipe for AWS that is to be rehearsed is read in its tiny form; see `dlcloud.runs.tiny`.
 
     Raises:
         RecipeError: It is at fault.
     """
-    file = read_recipe_file(name)
+    file = read_recipe_file(source) if isinstance(source, str) else file_of_recipe(source)
     recipe, changes = file.recipe, str(overrides or "")
     if overrides is not None and changes:
         if overrides.cloud == "local" and recipe.cloud != "local":

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dlcloud.app.context import Context
 from dlcloud.app.deadlines.simulation import SimulationSetting, Source, build_jobs, build_windows
+from dlcloud.app.recipe_files import read_recipe_text
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import Notice
@@ -15,7 +16,7 @@ from dlcloud.report.html.page import bundle, page, picture
 from dlcloud.report.html.simulation_charts import simulation_charts
 from dlcloud.report.simulation import simulation_report
 from dlcloud.report.table import Format, render
-from dlcloud.resources.texts import recipe_text, template
+from dlcloud.resources.texts import template
 from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.policies.catalog import POLICIES
 from dlcloud.scheduling.policies.situation import Policy
@@ -60,7 +61,7 @@ def run(context: Context, options: SimulateOptions) -> None:
 
 def _read_recipe(name: str) -> Recipe:
 
-    text, path = recipe_text(name)
+    text, path = read_recipe_text(name)
     return read_recipe(text, str(path or name))
 
 

@@ -10,12 +10,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from dlcloud.app.terminal.screen import agrees
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe
-from dlcloud.recipe.script import Script, read_script, throughput_of_output
+from dlcloud.recipe.script import Script, distribution_of, read_script, throughput_of_output
 from dlcloud.recipe.script_recipe import SCHEMA_FILE, ScriptRecipe
 
 TRIAL_S = 10
@@ -55,9 +56,11 @@ def trial_for(file: Path, *, allowed: bool | None) -> ScriptTrial:
 def run_trial(file: Path, seconds: float) -> ScriptTrial:
     """Run a script in its folder until it ends or the time is up, then end it with all that it started."""
     _check_file(file)
+    folder = file.absolute().parent
+    script = read_script(file.read_text("utf-8", "replace"), str(file))
     process = subprocess.Popen(
-        [python(), file.name],
-        cwd=file.absolute().parent,
+        [python_for(script.packages(_own_modules(folder))), file.name],
+        cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -88,14 +91,14 @@ def recipe_of_script(file: Path, trial: ScriptTrial) -> tuple[str, list[str]]:
     _check_file(file)
     folder = file.absolute().parent
     script = read_script(file.read_text("utf-8", "replace"), str(file))
-    pins, unpinned = _requirements(script, folder)
+    pins, unpinned, unlisted = _requirements(script, folder)
     local = script.modules & _own_modules(folder)
     name = re.sub(r"[^a-z0-9-]+", "-", file.stem.lower()).strip("-") or "script"
     recipe = ScriptRecipe(
         name=name if name[0].isalpha() else f"run-{name}",
         script=script,
         command=f"python3 {file.name}",
-        files="." if local or _opens_files(file) else file.name,
+        files="." if local or _opens_files(file, script.written) else file.name,
         requirements=pins,
         unpinned=unpinned,
         throughput=throughput_of_output(trial.lines) or script.throughput,
@@ -103,12 +106,25 @@ def recipe_of_script(file: Path, trial: ScriptTrial) -> tuple[str, list[str]]:
     )
     text = recipe.text()
     read_recipe(text, str(file.with_suffix(".yaml")))
-    return text, _notes(script, recipe, trial)
+    notes = _notes(script, recipe, trial)
+    if unlisted:
+        names = ", ".join(unlisted)
+        notes.insert(-1, f"{REQUIREMENTS} does not list {names}: only a package that is listed can bring it")
+    return text, notes
 
 
 def python() -> str:
     """Return the interpreter that the user's shell would run: that of an active environment, too."""
     return shutil.which("python3") or sys.executable
+
+
+def python_for(names: Sequence[str]) -> str:
+    """Return the interpreter that has most of some packages: the shell's, or that of dlcloud itself.
+
+    `.venv/bin/dlcloud` is run without its environment being active, too.
+    """
+    pythons = dict.fromkeys([python(), sys.executable])
+    return max(pythons, key=lambda path: len(_versions_in(path, names))) if names else python()
 
 
 def _notes(script: Script, recipe: ScriptRecipe, trial: ScriptTrial) -> list[str]:
@@ -136,25 +152,27 @@ def _reading_note(script: Script, recipe: ScriptRecipe, trial: ScriptTrial) -> s
     return f"no throughput seen: whole runs are timed{hint}"
 
 
-def _requirements(script: Script, folder: Path) -> tuple[list[str], list[str]]:
-    """Return the pinned packages of a script, and those whose version is not known."""
+def _requirements(script: Script, folder: Path) -> tuple[list[str], list[str], list[str]]:
+    """Return the pinned packages of a script, those of unknown version, and imports that nothing lists."""
+    imported = script.packages(_own_modules(folder))
     listed = folder / REQUIREMENTS
     if listed.is_file():
         lines = [line.strip() for line in listed.read_text("utf-8", "replace").splitlines()]
         pins = [match[0] for line in lines if (match := PINNED.match(line))]
         loose = [match[1] for line in lines if not PINNED.match(line) and (match := NAMED.match(line))]
+        named = {distribution_of(name) for name in (*pins, *loose)}
+        unlisted = [name for name in imported if distribution_of(name) not in named]
     else:
-        pins, loose = [], script.packages(_own_modules(folder))
-    versions = _installed_versions(loose)
+        pins, loose, unlisted = [], imported, []
+    versions = _versions_in(python_for(loose), loose)
     pins += [f"{name}=={versions[name]}" for name in loose if name in versions]
-    return pins, [name for name in loose if name not in versions]
+    return pins, [name for name in loose if name not in versions], unlisted
 
 
-def _installed_versions(names: Sequence[str]) -> Mapping[str, str]:
-    """Return the versions that are installed here, without local labels such as +cpu."""
-    if not names:
-        return {}
-    command = [python(), "-c", _VERSIONS, *names]
+@cache
+def _versions_of(interpreter: str, names: tuple[str, ...]) -> Mapping[str, str]:
+    """Return the versions that an interpreter has, without local labels such as +cpu."""
+    command = [interpreter, "-c", _VERSIONS, *names]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         versions = json.loads(done.stdout)
@@ -163,19 +181,23 @@ def _installed_versions(names: Sequence[str]) -> Mapping[str, str]:
     return {name: str(version).partition("+")[0] for name, version in versions.items()}
 
 
+def _versions_in(interpreter: str, names: Sequence[str]) -> Mapping[str, str]:
+    return _versions_of(interpreter, tuple(names)) if names else {}
+
+
 def _own_modules(folder: Path) -> frozenset[str]:
     packages = [path.parent.name for path in folder.glob("*/__init__.py")]
     return frozenset([*(path.stem for path in folder.glob("*.py")), *packages])
 
 
-def _opens_files(file: Path) -> bool:
-    """True if a file beside the script is named in it."""
+def _opens_files(file: Path, written: Sequence[str]) -> bool:
+    """True if a file beside the script is named in it that is none of those that it writes."""
     text = file.read_text("utf-8", "replace")
     names = [path.name for path in file.absolute().parent.iterdir() if not path.name.startswith(".")]
     others = [
         name
         for name in names
-        if name not in {file.name, REQUIREMENTS, SCHEMA_FILE} and not name.endswith(".yaml")
+        if name not in {file.name, REQUIREMENTS, SCHEMA_FILE, *written} and not name.endswith(".yaml")
     ]
     return any(f"{quote}{name}" in text for name in others for quote in ('"', "'"))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dlcloud.app.context import Context
 from dlcloud.app.results.measure_again import commands_again
+from dlcloud.app.results.predict import prices_of_types
 from dlcloud.app.results.rows import load_rows, refuse_unknown
 from dlcloud.app.results.timelines import load_timelines, read_timelines
 from dlcloud.app.results.training import StoredTraining, trainings_of_home
@@ -13,18 +14,22 @@ from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.events import Notice
 from dlcloud.model.instance import Market
+from dlcloud.prediction.offers import PredictedJob, predict_jobs
 from dlcloud.report.bars import spending_charts
+from dlcloud.report.buying import buying_sections
 from dlcloud.report.cost import EMPTY, View, cost_report
 from dlcloud.report.cost_details import billed_records, billed_section, unasked
 from dlcloud.report.files import report_file
 from dlcloud.report.html.charts import cost_charts
 from dlcloud.report.html.course_charts import course_charts
 from dlcloud.report.html.page import bundle, page, picture
+from dlcloud.report.html.prediction_charts import prediction_charts
 from dlcloud.report.html.timeline_charts import step_charts, timeline_charts
 from dlcloud.report.spending import spending_records, spending_sections, total_section
 from dlcloud.report.table import Format, Report, render
 from dlcloud.report.trainings import training_records, trainings_section
 from dlcloud.resources.texts import template
+from dlcloud.resources.type_table import type_table
 from dlcloud.results.cost import BilledCost, reconcile
 from dlcloud.results.ranking import By, Group
 from dlcloud.results.result_row import ResultRow
@@ -41,11 +46,15 @@ MOST_DRAWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawings:
-    """The files to draw to, each empty if not asked for, and trainers' records to draw besides the runs'."""
+    """The files to draw to, each empty if not asked for, and trainers' records to draw besides the runs'.
+
+    `is_narrow`: options select results, and the spending of clusters without such is not drawn.
+    """
 
     html: str
     plot: str
     timeline: tuple[str, ...]
+    is_narrow: bool = False
 
 
 def view_of_options(by: str, market: str, group: str | None, job: UserJob | None, **switches: bool) -> View:
@@ -81,6 +90,7 @@ def run(
     if billed:
         report = _with_bills(context, report, rows)
     if drawings.html or drawings.plot:
+        drawings = replace(drawings, is_narrow=selection != Selection())
         runs = [*dict.fromkeys([*(row.run.run_id for row in rows), *named])]
         with context.console.waiting("drawing ..."):
             _draw(context, drawings, report=report, view=view, rows=rows, runs=runs, trainings=trainings)
@@ -185,7 +195,9 @@ def _draw(
 
     charts = cost_charts(rows, view.market)
     if drawings.html:
-        charts += spending_charts(_costs(context))
+        shown = {row.run.cluster_name for row in rows} | {stored.cluster.name for stored in trainings}
+        costs = [cost for cost in _costs(context) if not drawings.is_narrow or cost.cluster.name in shown]
+        charts += spending_charts(costs)
     drawn = {stored.cluster.name for stored in trainings}
     timelines = [
         timeline for timeline in load_timelines(context.measurements, runs) if timeline.run not in drawn
@@ -200,6 +212,10 @@ def _draw(
         subtitle = (
             f"{_counts(rows, len(timelines) + len(trainings))}, {context.clock.now():%Y-%m-%d %H:%M} UTC"
         )
+        jobs = _predictions(context, rows, view.market)
+        charts = [*prediction_charts(jobs, view.market), *charts]
+        first = buying_sections(rows, jobs, view.market)
+        report = replace(report, sections=[*first, *report.sections])
         script = bundle(context.paths.make_folder(context.paths.cache))
         text = page(
             template("report.html"), script, report, charts, title="dlcloud cost report", subtitle=subtitle
@@ -211,10 +227,29 @@ def _draw(
         write(drawings.plot, picture(charts, Path(drawings.plot).suffix.lower().lstrip(".")))
 
 
+def _predictions(context: Context, rows: Sequence[ResultRow], market: Market) -> list[PredictedJob]:
+    """Return the predictions of the rows' jobs in their region; none where its prices are not at hand."""
+    regions = {row.run.region for row in rows if not row.rehearsal}
+    if len(regions) != 1:
+        return []
+    table = type_table()
+    try:
+        prices = prices_of_types(context, table, regions.pop(), market, live=False)
+    except RecipeError:
+        return []
+    jobs = predict_jobs([row for row in rows if not row.rehearsal], table, prices, market)
+    return [job for job in jobs if not job.refused]
+
+
 def _counts(rows: Sequence[ResultRow], trainings: int) -> str:
     counts = []
     if rows or not trainings:
-        counts.append(f"{len(rows)} results of {len({row.run.run_id for row in rows})} runs")
+        runs = len({row.run.run_id for row in rows})
+        counts.append(f"{_count(len(rows), 'result')} of {_count(runs, 'run')}")
     if trainings:
-        counts.append(f"{trainings} training(s)")
+        counts.append(_count(trainings, "training"))
     return ", ".join(counts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

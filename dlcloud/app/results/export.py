@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlcloud.app.context import Context
+from dlcloud.app.recipe_files import read_recipe_text
 from dlcloud.app.results.rows import load_rows, refuse_unknown
 from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.catalog import Catalog
@@ -14,8 +15,8 @@ from dlcloud.recipe.batch import batch_job_definition, batch_notes
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.cost import cost_report
 from dlcloud.report.files import report_file, write_parquet
-from dlcloud.report.table import Format, envelope, render
-from dlcloud.resources.texts import recipe_text
+from dlcloud.report.table import Format, Report, envelope, render
+from dlcloud.results.result_row import ResultRow
 from dlcloud.store.selection import Selection
 from dlcloud.store.transfer import RunTransfer
 
@@ -44,6 +45,9 @@ def run(context: Context, options: ExportOptions) -> None:
         return
 
     refuse_unknown(context.measurements, options.selection)
+    if options.file.startswith(("http://", "https://")):
+        _send_to_tracker(context, options)
+        return
     form = options.form or (
         "jsonl" if options.file == STDOUT else _FORMATS.get(Path(options.file).suffix.lower(), "")
     )
@@ -57,13 +61,8 @@ def run(context: Context, options: ExportOptions) -> None:
         )
         _report(options.file, _write_lines(options.file, lines), "run(s)", options.output)
         return
-    report = cost_report(load_rows(context.measurements, options.selection, context.clock.now()))
-    if not options.commands:
-        records = [
-            {name: value for name, value in record.items() if name not in _PRIVATE}
-            for record in report.records
-        ]
-        report = replace(report, records=records)
+    rows = load_rows(context.measurements, options.selection, context.clock.now())
+    report = report_of_rows(rows, commands=options.commands)
     if form == "csv":
         _write_lines(options.file, render(report, Format.CSV).splitlines())
         _report(options.file, len(report.records), "result(s)", options.output)
@@ -75,9 +74,29 @@ def run(context: Context, options: ExportOptions) -> None:
         _report(options.file, len(report.records), "result(s)", options.output)
 
 
+def _send_to_tracker(context: Context, options: ExportOptions) -> None:
+    """Send runs to a server of MLflow, each to the experiment of its workload's name."""
+    from dlcloud.app.results.tracker_feed import send_all  # noqa: PLC0415  only for a server's address
+
+    runs = context.measurements.runs(context.measurements.run_ids(options.selection))
+    send_all(context, options.file, runs)
+    _report(options.file, len(runs), "run(s)", options.output)
+
+
+def report_of_rows(rows: Sequence[ResultRow], *, commands: bool = False) -> Report:
+    """Return the results as they leave this home: without `commands`, no program's command or variables."""
+    report = cost_report(rows, command="export")
+    if commands:
+        return report
+    records = [
+        {name: value for name, value in record.items() if name not in _PRIVATE} for record in report.records
+    ]
+    return replace(report, records=records)
+
+
 def _print_job_definition(name: str, settings: Sequence[str]) -> None:
     """Print a recipe for AWS Batch, and on stderr what a job definition cannot say."""
-    text, path = recipe_text(name)
+    text, path = read_recipe_text(name)
     recipe = read_recipe(text, str(path or name))
     catalog = Catalog()
     types = [hardware for name in recipe.instances.types if (hardware := catalog.hardware(name))]

@@ -1,6 +1,7 @@
 """`dlcloud predict`: what a measured job would do on all other CPU types of a region."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 
 from dlcloud.app.context import Context
@@ -9,14 +10,32 @@ from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
+from dlcloud.prediction.description import read_description
 from dlcloud.prediction.offers import predict_jobs
-from dlcloud.prediction.table import TypeTable
+from dlcloud.prediction.table import Reference, TypeTable
 from dlcloud.report.prediction import prediction_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.type_table import type_table
 from dlcloud.store.selection import Selection
 
 FEW = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What the options say of a job; nothing by default."""
+
+    parameters: str = ""
+    tokens: int | None = None
+    generates: bool = False
+
+    def reference(self) -> Reference | None:
+        """Return what the job resembles; None if nothing is said.
+
+        Raises:
+            RecipeError: The options contradict each other.
+        """
+        return read_description(self.parameters, self.tokens, generates=self.generates)
 
 
 def run(
@@ -27,15 +46,17 @@ def run(
     market: str,
     live: bool,
     every: bool,
+    description: Description,
     output: str,
 ) -> None:
     """Print predicted throughput and USD per million items of the stored results' jobs on all types."""
+    description.reference()  # its faults come first
     store = context.measurements
     refuse_unknown(store, selection)
     table = type_table()
     rows = load_rows(store, selection, context.clock.now(), newest=True)
     prices = prices_of_types(context, table, region, Market(market), live=live) if rows else {}
-    jobs = predict_jobs(rows, table, prices, Market(market))
+    jobs = predict_jobs(rows, table, prices, Market(market), description.reference())
     most = len(table.rows) if every else FEW
     report = prediction_report(jobs, region=region, market=Market(market), most=most, as_of=table.as_of)
     say(render(report, Format(output)))

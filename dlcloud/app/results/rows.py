@@ -1,12 +1,12 @@
 """Rows of the cost report, read from the store and priced."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime
 
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.hardware import hardware_of
-from dlcloud.results.cost import RunCost, cost_of_nodes, cost_of_run, prices_of_run
+from dlcloud.results.cost import InstanceRuns, RunCost, cost_of_nodes, cost_of_run, prices_of_run
 from dlcloud.results.result import Run
 from dlcloud.results.result_row import MeasuredRun, ResultRow, rows_of_run
 from dlcloud.store.measurements import Measurements
@@ -44,6 +44,22 @@ def rows_of_runs(store: Measurements, run_ids: Collection[str], now: datetime) -
     return load_rows(store, Selection(run_ids=tuple(run_ids)), now) if run_ids else []
 
 
+def costs_of_runs(store: Measurements, runs: Collection[Run], now: datetime) -> dict[str, RunCost]:
+    """Return what runs cost so far, by run id; a run whose instance is not stored has no cost."""
+    workers = store.runs_of_workers([run.run_id for run in runs if run.nodes > 1])
+    instances = {run.instance_id for job in (runs, *workers.values()) for run in job}
+    cost_of = _read_costs(store, instances, now)
+    costs = {}
+    for run in runs:
+        cost = cost_of(run)
+        if cost is not None and run.nodes > 1:
+            others = [other for worker in workers.get(run.run_id, ()) if (other := cost_of(worker))]
+            cost = cost_of_nodes([cost, *others], run.nodes)
+        if cost is not None:
+            costs[run.run_id] = cost
+    return costs
+
+
 def refuse_unknown(store: Measurements, selection: Selection) -> None:
     """Refuse names of runs and clusters that are not stored.
 
@@ -56,31 +72,35 @@ def refuse_unknown(store: Measurements, selection: Selection) -> None:
         raise RecipeError(f"no run or cluster {', '.join(sorted(missing))} is stored", "dlcloud cost-report")
 
 
-def _measured_runs(store: Measurements, run_ids: Collection[str], now: datetime) -> list[MeasuredRun]:
-    runs, starts, stored = store.runs(run_ids), store.start_records(run_ids), store.market_prices(run_ids)
-    workers = store.runs_of_workers([run.run_id for run in runs if run.nodes > 1])
-    instances = {run.instance_id for job in (runs, *workers.values()) for run in job}
-    periods, on_instance = store.billing_periods(instances), store.runs_on_instances(instances)
-    catalog = Catalog()
-    peaks = {name: catalog.hardware(name) for name in {run.instance_type for run in runs}}
+def _read_costs(
+    store: Measurements, instances: Collection[str], now: datetime
+) -> Callable[[Run], RunCost | None]:
+    """Return what tells the cost of a run of these instances; None if the instance is not known."""
+    periods = store.billing_periods(instances)
+    on_instance = {name: InstanceRuns(runs) for name, runs in store.runs_on_instances(instances).items()}
 
     def cost_of(run: Run) -> RunCost | None:
         period = periods.get(run.instance_id)
         return cost_of_run(run, on_instance[run.instance_id], period, now) if period else None
 
+    return cost_of
+
+
+def _measured_runs(store: Measurements, run_ids: Collection[str], now: datetime) -> list[MeasuredRun]:
+    runs, starts, stored = store.runs(run_ids), store.start_records(run_ids), store.market_prices(run_ids)
+    costs = costs_of_runs(store, runs, now)
+    catalog = Catalog()
+    peaks = {name: catalog.hardware(name) for name in {run.instance_type for run in runs}}
     measured = []
     for run in runs:
-        hardware, cost = peaks[run.instance_type], cost_of(run)
-        if cost is not None and run.nodes > 1:
-            others = [other for worker in workers.get(run.run_id, ()) if (other := cost_of(worker))]
-            cost = cost_of_nodes([cost, *others], run.nodes)
+        hardware = peaks[run.instance_type]
         bundled = catalog.on_demand_price(run.instance_type, run.region)
         measured.append(
             MeasuredRun(
                 run=run,
                 hardware=hardware_of(starts.get(run.run_id, {})),
                 prices=prices_of_run(run, stored.get(run.run_id), bundled),
-                cost=cost,
+                cost=costs.get(run.run_id),
                 peak_tflops=hardware.peak_tflops if hardware else None,
             )
         )

@@ -27,19 +27,22 @@ def run(context: Context, *, name: str, output: str) -> int | None:
 
 
 def print_training(context: Context, name: str, output: str, *, command: str = "training") -> None:
-    """Print the elastic training of a cluster.
+    """Print the elastic training of a cluster in a format; see `newest_training`."""
+    say(render(newest_training(context, name, command=command), Format(output)))
+
+
+def newest_training(context: Context, name: str, *, command: str) -> Report:
+    """Return the elastic training of a cluster.
 
     Args:
         context: The collaborators.
         name: The cluster's name or id; empty for the newest that trained.
-        output: The format.
-        command: The command that prints it.
+        command: The command that shows it.
 
     Raises:
         RecipeError: There is no such cluster, or it has not committed a step.
     """
-    report = training_of_cluster(context, _find(context, name), command=command)
-    say(render(report, Format(output)))
+    return training_of_cluster(context, _find(context, name), command=command)
 
 
 def training_of_cluster(context: Context, cluster: Cluster, *, command: str) -> Report:

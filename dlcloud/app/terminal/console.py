@@ -103,6 +103,18 @@ class PlainConsole(Waits, AbstractContextManager["PlainConsole"]):
             yield
 
 
+class SilentConsole(Waits):
+    """Prints nothing."""
+
+    def emit(self, event: Event) -> None:
+        """Drop an event."""
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Leave the terminal to something else that asks there."""
+        yield
+
+
 class LiveConsole(Waits):
     """A line per finished event, and below them a spinner with a clock per instance at work."""
 

@@ -56,18 +56,22 @@ ends = Ends(_leave_end)
 
 
 @contextmanager
-def interrupts() -> Iterator[None]:
+def interrupts(*, in_library: bool = False) -> Iterator[None]:
     """Raise `Interrupt` on Ctrl-C inside the block, again if it is dropped.
 
     A process that was started to ignore Ctrl-C goes on ignoring it. After an end of instances the handlers
-    stay, so that a late signal does not change the exit status.
+    stay, so that a late signal does not change the exit status; not `in_library`, which gives all handlers
+    back to the program that called it. In a thread other than the main one, signals stay as they are.
     """
     global _is_running, _raised_at, _pending  # noqa: PLW0603 a signal's handler belongs to the process
+    if not _is_main_thread():
+        yield
+        return
     ends.begin_command()
     _raised_at = _pending = None
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         raise_on(signal.SIGINT)
-    signal.signal(signal.SIGALRM, _on_alarm)
+    on_alarm = signal.signal(signal.SIGALRM, _on_alarm)
     on_dropped, sys.unraisablehook = sys.unraisablehook, _print_dropped
     _is_running = True
     try:
@@ -78,15 +82,26 @@ def interrupts() -> Iterator[None]:
         _is_running = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         sys.unraisablehook = on_dropped
-        while _before and not ends.has_begun:
+        while _before and (in_library or not ends.has_begun):
             signal.signal(*_before.popitem())
+        if in_library:
+            signal.signal(signal.SIGALRM, on_alarm or signal.SIG_DFL)
 
 
 def raise_on(*numbers: signal.Signals) -> None:
-    """Raise `Interrupt` on these signals, until `interrupts` ends; what nohup lets ignore stays ignored."""
+    """Raise `Interrupt` on these signals, until `interrupts` ends; what nohup lets ignore stays ignored.
+
+    Only the main thread has signals: in another one, nothing changes.
+    """
+    if not _is_main_thread():
+        return
     for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN:
             _before.setdefault(number, signal.signal(number, _on_signal) or signal.SIG_DFL)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from ..harness.case import Case, Limits
 from ..harness.protocol import measure
 from .arguments import ENTRY, make_reader, parse, read_facts, read_settings
 from .output import ThroughputReader
+from .turn import Turn
 from .variant import CommandVariant, Setting
 
 
@@ -58,6 +59,7 @@ def _variant(
         warm_up_runs=warm_up_runs,
         keeps_all=arguments.exact,
         facts=read_facts(arguments.facts),
+        turn=Turn(arguments.turn),
         environment=program.environment(),
         echo=sys.stderr.buffer,
     )

@@ -49,6 +49,11 @@ ENTRY = Benchmark(
             "run it exactly that often: no warm-up, and no run is repeated where other work disturbed it",
             flag=True,
         ),
+        Option(
+            "turn",
+            "wait, ready to run, until no other process holds FILE, and hold it while the command runs",
+            type=Path,
+        ),
         _reading(
             "throughput", "a regular expression whose one group is the throughput, per line", metavar="REGEX"
         ),

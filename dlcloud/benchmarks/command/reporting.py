@@ -3,17 +3,22 @@
     import dlcloud_report
     dlcloud_report.throughput(images / seconds)     # as often as one is known
     dlcloud_report.step(images)                     # or once a step: the time between two calls is taken
+    dlcloud_report.intermediate(accuracy)           # the metric so far: a search may end a run that lags
 
-Outside of a benchmark both do nothing, so that the lines can stay. Programs in other languages append
+Outside of a benchmark all of them do nothing, so that the lines can stay. Programs in other languages append
 numbers, one a line, to the file that the variable DLCLOUD_REPORT names.
 """
 
+import json
 import os
 import time
 
 VARIABLE = "DLCLOUD_REPORT"
+RECORDS_VARIABLE = "DLCLOUD_RECORDS"
+INTERMEDIATE = "intermediate"
 
 _before: float | None = None
+_step = 0
 
 
 def throughput(value: float) -> None:
@@ -26,12 +31,31 @@ def throughput(value: float) -> None:
     if not 0 < value < float("inf"):
         raise ValueError(f"a throughput must be a number above 0, not {value}")
     if path := os.environ.get(VARIABLE):
-        # One write of one short line at the end of the file: processes that share it do not mix.
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(file, f"{value!r}\n".encode())
-        finally:
-            os.close(file)
+        _append(path, repr(value))
+
+
+def intermediate(value: float) -> None:
+    """Report what the metric of a search is so far; the calls of a run are counted as its steps.
+
+    Raises:
+        ValueError: It is not a finite number.
+    """
+    global _step  # noqa: PLW0603 - the steps of this process
+    value = float(value)
+    if not -float("inf") < value < float("inf"):
+        raise ValueError(f"an intermediate value must be a finite number, not {value}")
+    _step += 1
+    if path := os.environ.get(RECORDS_VARIABLE):
+        _append(path, json.dumps({"record": INTERMEDIATE, "step": _step, "value": value}))
+
+
+def _append(path: str, line: str) -> None:
+    """Append a line by one write: processes that share the file do not mix."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, f"{line}\n".encode())
+    finally:
+        os.close(file)
 
 
 def step(items: float = 1) -> None:

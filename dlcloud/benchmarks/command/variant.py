@@ -21,6 +21,7 @@ from ..harness.variant import Finish, Slice, VariantError, WarmUp, describe_exit
 from . import reporting
 from .activation import activate
 from .output import OutputLines, Reported, ThroughputReader, after_warm_up
+from .turn import Turn
 
 REPORT_MODULE = "dlcloud_report.py"
 
@@ -63,6 +64,7 @@ class CommandVariant:
     echo: BinaryIO  # stream to which the command's output is copied
     keeps_all: bool = False  # report a fact of every run, also where runs agree
     facts: Mapping[str, re.Pattern[str]] = field(default_factory=dict)  # what else is read, by name
+    turn: Turn = field(default_factory=Turn)  # held while it runs
     _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
     _printed: dict[str, list[str]] = field(init=False, default_factory=dict)
     _cpu_s: float = field(init=False, default=0.0)
@@ -92,7 +94,8 @@ class CommandVariant:
         return 0
 
     def start(self) -> Mapping[str, Any]:
-        """Return the facts without secrets; the command is started for each slice."""
+        """Wait for its turn; return the facts without secrets. The command is started for each slice."""
+        self.turn.take()
         return {
             "command": redaction.redact_text(self._shell_line()),
             "environment": redaction.redact_variables(self.setting.environment),
@@ -119,6 +122,7 @@ class CommandVariant:
 
     def finish(self) -> Finish:
         """Return the largest memory of any process of any run, and the facts that the runs printed."""
+        self.turn.end()
         metrics = {MetricName.PEAK_MEMORY: Measurement.exact(self._peak_mib, "MiB")}
         printed = {name: ", ".join(self._printed.get(name, ["not printed"])) for name in self.facts}
         return Finish(metrics=metrics, outputs=[], facts={"printed": printed} if printed else {})
@@ -136,17 +140,19 @@ class CommandVariant:
 
     def _run(self) -> _Run:
         """Run the command to its end and copy its output; VariantError if its exit status is not 0."""
-        if not isinstance(self.reader, Reported):
+        is_reported = isinstance(self.reader, Reported)
+        if not is_reported and reporting.RECORDS_VARIABLE not in self.setting.environment:
             return self._run_with({}, self.reader)
         with tempfile.TemporaryDirectory(prefix="dlcloud-report-") as folder:
             report = Path(folder, "values")
             shutil.copy(reporting.__file__, Path(folder, REPORT_MODULE))
             path = self.setting.environment.get("PYTHONPATH", self.environment.get("PYTHONPATH"))
-            variables = {
-                "PYTHONPATH": os.pathsep.join(filter(None, (path, folder))),
-                reporting.VARIABLE: str(report),
-            }
-            run = self._run_with(variables, None)
+            variables = {"PYTHONPATH": os.pathsep.join(filter(None, (path, folder)))}
+            if records := self.setting.environment.get(reporting.RECORDS_VARIABLE):
+                variables[reporting.RECORDS_VARIABLE] = str(Path(records).absolute())
+            if not isinstance(self.reader, Reported):
+                return self._run_with(variables, self.reader)
+            run = self._run_with({**variables, reporting.VARIABLE: str(report)}, None)
             lines = report.read_text(encoding="utf-8").splitlines() if report.exists() else []
         run.values.extend(value for line in lines for value in self.reader.values(line))
         return run

@@ -63,6 +63,7 @@ class Session:
     # Memory that more settings may take; None if unknown.
     free_bytes: Callable[[], int | None] = usage.free_bytes
     clock: Callable[[], float] = time.monotonic  # seconds from any start, monotonic
+    is_finishing: Callable[[], bool] = lambda: False  # True once no further round is to begin
     # Duration of each case so far; the remaining time is estimated from it.
     took_s: list[float] = field(default_factory=list)
 

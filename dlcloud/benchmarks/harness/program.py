@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -16,7 +17,7 @@ from typing import Any
 from . import hardware, resume, table
 from .benchmark import OUTPUT_ITSELF, Benchmark
 from .case import Limits, Session
-from .records import Recorder, open_records
+from .records import FINISH, Recorder, open_records
 from .variant import VariantError
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -75,11 +76,16 @@ def run(
             generator=random.Random(arguments.seed),  # noqa: S311
             earlier=earlier.cases,
             record_earlier=arguments.resume != OUTPUT_ITSELF,
+            is_finishing=partial(_is_asked_to_finish, arguments.output),
         )
         status = _run_to_end(benchmark.name, work, session)
         recorder.end(ok=status == DONE, seconds=time.monotonic() - began)
     sys.stdout.write(table.render(recorder))
     return status
+
+
+def _is_asked_to_finish(output: Path | None) -> bool:
+    return output is not None and output.with_name(output.name + FINISH).exists()
 
 
 def _earlier_cases(

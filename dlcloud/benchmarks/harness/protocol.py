@@ -6,6 +6,8 @@ that a machine that grows slower slows all of them. A slice that other processes
 candidate whose speed-up over its baseline is known to the requested width sits out the following rounds.
 The rounds end when no candidate is left, or when the time is up.
 
+A session that is finishing begins no further round, waiting setting or case; what it measured is recorded.
+
 Settings for which there is no memory beside the others wait until some of these are done; their baselines
 stay. A setting for which there is still none is skipped.
 """
@@ -38,6 +40,8 @@ def measure(cases: Sequence[Case], session: Session, *, before: int = 0, after: 
     """
     total = before + len(cases) + after
     for done, case in enumerate(cases, before):
+        if session.took_s and session.is_finishing():
+            return
         earlier = session.earlier.get((case.name, case.settings))
         if earlier is not None:
             _take_over(earlier, session)
@@ -108,9 +112,13 @@ class CaseRun:
                 waiting = self._start_all(waiting)
                 self._measure_rounds()
                 self._end(waiting)
+                if self.session.is_finishing():
+                    self._skip_all(waiting)
+                    break
             self.results.sort(key=lambda result: self.case.settings.index(result.name))
             verdicts.record_results(self.case, self.results, self.session)
             complete = bool(self.results) and len(self.results) == len(self.case.variants)
+            complete = complete and not self.session.is_finishing()
             self.session.recorder.case_end(
                 self.case.name, self.case.settings, seconds=self.elapsed_s, complete=complete
             )
@@ -154,6 +162,10 @@ class CaseRun:
         beside = f" beside {', '.join(other.name for other in self.running)}" if self.running else ""
         self.session.recorder.skip(self.case.name, result.name, reason + beside)
 
+    def _skip_all(self, waiting: Sequence[VariantResult]) -> None:
+        for result in waiting:
+            self.session.recorder.skip(self.case.name, result.name, "the measuring was ended before its turn")
+
     def _end(self, waiting: Collection[VariantResult]) -> None:
         """End the settings that ran, except the baselines of those that wait."""
         needed = {self.case.baseline_of(result.name) for result in waiting}
@@ -183,6 +195,8 @@ class CaseRun:
             number += 1
             elapsed_s = self.session.clock() - began
             width = self._check_widths(number)
+            if self.session.is_finishing():
+                return
             is_enough = limits.fixed or elapsed_s >= limits.max_s or not self.pending
             if number >= limits.rounds and is_enough:
                 return

@@ -11,8 +11,8 @@ start       benchmark; arguments {name: value}; seed; host: the name of the mach
             virtualization}; software {python, packages {name: version}, code: digest of the program}
 progress    message; done, total: cases ended and cases in all; remaining_s: an estimate, or null
 case        case; settings [..]; seconds; host: where it ran, which need not be where this program runs;
-            complete: bool, true if every setting was measured. It follows the case's results; `--resume`
-            relies on it
+            complete: bool, true if every setting was measured, and not ended early. It follows the case's
+            results; `--resume` relies on it
 sample      case; setting; metric; value; unit; items; seconds; round; disturbed_share; steal_share;
             redone: times the slice was thrown away for being disturbed; latencies_ms [..] (at most 250,
             evenly taken, batch 1 only)
@@ -23,6 +23,7 @@ comparison  case; baseline; candidate; metric; ratio; low; high; confidence; ver
             `ratio` is the speed-up: how many times as well the candidate does, however the metric counts
 overall     a comparison with the best of several baselines, as of several engines' fp32, all measured in
             turn; keys as of `comparison`, `baseline` being the one that was best
+intermediate  step; value: what the command says of its metric so far; written by dlcloud_report
 failure     case; setting (null where the whole case failed); message
 skip        case; setting; reason: what this machine lacks, such as memory; no failure
 end         ok: bool, true where nothing failed; seconds: from start to end
@@ -45,6 +46,9 @@ from typing import Any, TextIO
 from . import masking
 
 SCHEMA = 1
+
+FINISH = ".finish"
+"""What follows the name of the records in that of the file which asks a program to finish early."""
 
 
 class Word(str, Enum):

@@ -215,7 +215,7 @@ def _warnings(result: VariantResult) -> list[str]:
         warnings.append(f"still speeding up or slowing down after {result.warm_up.seconds:.0f} s of warm-up")
     unsettled = sum(not accepted.slice.settled for accepted in result.slices)
     if unsettled:
-        warnings.append(f"the values within {unsettled} of {len(result.slices)} runs never agreed")
+        warnings.append(f"its speed kept changing within {unsettled} of {len(result.slices)} runs")
     disturbed = sum(accepted.disturbance.share > DISTURBED_SLICE for accepted in result.slices)
     if disturbed > DISTURBED_SLICES * len(result.slices):
         warnings.append(f"other work disturbed {disturbed} of {len(result.slices)} slices")

@@ -12,7 +12,8 @@ from ..harness import program
 from ..harness.case import Case
 from ..harness.records import Recorder
 from ..harness.variant import VariantError, WorkerVariant
-from .engine_models import EngineModel, build_engine_models, read_facts
+from .builders import FactReader
+from .engine_models import EngineModel, build_engine_models
 from .engines import DEFAULT, ENGINES, Isa
 from .formats import read_description, read_title
 
@@ -58,7 +59,7 @@ def _describe_model(arguments: argparse.Namespace) -> str:
         "shape": arguments.input_shape,
         "cache": str(arguments.cache),
     }
-    description: str = read_facts("quantization.user_model:describe", job, {})["description"]
+    description: str = FactReader().read("quantization.user_model:describe", job, {})["description"]
     return description
 
 

@@ -8,20 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..harness import environment, hardware, program
+from ..harness import environment, hardware, usage
 from ..harness.records import Recorder
-from ..harness.variant import VariantError, WorkerVariant
+from ..harness.variant import VariantError
 from .arguments import ENTRY
+from .builders import FactReader, build_all, count_at_once
 from .engines import Engine, InferencePrecision, Isa
 from .formats import detect_format, read_description, read_title
 
 LOG_CREATION = "profile_create"
 """Makes oneDNN log the primitives that it creates, but not each run: OpenVINO 2026.4 then fails at times."""
-
-
-# Small networks are trained in NumPy: OpenBLAS's threads, which poll while they wait, only slow that down
-# (on a busy machine to a tenth and less), and one thread sums in one order.
-_ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +60,10 @@ def build_engine_models(
         isa=isa,
         arguments=arguments,
         python=_prepare_interpreter(engine, recorder),
+        reader=FactReader(),
     )
-    return [builder.build(precision) for precision in precisions]
+    builds = [partial(builder.build, precision) for precision in precisions]
+    return build_all(builds, count_at_once(network, usage.free_bytes()), builder.reader)
 
 
 def _explain_unsupported_network(network: str, engine: Engine) -> str | None:
@@ -135,6 +133,7 @@ class _Builder:
     isa: Isa
     arguments: argparse.Namespace
     python: str
+    reader: FactReader
 
     def build(self, precision: InferencePrecision) -> EngineModel:
         """Make sure that the model is in the cache, and prove which kernels compute it."""
@@ -162,12 +161,12 @@ class _Builder:
         job = {"network": self.network, "seed": arguments.seed, "cache": str(arguments.cache)}
         calibration = {"calibration_images": arguments.calibration_images} if quantized else {}
         factory = self.engine.build_factory(precision if quantized else InferencePrecision.FP32)
-        facts = read_facts(factory, {**job, **calibration}, self._variables)
+        facts = self.reader.read(factory, {**job, **calibration}, self._variables)
         if not self.engine.own_requirements:
             return facts
         factory = f"{self.engine.module}:build"
         job = {"precision": precision.value, "source": facts["model"], "threads": arguments.threads}
-        return {**facts, **read_facts(factory, job, self._variables, self.python)}
+        return {**facts, **self.reader.read(factory, job, self._variables, self.python)}
 
     def _prove(self, model: str, precision: InferencePrecision) -> Mapping[str, Any]:
         job = {
@@ -178,22 +177,4 @@ class _Builder:
             "seed": self.arguments.seed,
         }
         variables = {**self._variables, "ONEDNN_VERBOSE": LOG_CREATION}
-        return read_facts(f"{self.engine.module}:prove", job, variables)
-
-
-def read_facts(
-    factory: str, arguments: Mapping[str, Any], variables: Mapping[str, str], python: str = sys.executable
-) -> Mapping[str, Any]:
-    """Return the facts of a factory's workload, made in a process that gives its memory back."""
-    variant = WorkerVariant(
-        name=factory,
-        unit="",
-        factory=factory,
-        arguments=arguments,
-        environment=program.environment({**_ONE_BLAS_THREAD, **variables}),
-        python=python,
-    )
-    try:
-        return variant.start()
-    finally:
-        variant.close()
+        return self.reader.read(f"{self.engine.module}:prove", job, variables)

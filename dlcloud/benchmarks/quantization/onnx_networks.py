@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import onnx
 
-from .onnx_graph import GraphBuilder, make_model
+from .onnx_graph import GraphBuilder, Padding, make_model
 
 REVISION = 2
 """Counts changes of these graphs; part of the name of a cached file."""
@@ -150,7 +150,7 @@ def _ssd_base(builder: GraphBuilder) -> tuple[str, str]:
     fourth = _vgg_stage(builder, value, VGG_CHANNELS[3], depths[3])
     value = _vgg_stage(builder, builder.max_pool(fourth), VGG_CHANNELS[4], depths[4])
     value = builder.max_pool(value, kernel=3, stride=1, pad=1)
-    value = builder.relu(builder.conv(value, (512, 1024), pad=6, dilation=6))
+    value = builder.relu(builder.conv(value, (512, 1024), padding=Padding(6, dilation=6)))
     return fourth, builder.relu(builder.conv(value, (1024, 1024), kernel=1))
 
 
@@ -161,7 +161,7 @@ def _ssd_extra(builder: GraphBuilder, source: str) -> list[str]:
     for width, stride, pad in ((256, 2, 1), (128, 2, 1), (128, 1, 0), (128, 1, 0)):
         source = builder.relu(builder.conv(source, (channels, width), kernel=1))
         channels = 2 * width
-        source = builder.relu(builder.conv(source, (width, channels), stride=stride, pad=pad))
+        source = builder.relu(builder.conv(source, (width, channels), stride=stride, padding=Padding(pad)))
         sources.append(source)
     return sources
 

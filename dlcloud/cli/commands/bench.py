@@ -8,7 +8,14 @@ from dlcloud.cli.complete import complete_recipes, complete_types
 from dlcloud.cli.invoke import invoke
 from dlcloud.cli.node_counts import NodeCounts
 from dlcloud.cli.notify import notify_option
-from dlcloud.cli.options import cidr_option, collect_options, job_options, output_option, verbose_option
+from dlcloud.cli.options import (
+    cidr_option,
+    collect_options,
+    description_options,
+    job_options,
+    output_option,
+    verbose_option,
+)
 
 if TYPE_CHECKING:
     pass
@@ -62,10 +69,16 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Measure at most three types, chosen of TYPE or of all CPU types; predict the others.",
 )
+@click.option(
+    "--race",
+    is_flag=True,
+    help="End each TYPE as soon as it cannot be the cheapest; without TYPE, of those that --predict leaves.",
+)
 @click.option("--fresh", is_flag=True, help="Measure again what an interrupted bench had measured.")
 @click.option("--dry-run", is_flag=True, help="Show the plan with its prices; create nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Spend without asking.")
 @cidr_option("the instances")
+@description_options
 @job_options
 @notify_option("bench")
 @output_option
@@ -88,6 +101,11 @@ def command(*, options: object, verbose: bool) -> None:
     With --predict, at most three types are measured, those that tell most of all others; throughput and USD
     per million items of the other CPU types of the region are predicted, with 90 % intervals, also from your
     earlier results of the same job.
+
+    With --race, one job runs on all types at once until the cheapest is known: a type is ended as soon as it
+    cannot be the cheapest any more, with an error of 5 % over the whole race. Types that differ by less than
+    2 % are named as a tie; with --job, no sample is taken that costs more than it can save. --repeats is the
+    most samples of each setting; default: 1,000.
 
     It ends with the answer: the cheapest and the fastest, with --job for your own work. Where no winner can
     be named, it says what would settle it, and on a terminal offers to measure again.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @click.command("export")
-@click.argument("file", metavar="FILE|RECIPE")
+@click.argument("file", metavar="FILE|RECIPE|URL")
 @click.option(
     "--as",
     "scheduler",
@@ -38,6 +38,8 @@ def command(*, options: object, verbose: bool) -> None:
 
     JSON lines hold whole runs, one a line, for `dlcloud import` in another home; `dlcloud schema results`
     documents them. CSV and Parquet hold a row a result, as `dlcloud cost-report --all -o csv` prints it.
+
+    A URL (http://HOST:5000) is that of an MLflow server, which gets the runs that it does not have.
 
     With --as batch, print RECIPE, whose workload is a command, as the input of `aws batch
     register-job-definition --cli-input-json`; --setting names one of its settings.

@@ -87,6 +87,15 @@ def capacity(*, options: object, verbose: bool) -> None:
     invoke("dlcloud.app.local:capacity", "local", verbose=verbose, options=options)
 
 
+@command.command("account-plan")
+@click.argument("plan", type=click.Choice(["free", "paid"]))
+@output_option
+@verbose_option
+def account_plan(*, plan: str, output: str, verbose: bool) -> None:
+    """Put the local account on AWS's Free plan, on which EC2 launches a few types only, or back on Paid."""
+    invoke("dlcloud.app.local:account_plan", "local", verbose=verbose, plan=plan, output=output)
+
+
 @command.command("quota")
 @click.argument("instance_type")
 @click.argument("vcpus", type=click.IntRange(min=0), required=False)

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 @click.option("--name", default="", help="The cluster's name; one that is up and was kept is used again.")
 @click.option("-y", "--yes", is_flag=True, help="Spend without asking.")
 @cidr_option("the instances")
-@click.option("--detach", is_flag=True, help="Leave an elastic training to its own coordinator.")
+@click.option("--detach", is_flag=True, help="Leave the work to one of its own instances.")
 @click.option("--fresh", is_flag=True, help="Measure again what an interrupted run had measured.")
 @click.option(
     "--retry-failed", is_flag=True, help="Run the trials of an experiment again that were given up."
 )
+@click.option("--html", default="", help="Write the page of an experiment to this file; it opens offline.")
 @override_options
 @notify_option("up")
 @output_option
@@ -44,9 +45,9 @@ def command(*, options: object, detach: bool, verbose: bool) -> None:
     A recipe with an `experiment` runs its trials on the instances as these become free, and prints one table.
     However it ends, no finished trial is lost, and the next `up` runs those that are left.
 
-    With --detach it returns once the on-demand instance that coordinates a training controls it, too: this
-    machine may be off then. `status`, `logs`, `training`, `resize` and `exec` ask that instance, from any
-    machine with the account; `down` brings the results home and ends everything.
+    With --detach it returns once an on-demand instance of the cluster controls the work: this machine may be
+    off then. `status`, `logs`, `training`, `resize` and `exec` ask that instance, from any machine with the
+    account; `down` brings the results home and ends everything.
     """
     use_case = "dlcloud.app.clusters.hand_over:run" if detach else "dlcloud.app.clusters.up:run"
     invoke(use_case, "up", verbose=verbose, options=options)

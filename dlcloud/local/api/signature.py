@@ -2,6 +2,11 @@
 
 Source: IAM user guide, "Create a signed AWS API request"; error codes as EC2, STS and Systems Manager give
 them, from their API references' "Common errors".
+
+The canonical request is built here and not by botocore: botocore's signer chooses the headers and encodes the
+path of a request that it sends, where a verifier takes both as they arrived; to overrule it takes as many
+lines, on private methods. Clients with signers of their own (the tests run botocore's, Libcloud's and s3fs's)
+prove it.
 """
 
 import hashlib

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
+from dlcloud.local.capacity.account_plan import LocalAccountPlan
 from dlcloud.model.instance import Market
 from dlcloud.planning.quota import CODES, quota_key
 
@@ -79,6 +80,7 @@ class VcpuQuotas:
         self._vcpus = vcpus
         self._lock = threading.Lock()
         self._limits = dict.fromkeys(CODES.values(), DEFAULT_VCPUS)
+        self.account_plan = LocalAccountPlan()
 
     def set_limit(self, instance_type: str, market: Market, vcpus: int | None) -> None:
         """Set the quota that a type counts against; None restores the default.

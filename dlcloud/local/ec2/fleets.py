@@ -18,7 +18,7 @@ from dlcloud.local.capacity.pools import (
     Strategy,
     allocate,
 )
-from dlcloud.local.ec2.launch_checks import block_devices, check_launch
+from dlcloud.local.ec2.launch_checks import block_devices, check_free_tier, check_launch
 from dlcloud.local.ec2.launch_grants import LaunchPlacement
 from dlcloud.local.ec2.network import check_network
 from dlcloud.local.ec2.record import StateReason, template_version
@@ -199,6 +199,8 @@ class _Config:
         for hidden in self._responses.visibility.not_found(self._template.get("SecurityGroupIds") or ()):
             return EC2ClientError(hidden.code, hidden.message)
         try:
+            if self._responses.quotas.account_plan.is_free:
+                check_free_tier(offer.pool.instance_type)
             block_devices(self._image(offer), self._template.get("BlockDeviceMappings") or ())
             self._placement(offer, market).zones([offer.pool.zone])
         except EC2ClientError as error:

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -12,6 +12,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.utils import filter_iam_instance_profiles
 from moto.iam.exceptions import NotFoundException
 
+from dlcloud.local.capacity.account_plan import NOT_ELIGIBLE
 from dlcloud.local.instance.images import snapshot_gib
 
 # Before it is encoded. Source: EC2 user guide, "Run commands when you launch an EC2 instance".
@@ -48,7 +49,7 @@ def check_launch(backend: Any, request: Mapping[str, Any], instance_type: str) -
         EC2ClientError: With EC2's code.
     """
     _check_user_data(request.get("UserData"))
-    _check_efa(request.get("NetworkInterfaces") or (), instance_type)
+    _check_interfaces(request.get("NetworkInterfaces") or (), instance_type)
     image_id = request.get("ImageId")
     if not image_id:
         raise refuse("MissingParameter", "The request must contain the parameter ImageId")
@@ -69,6 +70,16 @@ def check_launch(backend: Any, request: Mapping[str, Any], instance_type: str) -
             "'describe-images' to discover the architecture of the instance type or AMI.",
         )
     return image
+
+
+def check_free_tier(instance_type: str) -> None:
+    """Refuse a type that an account of the Free plan may not launch.
+
+    Raises:
+        EC2ClientError: InvalidParameterCombination. Source: splunk/attack_range, issue 1302.
+    """
+    if not INSTANCE_TYPES.get(instance_type, {}).get("FreeTierEligible"):
+        raise refuse("InvalidParameterCombination", NOT_ELIGIBLE)
 
 
 def check_profile(account: str, profile: Mapping[str, str] | None) -> None:
@@ -170,13 +181,15 @@ def _with_defaults(device: Mapping[str, Any], requested: Mapping[str, Any]) -> d
     return merged
 
 
-def _check_efa(cards: Iterable[Mapping[str, Any]], instance_type: str) -> None:
-    """Refuse Elastic Fabric Adapters that the type has not.
+def _check_interfaces(interfaces: Sequence[Mapping[str, Any]], instance_type: str) -> None:
+    """Refuse network interfaces that the type's network cards do not take, and addresses beside several.
 
-    Source: EC2 user guide, "Elastic Fabric Adapter for AI/ML and HPC workloads"; EC2 API reference, EfaInfo.
+    Source: EC2 user guide, "Elastic Fabric Adapter for AI/ML and HPC workloads" and "Network cards"; EC2 API
+    reference, EfaInfo and NetworkCardInfo; aws-parallelcluster, issue 7143 and pull request 6930;
+    karpenter-provider-aws, pull request 5666.
     """
-    count = sum(str(card.get("InterfaceType") or "").startswith("efa") for card in cards)
     info = INSTANCE_TYPES.get(instance_type, {}).get("NetworkInfo", {})
+    count = sum(str(interface.get("InterfaceType") or "").startswith("efa") for interface in interfaces)
     if count and not info.get("EfaSupported"):
         # [from memory]: EC2's code; its text is another.
         raise refuse("InvalidParameterCombination", f"EFA interfaces are not supported on {instance_type}.")
@@ -184,6 +197,31 @@ def _check_efa(cards: Iterable[Mapping[str, Any]], instance_type: str) -> None:
     if count > most:
         # [from memory]: EC2's code; its text is another.
         raise refuse("AttachmentLimitExceeded", f"{instance_type} has at most {most} EFA interface(s).")
+    if len(interfaces) > 1 and any(_is_true(one.get("AssociatePublicIpAddress")) for one in interfaces):
+        message = "A public IP address is assigned to an instance with one network interface only."
+        raise refuse("InvalidParameterCombination", message)
+    cards = {card["NetworkCardIndex"]: card for card in info.get("NetworkCards", ())}
+    for interface in interfaces if cards else ():
+        _check_card(interface, cards, instance_type)
+
+
+def _check_card(interface: Mapping[str, Any], cards: Mapping[int, Any], instance_type: str) -> None:
+    """Refuse an interface that its network card does not take. The codes and texts are [from memory]."""
+    index, device = int(interface.get("NetworkCardIndex") or 0), int(interface.get("DeviceIndex") or 0)
+    kind = str(interface.get("InterfaceType") or "interface")
+    card = cards.get(index)
+    place = f"network card {index} of {instance_type}"
+    if card is None:
+        raise refuse("InvalidParameterValue", f"There is no {place}.")
+    if kind not in card.get("InterfaceTypes", (kind,)) or (kind == "efa-only" and index == device == 0):
+        raise refuse("InvalidParameterCombination", f"The {place} takes no {kind} at device index {device}.")
+    if device >= card["MaximumNetworkInterfaces"]:
+        message = f"Device index {device} exceeds the number of interfaces of {place}."
+        raise refuse("AttachmentLimitExceeded", message)
+
+
+def _is_true(value: object) -> bool:
+    return str(value).lower() == "true"
 
 
 def _check_user_data(text: object) -> None:

@@ -13,6 +13,7 @@ from moto.iam.exceptions import NotFoundException
 
 from dlcloud.local.ec2.launch_checks import (
     block_devices,
+    check_free_tier,
     check_instance_ids,
     check_launch,
     check_profile,
@@ -110,6 +111,8 @@ class LocalResponses(GrantingResponses):
             placement = self.read_placement(self.params, instance_type)
             zones = placement.zones(self._zones(instance_type))
             self.error_on_dryrun()
+            if self.quotas.account_plan.is_free:
+                check_free_tier(instance_type)  # a dry run does not tell
             self.params["MinCount"] = self._grant(instance_type, zones, placement)
             original.setdefault("InstanceMarketOptions", self.params.get("InstanceMarketOptions"))
             if self._is_block():

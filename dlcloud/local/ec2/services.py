@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from moto.core.models import DEFAULT_ACCOUNT_ID
+
 from dlcloud.cloud.catalog import Catalog
+from dlcloud.local.capacity.account_plan import LocalAccountPlan
 from dlcloud.local.capacity.pools import DEFAULT_VCPUS
 from dlcloud.local.ec2.instances import Instances, NotRunningError
 from dlcloud.model.cluster import DEFAULT_REGION
 from dlcloud.model.instance import InstanceType, Market, Price
 from dlcloud.planning.quota import CODES
 
+ACCOUNT_PLAN_SERVICE = "freetier"
 _CENT_OF_A_CENT = Decimal("0.0001")
 _CONNECT_KEY_S = 60.0
 
@@ -86,6 +90,17 @@ def answer_quotas(action: str, request: Mapping[str, Any], limits: Mapping[str, 
         if action in ("GetServiceQuota", "GetAWSDefaultServiceQuota") and code in quotas:
             return {"Quota": quotas[code]}
     raise ServiceError("NoSuchResourceException", "The local cloud has the vCPU quotas of ec2.")
+
+
+def answer_account_plan(action: str, plan: LocalAccountPlan) -> dict[str, Any]:
+    """Answer GetAccountPlanState.
+
+    Raises:
+        ServiceError: It is another action.
+    """
+    if action != "GetAccountPlanState":
+        raise ServiceError("ValidationException", f"The local cloud does not answer {action}.")
+    return plan.state(DEFAULT_ACCOUNT_ID)
 
 
 def answer_instance_connect(action: str, request: Mapping[str, Any], instances: Instances) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dlcloud.report.html.encoding import (
     BLUE,
     DESCRIPTION,
     GREY,
+    LIGHT_GREY,
     ORANGE,
     PALETTE,
     ROW_PX,
@@ -178,7 +179,7 @@ def _speed_up_chart(rows: Sequence[ResultRow], place: int) -> list[Chart]:
         scale={"domain": [0, longest], "nice": False},
         axis={"tickCount": 6},
     )
-    verdicts = scale(tuple(Verdict), (BLUE, ORANGE, GREY, GREY))
+    verdicts = scale(tuple(Verdict), (BLUE, ORANGE, GREY, LIGHT_GREY))
     bars = {
         "mark": {"type": "bar", "height": {"band": 0.7}},
         "encoding": {

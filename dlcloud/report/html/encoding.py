@@ -11,6 +11,7 @@ Spec = dict[str, Any]
 # Mid-tones: each has a contrast of at least 3 to white and to the page's dark; shapes say the same again.
 PALETTE = ("#2f7fd6", "#c8591f", "#1f8f63", "#a35fc7", "#967216", "#17808f", "#cf4f86", "#767b84")
 BLUE, ORANGE, GREY = PALETTE[0], PALETTE[1], PALETTE[7]
+LIGHT_GREY = "#b3b8c1"
 SHAPES = (
     "circle",
     "square",

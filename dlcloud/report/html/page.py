@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from dlcloud.model.errors import RecipeError
+from dlcloud.report.cells import UNSTABLE
 from dlcloud.report.html.encoding import TEXT, Chart, Spec
 from dlcloud.report.table import Report, Section, is_command, without_optional
 from dlcloud.system.files import write_file
@@ -51,8 +52,8 @@ def page(
         subtitle: The number of results, and the date.
     """
     leading = sorted((section for section in report.sections if section.leads), key=lambda one: -one.leads)
-    answer = [_section(section) for section in leading]
-    body = [_section(section) for section in report.sections if not section.leads]
+    answer = [section_html(section) for section in leading]
+    body = [section_html(section) for section in report.sections if not section.leads]
     body = body if body or answer else [f"<p>{escape(report.empty)}</p>"]
     parts = {
         "TITLE": escape(title),
@@ -142,7 +143,8 @@ def _figure(chart: Chart) -> str:
     )
 
 
-def _section(section: Section) -> str:
+def section_html(section: Section) -> str:
+    """Return a table as HTML, with its heading and notes."""
     first, *others = section.heading.splitlines() or [""]
     heading = f"<h2>{escape(first)}</h2>\n" if first else ""
     heading += "".join(f"<p>{escape(line)}</p>\n" for line in others)
@@ -170,7 +172,12 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], numeric: frozen
 
 def _cell(title: str, kind: str, text: str) -> str:
     """Return a cell; its title is shown beside it where a narrow screen has no room for columns."""
-    return f'<td{kind} data-title="{escape(title)}">{escape(text)}</td>'
+    return f'<td{kind} data-title="{escape(title)}">{escape(_keep_marks(text))}</td>'
+
+
+def _keep_marks(text: str) -> str:
+    """Return a cell whose mark stays on the line of the word before it."""
+    return text.replace(UNSTABLE, f"\N{NO-BREAK SPACE}{UNSTABLE.strip()}")
 
 
 def _class(title: str, *, is_number: bool) -> str:

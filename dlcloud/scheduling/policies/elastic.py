@@ -24,6 +24,8 @@ LOOK_S = 600.0
 """Spells become older without an event: the plan is looked at so often while spot may replace on-demand."""
 PROBE_H = 0.1
 """The worth of an hour of work is the slope of the plan's cost over so much of it."""
+DOUBT = 0.05
+"""Work that is put off costs on-demand at least as often as this, whatever the plan expects of spot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,10 @@ class _Plan:
     held: int
     on_demand: int
 
+    def can_lose(self, lost_h: float) -> bool:
+        """True if some spare time is left after a loss of time: without any, all is on-demand at once."""
+        return self.spare_h > lost_h + 2 * MARGIN_S / HOUR_S
+
     def cost_h(self, mode: Mode, lost_h: float = 0.0, *, stays: bool = False) -> float:
         """Return the plan's cost from a mode on, after some spare time was lost."""
         is_off = mode in {Mode.WAIT, Mode.OFF}
@@ -85,6 +91,9 @@ def elastic(situation: Situation) -> PoolDecision:
 def _make_plan(situation: Situation, base: Targets, spare_s: float, first_s: float) -> _Plan:
     offers = spot_by_cost(situation)
     expected = forecast(situation, offers, first_s)
+    if len({pool.key for _, pool, _ in offers}) > 1:
+        offers = spot_by_cost(situation, _pause_usd(situation, expected, spare_s))
+        expected = forecast(situation, offers, first_s)
     spot = spread(offers, base, situation.maximum)
     paid = {pool.key: pool.hourly_usd <= 0 for pool in situation.pools}
     on_demand = [pool for pool in situation.pools if pool.market is Market.ON_DEMAND and not paid[pool.key]]
@@ -102,6 +111,17 @@ def _make_plan(situation: Situation, base: Targets, spare_s: float, first_s: flo
         held=sum(held),
         on_demand=sum([max(0, pool.present - pool.keep) for pool in on_demand]),
     )
+
+
+def _pause_usd(situation: Situation, expected: Forecast, spare_s: float) -> float:
+    """Return what a restart of all workers costs to the end; the less spare time is left, the more."""
+    table, model = value_table(expected.model), expected.model
+    work_h, spare_h = situation.least_time_s / HOUR_S, spare_s / HOUR_S
+    restart_h = model.changeover_h + model.boot_h
+    before = table.value(Mode.SPOT, expected.on_age, work_h, spare_h)
+    after = table.value(Mode.SPOT, expected.on_age, work_h, spare_h - restart_h)
+    lost_h = max(restart_h, restart_h * model.spot_usd + after - before)
+    return situation.maximum * on_demand_usd(situation) * lost_h
 
 
 def _decide(plan: _Plan, base: Targets, everything: Targets, spare_s: float) -> PoolDecision:
@@ -146,12 +166,12 @@ def _options_on_spot(plan: _Plan) -> list[_Option]:
         return [_Option(mode=Mode.SPOT, cost_h=plan.cost_h(Mode.SPOT, stays=True))]
     if plan.on_demand:
         options = [_Option(mode=Mode.BOTH, cost_h=plan.cost_h(Mode.BOTH, stays=True))]
-        if plan.spare_h >= pause_h:
+        if plan.can_lose(pause_h):
             usd = pause_h * hourly + plan.cost_h(Mode.SPOT, pause_h)
             options.append(_Option(mode=Mode.SPOT, cost_h=usd))
     else:
         options = [_Option(mode=Mode.SPOT, cost_h=plan.cost_h(Mode.SPOT, stays=True))]
-        if plan.spare_h >= restart_h:
+        if plan.can_lose(restart_h):
             usd = restart_h * (1 - model.share) + model.changeover_h * hourly
             options.append(_Option(mode=Mode.BOTH, cost_h=usd + plan.cost_h(Mode.BOTH, restart_h)))
     usd = restart_h + plan.cost_h(Mode.ON, pause_h)
@@ -168,7 +188,7 @@ def _options_beside_spot(plan: _Plan) -> list[_Option]:
         options = [_Option(mode=Mode.ON, cost_h=plan.cost_h(Mode.ON, stays=True)), idle]
     else:
         options = [idle, _Option(mode=Mode.ON, cost_h=lost_h + plan.cost_h(Mode.ON, lost_h))]
-    if plan.spare_h >= lost_h:
+    if plan.can_lose(lost_h):
         usd = (model.boot_h + model.changeover_h) * hourly
         options.append(_Option(mode=Mode.SPOT, cost_h=usd + plan.cost_h(Mode.SPOT, lost_h)))
         if rest > 0:
@@ -196,7 +216,7 @@ def _joined(plan: _Plan, base: Targets, mode: Mode) -> Targets:
     pauses_h = _pause_h(plan) + plan.expected.model.changeover_h
     left_h = plan.situation.least_time_s / HOUR_S
     lasting_h = min(left_h, 1 / plan.expected.losses_per_h)
-    if saved * lasting_h > stopped * pauses_h and plan.spare_h >= _pause_h(plan):
+    if saved * lasting_h > stopped * pauses_h and plan.can_lose(_pause_h(plan)):
         return plan.spot
     running = {p.key: min(p.present, p.obtainable) for p in plan.situation.pools if p.market is Market.SPOT}
     return base | {key: count for key, count in running.items() if count}
@@ -210,7 +230,8 @@ def _worth(plan: _Plan, *, is_beside: bool) -> float:
     age, probe_h = plan.expected.on_age, min(PROBE_H, work_h)
     now = plan.table.value(Mode.SPOT, age, work_h, plan.spare_h)
     done = plan.table.value(Mode.SPOT, age, work_h - probe_h, plan.spare_h + probe_h)
-    return min(1.0, max(model.spot_usd, (now - done) / probe_h))
+    least = model.spot_usd + DOUBT * (1 - model.spot_usd)
+    return min(1.0, max(least, (now - done) / probe_h))
 
 
 def _explain(plan: _Plan, options: list[_Option]) -> str:

@@ -19,9 +19,14 @@ PRIOR_AVAILABILITY = 0.45
 """What is believed of a pool's availability at first, as so long a time of watching it.
 
 Source: the V100 traces of Wu et al., "Can't Be Late", NSDI 2024."""
+PRIOR_DROPS = 0.2
+"""So many losses of a part of a pool are believed of an hour before it was watched."""
 SHARES = 4
 """Models differ by a quarter of the workers and of a probability, by a twentieth of a price, and by powers of
 2 of times and rates: so that few tables are computed."""
+
+Offer = tuple[float, PoolState, int]
+"""USD an hour and instance, a pool, and how many of its instances cost so much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,25 +46,33 @@ class Forecast:
     losses_per_h: float
 
 
-def spot_by_cost(situation: Situation) -> list[tuple[float, PoolState, int]]:
+def spot_by_cost(situation: Situation, pause_usd: float | None = None) -> list[Offer]:
     """Return (USD an hour and instance, pool, instances), the cheapest first; those that run by themselves.
 
-    The cost is the price, and what the pool's changeovers are expected to cost an hour: all workers stop when
-    a spell ends, and once more to get there. Pools that are dearer than on-demand are left out.
+    The cost is the price, as expected until the pool takes them back, and what the pool's changeovers are
+    expected to cost an hour: all workers stop when a spell ends, and once more to get there. Pools that are
+    dearer than on-demand are left out.
+
+    Args:
+        situation: The pools.
+        pause_usd: What a stop of all workers costs; by default, its time on-demand.
     """
     dearest = on_demand_usd(situation)
-    pause_usd = situation.maximum * situation.restart_s / HOUR_S * dearest
-    offers: list[tuple[float, PoolState, int]] = []
+    if pause_usd is None:
+        pause_usd = situation.maximum * situation.restart_s / HOUR_S * dearest
+    left_h = situation.least_time_s / HOUR_S
+    offers: list[Offer] = []
     for pool in situation.pools:
         if pool.market is not Market.SPOT or not 0 < pool.hourly_usd < dearest:
             continue
         stays = min(pool.present, pool.obtainable)
         more = min(pool.obtainable, situation.maximum) - stays
-        losses_usd = pause_usd * losses_per_h(pool)
+        losses = losses_per_h(pool)
+        losses_usd, usd = pause_usd * losses, pool.expected_usd(min(left_h, 1 / losses))
         if stays:
-            offers.append((pool.hourly_usd + losses_usd / stays, pool, stays))
+            offers.append((usd + losses_usd / stays, pool, stays))
         if more > 0:
-            offers.append((pool.hourly_usd + 2 * losses_usd / more, pool, more))
+            offers.append((usd + 2 * losses_usd / more, pool, more))
     return sorted(offers, key=lambda offer: (offer[0], offer[1].name))
 
 
@@ -77,9 +90,7 @@ def losses_per_h(pool: PoolState) -> float:
     return HOUR_S * (1 / (past.median_on_s + age_s) + partial)
 
 
-def forecast(
-    situation: Situation, offers: Sequence[tuple[float, PoolState, int]], spare_s: float
-) -> Forecast:
+def forecast(situation: Situation, offers: Sequence[Offer], spare_s: float) -> Forecast:
     """Return what is expected, if spot instances are taken in the order of `offers`.
 
     Args:
@@ -91,7 +102,8 @@ def forecast(
     first = offers[0][1] if offers else min(spot, key=lambda pool: (pool.hourly_usd, pool.name))
     past = first.availability
     share, usd = _share_and_price(situation, offers, first)
-    drops = 2 * past.drops * HOUR_S / (past.available_s + HOUR_S)
+    expected_drops = past.drops + (PRIOR_DROPS if situation.maximum > 1 else 0.0)
+    drops = 2 * expected_drops * HOUR_S / (past.available_s + HOUR_S)
     starts = sum([1 / pool.availability.median_off_s for pool in spot])
     model = MarkovModel(
         median_on_h=_round(past.median_on_s / HOUR_S),
@@ -114,7 +126,7 @@ def forecast(
     )
 
 
-def spread(offers: Sequence[tuple[float, PoolState, int]], targets: Targets, size: int) -> Targets:
+def spread(offers: Sequence[Offer], targets: Targets, size: int) -> Targets:
     """Add instances in the order of the offers, until there are `size` in all."""
     filled, missing = dict(targets), size - sum(targets.values())
     for _, pool, count in offers:
@@ -125,15 +137,14 @@ def spread(offers: Sequence[tuple[float, PoolState, int]], targets: Targets, siz
     return filled
 
 
-def _share_and_price(
-    situation: Situation, offers: Sequence[tuple[float, PoolState, int]], first: PoolState
-) -> tuple[float, float]:
+def _share_and_price(situation: Situation, offers: Sequence[Offer], first: PoolState) -> tuple[float, float]:
     """Return the share of the workers that spot gives, and its price over that of on-demand."""
     room, count, usd = situation.maximum, 0, 0.0
+    left_h = situation.least_time_s / HOUR_S
     for _, pool, number in offers:
         taken = min(number, room - count)
-        count, usd = count + taken, usd + taken * pool.hourly_usd
-    mean_usd = usd / count if count else first.hourly_usd
+        count, usd = count + taken, usd + taken * pool.expected_usd(left_h)
+    mean_usd = usd / count if count else first.expected_usd(left_h)
     share = ceil(SHARES * count / room) / SHARES if count else 1.0
     return share, round(20 * mean_usd / on_demand_usd(situation)) / 20
 

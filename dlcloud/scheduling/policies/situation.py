@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import expm1
 
 from dlcloud.model.instance import Market
 from dlcloud.scheduling.spells import PRIOR_MEDIAN_S
@@ -12,6 +13,12 @@ REFUSAL_S = HOUR_S
 
 Source: the issue's own adversary ("on-demand is refused for an hour"); EC2 states no bound.
 """
+
+PRICE_MEMORY_H = 24.0
+"""A price that differs from its pool's usual one is expected to have come back by 1 - 1/e after so long.
+
+Source: EC2 user guide, "Spot Instance pricing history": prices adjust gradually, to long-term trends of
+supply and demand. The time is an assumption."""
 
 PoolKey = tuple[Market, str]
 """A market and the name of a pool in it: an Availability Zone, a zone and a type, or a reservation."""
@@ -58,6 +65,7 @@ class PoolState:
         starting: Instances that are billed and boot.
         keep: Fewer than this never run here, such as the instance that coordinates.
         availability: Its recent past.
+        usual_usd: The mean of its price over the time that is known; 0: nothing is known but `hourly_usd`.
     """
 
     market: Market
@@ -68,6 +76,14 @@ class PoolState:
     starting: int = 0
     keep: int = 0
     availability: Availability = UNKNOWN
+    usual_usd: float = 0.0
+
+    def expected_usd(self, hours: float) -> float:
+        """Return the expected mean price of the next hours: it returns to its usual one, from that of now."""
+        if self.usual_usd <= 0 or self.usual_usd == self.hourly_usd or hours <= 0:
+            return self.hourly_usd
+        span = hours / PRICE_MEMORY_H
+        return self.usual_usd + (self.hourly_usd - self.usual_usd) * -expm1(-span) / span
 
     @property
     def key(self) -> PoolKey:

@@ -8,6 +8,7 @@ Work is done in chunks of exponentially distributed size (implicit differences),
 Source: Kushner and Dupuis, "Numerical Methods for Stochastic Control Problems in Continuous Time", chapter 5.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -16,10 +17,11 @@ from itertools import pairwise
 from math import exp, expm1, inf
 
 WORK_STEPS = 12
-SPARE_STEPS = 48
+SPARE_STEPS = 40
 CURVE = 1.5
-"""The grid. A step of spare time is e^CURVE times as long at its end as at the safe moment. The equations of
-one grid point depend on each other; one pass from an extrapolated start is as good in replays as several."""
+"""The grid. A step is e^CURVE times as long at its end as at the end of the work, or the safe moment. The
+equations of one grid point depend on each other; one pass from an extrapolated start is as good in replays as
+several."""
 ON_EDGES_H = (1 / 6, 1 / 2, 3 / 2, 6.0)
 ON_AGES_H = (1 / 12, 1 / 3, 1.0, 3.0, 10.0)
 OFF_EDGES_H = (1 / 2, 2.0)
@@ -99,7 +101,10 @@ class ValueTable:
 
     def __init__(self, model: MarkovModel) -> None:
         self.model = model
-        self.chunk_h = model.work_h / WORK_STEPS
+        self.works = [
+            model.work_h * expm1(CURVE * row / WORK_STEPS) / expm1(CURVE) for row in range(WORK_STEPS + 1)
+        ]
+        self.chunk_h = 0.0
         scale = model.spare_h / expm1(CURVE)
         self.spares = [scale * expm1(CURVE * step / SPARE_STEPS) for step in range(SPARE_STEPS + 1)]
         self._on = _rates(model.median_on_h, ON_AGES_H, ON_EDGES_H)
@@ -118,11 +123,11 @@ class ValueTable:
         if place is None:
             return inf if stays else work_h
         rows = self.stay if stays else self.best
-        at = min(work_h / self.chunk_h, WORK_STEPS - 1e-9)
-        row = int(at)
+        row = min(bisect_right(self.works, work_h) - 1, WORK_STEPS - 1)
+        part = (work_h - self.works[row]) / (self.works[row + 1] - self.works[row])
         low = _at(rows[row][mode], place, age)
         high = _at(rows[row + 1][mode], place, age)
-        return low if low == high else low + (high - low) * (at - row)
+        return low if low == high else low + (high - low) * part
 
     def _place(self, spare_h: float) -> Place | None:
         """Return the place of some spare time; None below the safe moment."""
@@ -141,6 +146,7 @@ class ValueTable:
 
     def _add_row(self, row: int) -> None:
         """Compute the values of a chunk more of work, from little spare time to much."""
+        self.chunk_h = self.works[row] - self.works[row - 1]
         before = self.best[-1]
         best: list[Values] = [[list(ages) for ages in values] for values in before]
         stay: list[Values] = [[list(ages) for ages in values] for values in before]
@@ -161,7 +167,7 @@ class ValueTable:
     def _relax(self, row: int, column: int) -> None:
         """Go once through the equations of one grid point."""
         best, stay, before = self.best[row], self.stay[row], self.best[row - 1]
-        dear = row * self.chunk_h
+        dear = self.works[row]
         self._without_spot(best, stay, before, column, dear)
         self._on_demand(best, stay, before, column)
         if self.model.share < FULL:

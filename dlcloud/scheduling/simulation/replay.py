@@ -38,6 +38,8 @@ class SimulatedJob:
         spot_usd: Price of a spot instance-hour where the trace has none.
         changeover_s: Seconds without progress after any change of workers; all are billed.
         boot_s: Seconds that a new instance is billed before its worker joins.
+        first_boot_s: The same of those that are requested at the start, when no other has the environment;
+            None: as long.
         scaling: Speed against workers.
         traffic_usd: What a worker outside the zone of most workers adds to an hour.
         refusals: Times, as (from, until) in seconds, in which no on-demand instance is given.
@@ -53,6 +55,7 @@ class SimulatedJob:
     maximum: int = 1
     changeover_s: float = 0.0
     boot_s: float = 0.0
+    first_boot_s: float | None = None
     scaling: Scaling = field(default_factory=Scaling)
     traffic_usd: float = 0.0
     refusals: tuple[tuple[float, float], ...] = ()
@@ -128,6 +131,8 @@ class _PoolRun:
         "obtainable",
         "off",
         "on",
+        "paid_since_s",
+        "paid_usd_s",
         "place",
         "price_usd",
         "running",
@@ -143,6 +148,7 @@ class _PoolRun:
         self.obtainable = self.running = self.spells = 0
         self.starting: list[float] = []
         self.available_s = self.changed_s = 0.0
+        self.paid_usd_s = self.paid_since_s = 0.0
         self.is_open = False
         self.on, self.off, self.drops = SpellFit(), SpellFit(), 0
 
@@ -160,7 +166,8 @@ class _PoolRun:
         before = self.obtainable
         self.obtainable = 0 if is_over else trace.counts[self.place]
         if trace.prices is not None and not is_over:
-            self.price_usd = trace.prices[self.place]
+            self.paid_usd_s += self.price_usd * (now_s - self.paid_since_s)
+            self.price_usd, self.paid_since_s = trace.prices[self.place], now_s
         following = self.place + 1
         if is_over:
             self.next_s = inf
@@ -207,7 +214,14 @@ class _PoolRun:
             running=self.running,
             starting=len(self.starting),
             availability=availability,
+            usual_usd=self._usual_usd(now_s),
         )
+
+    def _usual_usd(self, now_s: float) -> float:
+        """Return the mean price so far; 0 if the trace has no prices."""
+        if self.trace is None or self.trace.prices is None or now_s <= 0:
+            return 0.0
+        return (self.paid_usd_s + self.price_usd * (now_s - self.paid_since_s)) / now_s
 
 
 class _Run:
@@ -279,8 +293,11 @@ class _Run:
             missing = min(desired, pool.obtainable) - pool.present
             if missing <= 0 or (pool is self.on_demand and self._refuses_first()):
                 continue
-            if self.job.boot_s > 0:
-                pool.starting += [self.now_s + self.job.boot_s] * missing
+            boot_s = self.job.boot_s
+            if self.now_s <= 0 and self.job.first_boot_s is not None:
+                boot_s = self.job.first_boot_s
+            if boot_s > 0:
+                pool.starting += [self.now_s + boot_s] * missing
             else:
                 pool.running += missing
                 changed = True

@@ -4,6 +4,10 @@ The server (`lighthouse.py`) answers `GET /ledger` and `POST /ledger` with JSON:
 steps, "checkpoint": step of the newest durable checkpoint, "done", "origin": identifies the first step, which
 separate groups of workers may have tried at the same time}. A POST can only advance the entry. A request for
 another run is answered with 409.
+
+The quorum's connection does not carry it: an agent asks the ledger before it starts a worker and after the
+worker is gone, and an orphaned instance before it ends itself. Neither takes part in a quorum, so the server
+and the client would remain.
 """
 
 import contextlib

@@ -1,11 +1,13 @@
 """What the caches of a home take, and what of them is removed."""
 
 import json
+import os
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.app.account import cache
+from dlcloud.app.account import cache, caches
 from dlcloud.model.errors import BudgetError
 from dlcloud.store.paths import Paths
 
@@ -24,11 +26,52 @@ def context(tmp_path):
         path.write_bytes(b"x" * size)
     clusters = SimpleNamespace(up=[])
     clusters.active = lambda: clusters.up
-    return SimpleNamespace(paths=Paths(tmp_path), clusters=clusters)
+    events = []
+    clock = SimpleNamespace(now=lambda: datetime.now(UTC))
+    return SimpleNamespace(
+        paths=Paths(tmp_path), clusters=clusters, clock=clock, emit=events.append, events=events
+    )
+
+
+@pytest.fixture
+def six_mib(context, monkeypatch):
+    """Let caches of more than 6 MiB shrink; the environment `def` was used last, `abc` before."""
+    monkeypatch.setattr(caches, "MOST_BYTES", 6 << 20)
+    for age, name in enumerate(("dlcloud/environments/def", "dlcloud/environments/abc", "pip")):
+        folder = context.paths.home / "local/cache" / name
+        os.utime(folder, (1e9, 1e9 - age))
+    (context.paths.home / "local/cache/dlcloud/environments/def/complete").touch()
+
+
+@pytest.mark.usefixtures("six_mib")
+def test_beyond_a_size_what_was_not_used_for_longest_goes(context):
+    caches.trim_caches(context)
+    assert [name for _, name in names(context)] == ["def", "prices.json"]
+    assert "removed 7 MiB of caches beyond 6 MiB: packages of pip, environment" in context.events[0].message
+
+
+@pytest.mark.usefixtures("six_mib")
+def test_caches_do_not_shrink_twice_a_day_nor_beside_a_cluster(context):
+    context.clusters.up = [SimpleNamespace(cloud="local")]
+    caches.trim_caches(context)
+    context.clusters.up = []
+    assert len(names(context)) == 4
+    (context.paths.home / "local/cache/looked-at").touch()
+    caches.trim_caches(context)
+    assert len(names(context)) == 4
+    later = datetime.now(UTC) + timedelta(days=1, minutes=1)
+    context.clock.now = lambda: later
+    caches.trim_caches(context)
+    assert len(names(context)) == 2
+
+
+def test_caches_below_the_size_stay(context):
+    caches.trim_caches(context)
+    assert (len(names(context)), context.events) == (4, [])
 
 
 def names(context):
-    return [(entry.kind, entry.path.name) for entry in cache.list_entries(context)]
+    return [(entry.kind, entry.path.name) for entry in caches.list_entries(context)]
 
 
 def test_each_environment_is_listed_the_largest_first(context, capsys):

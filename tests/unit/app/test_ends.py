@@ -35,7 +35,7 @@ class World:
         clock = SimpleNamespace(now=lambda: now)
         clusters = SimpleNamespace(find=lambda _: None, set_state=lambda *_: None)
         self.launcher = SimpleNamespace(
-            cluster=SimpleNamespace(name=name), cluster_id="c", clock=clock, emit=self.emit,
+            cluster=SimpleNamespace(name=name, recipe_text=""), cluster_id="c", clock=clock, emit=self.emit,
             store=SimpleNamespace(clusters=clusters), destroy=self.destroy, remainder=self.remainder,
         )
 

@@ -2,11 +2,14 @@
 
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from dlcloud.app.bench.summary import offer_again
+from dlcloud.app.results.measure_again import commands_again
 from dlcloud.report.cost import PLAIN
+from dlcloud.resources.texts import recipe_text
 from dlcloud.results.settling import MOST
 from dlcloud.runs.matrix import matrix_of_recipe
 from tests.fakes.samples import recipe, run
@@ -75,3 +78,11 @@ def test_without_a_terminal_nothing_is_asked(matrix, monkeypatch, capsys):
         monkeypatch.setattr(sys, "stdin", nothing)
         assert offer_again(rows(*TIED), matrix, PLAIN) is None
     assert capsys.readouterr().err == ""
+
+
+def test_a_bundled_recipe_with_a_command_of_its_own_is_named():
+    stored = SimpleNamespace(recipe_text=recipe_text("mpi")[0], recipe_path="")
+    context = SimpleNamespace(clusters=SimpleNamespace(find=lambda _: stored))
+    of = run("mpi-0001", instance_type="c7i.xlarge", workload="mpi")
+    rows = lines(result(), of=of, quoted=quote(), bill=BILL)
+    assert commands_again(context, rows)["mpi-0001"].startswith("dlcloud bench --recipe mpi ")

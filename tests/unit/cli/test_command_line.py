@@ -199,7 +199,7 @@ def test_init_writes_a_recipe_once(dlcloud, home):
 
 def test_without_credentials_aws_is_unreachable_and_not_called(dlcloud, home):
     (home.parent / "r.yaml").write_text(
-        "name: a\ninstances: {types: [c7i.xlarge]}\nworkload: {command: ./run}\n"
+        "name: a\ninstances: {types: [c7i.xlarge]}\nworkload: {command: 'true'}\n"
     )
     nowhere = str(home.parent / "none")
     done = dlcloud(

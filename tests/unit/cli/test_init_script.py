@@ -48,6 +48,15 @@ def test_a_folder_is_sent_where_the_script_uses_its_files(folder):
     assert 'files: "."' in recipe_of_script(write(folder, 'open("data.csv")', "other.py"), ScriptTrial())[0]
 
 
+def test_what_a_trial_has_written_is_not_sent(folder):
+    write(folder, "x", "model.npy")
+    file = write(folder, "import json\nsave('model.npy')\nsave = open('model.npy', 'wb')", "save.py")
+    assert 'files: "save.py"' in recipe_of_script(file, ScriptTrial())[0]
+    file = write(folder, "save('model.npy')\nopen('data.csv')", "both.py")
+    write(folder, "1", "data.csv")
+    assert 'files: "."' in recipe_of_script(file, ScriptTrial())[0]
+
+
 def test_versions_come_from_requirements_or_from_what_is_installed(folder):
     file = write(folder, "import yaml, nosuchpackage")
     text, notes = recipe_of_script(file, ScriptTrial())
@@ -117,6 +126,9 @@ def recipe_for(command="python3 train.py", files="train.py", setup=""):
         ("python3 nosuch.py", ".", "nosuch.py, which is not in workload.files"),
         ("python3 nosuch.py --lr 1", "train.py", "nosuch.py, which is not in workload.files"),
         ("python3 train.py", "", "no files are sent"),
+        ("bash nosuch.sh", ".", "nosuch.sh, which is not in workload.files"),
+        ("sh -e nosuch.sh 3", ".", "nosuch.sh, which is not in workload.files"),
+        ("./nosuch", ".", "nosuch, which is not in workload.files"),
     ],
 )
 def test_a_script_that_is_not_sent_is_refused_before_the_launch(folder, command, files, message):
@@ -134,6 +146,9 @@ def test_a_script_that_is_not_sent_is_refused_before_the_launch(folder, command,
         ("git clone x && python3 x/main.py", "."),
         ("python3 made.py; true", "."),
         ("python3 -m package", ""),
+        ("./configure && make", "."),
+        ("bash -c 'echo 1'", ""),
+        ("./train.py", "."),
     ],
 )
 def test_a_command_that_may_make_its_script_is_not_refused(folder, command, files):
@@ -157,6 +172,39 @@ def test_imports_without_requirements_are_warned_of(folder, setup, count):
     assert [event.message for event in events] == count * [
         "train.py imports numpy, and setup.requirements is empty: an instance has Python without packages"
     ]
+
+
+@pytest.mark.parametrize(
+    ("source", "missing"),
+    [
+        ("import numpy", ""),
+        ("import cv2, sklearn, tensorflow", ""),
+        ("import numpy, scipy", "scipy"),
+    ],
+)
+def test_imports_that_no_requirement_names_are_noted(folder, source, missing):
+    write(folder, source)
+    pins = "numpy==2.4.6, Scikit_Learn==1.8.0, opencv-python==4.12, tensorflow==2.20"
+    recipe, events = recipe_for(setup=f"setup: {{requirements: [{pins}]}}\n"), []
+    warn_of_script(recipe.workload, folder, events.append, recipe.setup)
+    message = f"train.py imports {missing}, which setup.requirements does not list"
+    assert [event.message.partition(":")[0] for event in events] == ([message] if missing else [])
+
+
+def test_init_notes_what_requirements_txt_does_not_list(folder):
+    write(folder, "numpy==2.4.6\n", "requirements.txt")
+    notes = recipe_of_script(write(folder, "import numpy, yaml"), ScriptTrial())[1]
+    assert "requirements.txt does not list pyyaml: only a package that is listed can bring it" in notes
+
+
+def test_the_environment_of_dlcloud_is_read_where_the_shell_has_another(folder):
+    python = folder.parent / "bin" / "python3"
+    python.unlink()
+    python.write_text('#!/bin/sh\necho "{}"\n')
+    python.chmod(0o755)
+    file = write(folder, "import yaml\nprint(yaml.__name__, '3 images/s')")
+    assert "pyyaml==" in recipe_of_script(file, ScriptTrial())[0]
+    assert run_trial(file, 20).lines == ("yaml 3 images/s",)
 
 
 ANSWERS = {

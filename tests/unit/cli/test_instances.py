@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from dlcloud.cli.commands.instances import command
+from dlcloud.cli.commands.account.instances import command
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Accelerator
 from dlcloud.report.instances import TypeOffer, instances_report
@@ -61,7 +61,7 @@ def test_filters_narrow_each_other_down(listed):
     rows = listed("--gpu", "any", "--max-usd", "1")
     assert rows
     assert all(row["gpu"] and float(row["hourly_usd"]) <= 1 for row in rows)
-    assert {row["gpu"] for row in listed("--gpu", "t4")} == {"T4"}
+    assert {row["gpu"] for row in listed("--gpu", "t4")} == {"T4", "T4g"}
     assert {row["gpu"] for row in listed("--gpu", "none")} == {""}
 
 
@@ -78,7 +78,7 @@ def test_a_name_that_nobody_knows_is_answered_with_names_like_it(tmp_path, monke
 
 def test_a_type_beyond_the_table_is_looked_for_at_ec2():
     with pytest.raises(RecipeError) as caught:
-        CliRunner().invoke(command, ["g6f.large"], catch_exceptions=False, standalone_mode=False)
+        CliRunner().invoke(command, ["x8g.large"], catch_exceptions=False, standalone_mode=False)
     assert "--live asks EC2 for types that the bundled table lacks" in caught.value.hint
 
 

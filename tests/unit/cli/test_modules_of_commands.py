@@ -23,7 +23,7 @@ OVER_SSH = PACKAGES | {"launch", "ssh"}
 PLANNING = {"control_claim", "launch_request", "left_out", "placement", "protocols", "quota", "reservations"}
 PLANNING |= {"storage", "successors"}
 RECIPE = {"data_set"}
-LAUNCH = {"admit", "container", "managed", "peers", "remote_jobs", "setup"}
+LAUNCH = {"admit", "build_failures", "container", "managed", "peers", "remote_jobs", "setup"}
 COMMANDS = {
     "status": (CLOUDS, PACKAGES, {"planning": PLANNING, "recipe": RECIPE}),
     "ssh": (MACHINES, OVER_SSH, {"planning": PLANNING, "recipe": RECIPE, "launch": {"admit"}}),

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from dlcloud.cli.commands.simulate import command
+from dlcloud.model.boots import SLOW_BOOT_S
 from dlcloud.model.errors import RecipeError
 
 RECIPE = """\
@@ -58,6 +59,12 @@ def test_each_file_is_a_window_and_each_deadline_a_table(simulate):
     assert [row["windows"] for row in elastic] == [2, 2]
     assert [row["missed"] for row in elastic] == [0, 0]
     assert elastic[1]["cost_over_on_demand"] < elastic[0]["cost_over_on_demand"] < 1.001
+
+
+def test_a_boot_takes_as_long_as_measured_unless_said_otherwise(simulate):
+    arguments = ("--generate", "1", "--work", "4", "--deadline", "6", "--policy", "elastic", "-o", "json")
+    assert {row["boot_seconds"] for row in records(simulate(*arguments))} == {SLOW_BOOT_S}
+    assert {row["boot_seconds"] for row in records(simulate(*arguments, "--boot", "0"))} == {0}
 
 
 def test_folders_can_be_pools_of_the_same_windows(simulate):

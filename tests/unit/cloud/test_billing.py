@@ -94,3 +94,24 @@ def test_another_currency_is_not_taken_for_dollars(clients, explorer):
     explorer.add_response("get_cost_and_usage", answer, asked("a"))
     with pytest.raises(CloudError, match="bills in CNY"):
         ask(clients, "a")
+
+
+def test_a_month_is_that_of_all_clusters(clients, explorer):
+    answer = {
+        "ResultsByTime": [
+            {
+                "TimePeriod": {"Start": "2026-09-01", "End": "2026-09-21"},
+                "Estimated": True,
+                "Total": {"UnblendedCost": {"Amount": "12.5", "Unit": "USD"}},
+                "Groups": [],
+            }
+        ]
+    }
+    expected = {
+        "TimePeriod": {"Start": "2026-09-01", "End": "2026-09-21"},
+        "Granularity": "MONTHLY",
+        "Metrics": ["UnblendedCost"],
+        "Filter": {"Not": {"Tags": {"Key": "dlcloud:cluster", "MatchOptions": ["ABSENT"]}}},
+    }
+    explorer.add_response("get_cost_and_usage", answer, expected)
+    assert Billing(clients).of_month(NOW) == Decimal("12.5")

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import moto
 import pytest
+from botocore.exceptions import ClientError
 
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.instances import PROFILE_PAUSES_S, Ec2Instances
@@ -190,3 +191,36 @@ def test_a_denial_counts_only_where_the_role_exists(clients, stub):
     iam.add_client_error("delete_role_policy", "AccessDenied")
     with pytest.raises(CredentialsError, match="DeleteRolePolicy"):
         roles(clients).delete_role("c0ffee")
+
+
+class Blind:
+    """Clients whose IAM denies the policy of a role so often, as it does not see its path yet."""
+
+    region = REGION
+
+    def __init__(self, clients, denials):
+        self._clients, self._denials = clients, denials
+
+    def get(self, service):
+        self.client = self._clients.get(service)
+        return self
+
+    def pages(self, *arguments, **keywords):
+        return self._clients.pages(*arguments, **keywords)
+
+    def __getattr__(self, name):
+        return getattr(self.client, name)
+
+    def put_role_policy(self, **arguments):
+        self._denials -= 1
+        if self._denials >= 0:
+            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "PutRolePolicy")
+        return self.client.put_role_policy(**arguments)
+
+
+def test_a_role_that_iam_does_not_see_yet_is_given_its_policy_later(account):
+    pauses = []
+    assert roles(Blind(account, 2), pauses.append).put_role(ROLE)
+    assert pauses == [1.0, 2.0]
+    with pytest.raises(CredentialsError):
+        roles(Blind(account, 9), pauses.append).put_role(ROLE)

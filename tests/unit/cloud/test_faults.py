@@ -29,6 +29,7 @@ CASES = [
     ("Blocked", CredentialsError),
     ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", CapacityError),
     ("InvalidPlacementGroup.InUse", CapacityError),
+    ("IdempotentInstanceTerminated", CapacityError),
     ("InsufficientFreeAddressesInSubnet", CapacityError),
     ("ReservationCapacityExceeded", CapacityError),
     ("MaxFleetCountExceeded", QuotaError),

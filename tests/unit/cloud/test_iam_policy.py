@@ -40,7 +40,11 @@ DETACHING = "iam_policy_detach.json"
 SECRETS = "iam_policy_secrets.json"
 STORAGE = "iam_policy_storage.json"
 # Source: Service Authorization Reference, Amazon S3: the actions that these operations need.
-ACTIONS = {"HeadBucket": "ListBucket", "ListObjectsV2": "ListBucket"}
+ACTIONS = {
+    "HeadBucket": "ListBucket",
+    "ListMultipartUploads": "ListBucketMultipartUploads",
+    "ListObjectsV2": "ListBucket",
+}
 PRIVATE = "iam_policy_private.json"
 # Signed for a websocket: no call of boto3 bears the name.
 TUNNELS = {"ec2-instance-connect:OpenTunnel"}

@@ -203,6 +203,7 @@ class Tour:
             lambda: cloud.images.resolve("ami-0123456789abcdef0", gpu=False),
             lambda: cloud.prices.find([TYPE], [*Market]),
             lambda: account.limits(["L-1216C47A"]),
+            account.account_plan,
             account.usage,
             account.subnets,
             lambda: account.network(Network(access=Access.INSTANCE_CONNECT_ENDPOINT)),

@@ -10,8 +10,10 @@ from botocore.exceptions import ClientError
 from dlcloud.cloud.account import Ec2Account
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.launch.preflight import run_preflight
+from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
 from dlcloud.model.instance import Image, Market
+from dlcloud.planning.account_limits import find_shortage, least_remedy
 from dlcloud.planning.plan import make_plan
 from dlcloud.planning.protocols import Subnet
 from dlcloud.planning.quota import CODES, STANDARD, P, Usage, quota_key, quotas
@@ -38,6 +40,7 @@ class FakeAccount:
     refuses: Exception | None = None
     asked_anew: list = field(default_factory=list)
 
+    plan: AccountPlan | None = None
     dry_runs: dict = field(default_factory=dict)
     asked_dry: list = field(default_factory=list)
 
@@ -59,6 +62,9 @@ class FakeAccount:
 
     def usage(self):
         return self.running
+
+    def account_plan(self):
+        return self.plan
 
     def subnets(self, *, fresh=False):  # noqa: ARG002  the protocol's
         return {
@@ -316,3 +322,69 @@ def test_the_worst_case_of_spot_is_the_most_ec2_may_charge():
     limited = planned(FakeAccount(), text + "budget: {max_usd: 1}\n", there)
     # Under a budget the request itself limits the price: to 1.2 times the price now.
     assert limited.hourly_usd == 2 * Decimal("0.072")
+
+
+def test_an_account_of_the_free_plan_launches_eligible_types_only():
+    there = cloud()
+    account = FakeAccount(plan=AccountPlan.FREE)
+    for name, entry in there.known_hardware.items():
+        there.known_hardware[name] = replace(entry, free_tier=name == "c6i.xlarge")
+    assert {pool.instance_type for pool in planned(account, there=there).pools} == {"c6i.xlarge"}
+    there.known_hardware["c6i.xlarge"] = replace(there.known_hardware["c6i.xlarge"], free_tier=False)
+    with pytest.raises(QuotaError, match="Free plan may not launch it") as refused:
+        planned(account, there=there)
+    assert "upgrade-account-plan" in refused.value.hint
+    for plan in (AccountPlan.PAID, None):
+        assert planned(FakeAccount(plan=plan), there=there).pools
+    unknown = cloud()
+    assert planned(account, there=unknown).pools, "EC2 decides where it does not describe the type"
+
+
+def test_the_least_remedy_is_that_of_the_type_with_the_fewest_vcpus():
+    small, large = hardware("c7i.xlarge"), replace(hardware("c7i.xlarge"), vcpus=96)
+    quota = quotas({STANDARD_CODE: 3}, ())[STANDARD, Market.ON_DEMAND]
+    asked = {"account_plan": AccountPlan.FREE, "least": 1, "instances": 2}
+    beyond = replace(small, free_tier=False)
+    shortages = [find_shortage(entry, quota, **asked) for entry in (large, beyond, small)]
+    assert least_remedy(shortages, "us-east-1").endswith("--desired-value 8")
+    assert "upgrade" not in least_remedy(shortages, "us-east-1"), "the eligible type needs no upgrade"
+    hint = least_remedy([shortages[1]], "us-east-1")
+    assert hint.index("upgrade-account-plan") < hint.index("--desired-value 8")
+
+
+@dataclass
+class PlanClients:
+    """An account that answers for its plan, and counts how often it is asked."""
+
+    answer: dict = field(default_factory=lambda: {"accountPlanType": "PAID"})
+    region: str = "us-east-1"
+    asked: int = 0
+
+    def identity(self):
+        return "me"
+
+    def get(self, service, region):
+        assert (service, region) == ("freetier", "us-east-1")
+        return self
+
+    def get_account_plan_state(self):
+        self.asked += 1
+        if "Error" in self.answer:
+            raise ClientError(self.answer, "GetAccountPlanState")
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "region", "plan", "asked"),
+    [
+        ({"accountPlanType": "PAID"}, "eu-west-1", AccountPlan.PAID, 1),
+        ({"accountPlanType": "FREE"}, "us-east-1", AccountPlan.FREE, 2),
+        ({"Error": {"Code": "ResourceNotFoundException"}}, "us-east-1", None, 2),
+        ({}, "cn-north-1", None, 0),
+    ],
+)
+def test_a_paid_plan_is_kept_and_a_free_one_asked_for_each_time(answer, region, plan, asked):
+    clients = PlanClients(answer=answer, region=region)
+    account = Ec2Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=FakeClock())
+    assert [account.account_plan(), account.account_plan()] == [plan, plan]
+    assert clients.asked == asked

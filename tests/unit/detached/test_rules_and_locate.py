@@ -60,10 +60,12 @@ def test_what_only_the_user_may_look_up_is_settled_before():
     assert settle_recipe(recipe(public), "ami-1", []) == recipe(public)
 
 
-def test_what_is_measured_is_not_left_alone():
+def test_a_recipe_that_may_have_no_on_demand_instance_is_not_left_alone():
     check_detachable(recipe(ELASTIC))
-    with pytest.raises(RecipeError, match="only an elastic training"):
-        check_detachable(recipe())
+    text = "name: mine\ninstances: {types: [c5.large], market: MARKET}\nworkload: {command: x}\n"
+    check_detachable(recipe(text.replace("MARKET", "on-demand")))
+    with pytest.raises(RecipeError, match="an on-demand instance is to control the others"):
+        check_detachable(recipe(text.replace("MARKET", "spot")))
 
 
 def test_a_rehearsal_that_ends_its_own_controller_is_refused():

@@ -123,6 +123,19 @@ def test_a_history_states_availability_from_its_first_answer_on():
     assert (seen.observed_s, seen.available_s, seen.spells, seen.unchanged_s) == (200, 150, 2, 50)
 
 
+def test_a_history_that_loses_a_part_goes_on_and_counts_it():
+    history = PoolHistory()
+    history.hold(START)
+    history.interrupt(START + timedelta(seconds=100), holds=True)
+    history.refuse(START + timedelta(seconds=120), holds=True)
+    seen = history.availability(START + timedelta(seconds=200))
+    assert (seen.available_s, seen.spells, seen.unchanged_s, seen.drops) == (200, 1, 200, 1)
+    assert not history.is_askable(START + timedelta(seconds=121))
+    history.interrupt(START + timedelta(seconds=200))
+    assert history.availability(START + timedelta(seconds=230)).unchanged_s == 30
+    assert history.drops == 1
+
+
 def steps(meter, numbers, size, seconds):
     for number in numbers:
         meter.observe(StepCommitted(step=number, instance_id="i-0", world_size=size, seconds=seconds))
@@ -263,6 +276,20 @@ def test_an_interruption_counts_against_its_pool():
     decision = case.decide(FIRST, worker(1, state=WorkerState.LEAVING))
     assert case.scaler.histories[pool_of(spot.member.instance)].interrupted == 1
     assert decision.pools == (B[1],)
+
+
+def test_the_loss_of_one_of_two_is_a_part_of_its_pool():
+    """It counted as the end of all that the pool has, and no part was ever lost."""
+    case = Case()
+    case.decide(FIRST, worker(1), worker(2))
+    case.registry.observe("i-1", EventReported(name=EventName.NOTICE))
+    case.clock.advance(60)
+    case.decide(FIRST, worker(1, state=WorkerState.LEAVING), worker(2))
+    history = case.scaler.histories[A]
+    assert (history.interrupted, history.drops, history.has) == (1, 1, True)
+    case.registry.observe("i-2", EventReported(name=EventName.NOTICE))
+    case.decide(FIRST, worker(1, state=WorkerState.GONE), worker(2, state=WorkerState.LEAVING))
+    assert (history.interrupted, history.drops, history.has) == (2, 1, False)
 
 
 def test_a_boot_is_measured_from_launch_to_training():

@@ -7,7 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.elastic.deadline_run import PRICES_EVERY_S, PoolPrices, end_deadline, make_scaler, prices_of
+from dlcloud.elastic.deadline_run import (
+    PRICES_EVERY_S,
+    PoolPrices,
+    end_deadline,
+    make_scaler,
+    mean_prices,
+    prices_of,
+)
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market, Price
@@ -108,11 +115,26 @@ def test_prices_are_asked_for_again_from_time_to_time(launcher):
     launcher.cloud = SimpleNamespace(
         prices=SimpleNamespace(find=lambda *_: [price(Market.SPOT, "0.09", "us-east-1a")])
     )
+    launcher.cloud.prices.spot_history = lambda *_: []
     prices = PoolPrices(launcher=launcher, types=(TYPE,), prices={(Market.SPOT, A): 0.05})
     assert prices() == {(Market.SPOT, A): 0.05}
     launcher.clock.advance(PRICES_EVERY_S)
     prices._ask()
     assert prices.prices == {(Market.SPOT, A): 0.09}
+
+
+def test_the_usual_price_of_a_pool_is_weighted_by_time():
+    """It held for an hour before the time that counts, then changed twice within it."""
+    hours = [(-1, "0.05"), (6, "0.01"), (9, "0.08")]
+    history = [
+        replace(price(Market.SPOT, usd, "us-east-1a"), as_of=START + timedelta(hours=at)) for at, usd in hours
+    ]
+    later = replace(price(Market.SPOT, "0.07", "us-east-1b"), as_of=START + timedelta(hours=10))
+    means = mean_prices([*history, later], START, START + timedelta(hours=10))
+    assert means == {
+        (Market.SPOT, A): pytest.approx((6 * 0.05 + 3 * 0.01 + 1 * 0.08) / 10),
+        (Market.SPOT, B): 0.07,
+    }
 
 
 def test_a_plan_is_limited_to_the_pools_that_are_asked():

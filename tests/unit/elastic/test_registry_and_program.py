@@ -11,7 +11,7 @@ from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.rehearsal import Rehearsal
 from dlcloud.elastic.reports import parse_reports
 from dlcloud.model.cluster import Member
-from dlcloud.model.errors import RecipeError
+from dlcloud.model.errors import InstanceGoneError, RecipeError
 from dlcloud.model.events import Warned
 from dlcloud.recipe.incident import Incident
 from dlcloud.recipe.recipe import read_recipe
@@ -90,7 +90,11 @@ class FaultInjector:
     def __init__(self):
         self.done = []
 
+        self.gone = set()
+
     def interrupt(self, instance_id, grace_s):
+        if instance_id in self.gone:
+            raise InstanceGoneError("no such instance is pending or running")
         self.done.append((instance_id, grace_s))
 
     def set_capacity(self, instance_type, count):
@@ -127,6 +131,19 @@ def test_incidents_happen_once_at_their_times():
     assert faults.done[3:] == [("i-0", 0.0)]
 
 
+def test_an_incident_of_an_instance_that_is_gone_is_skipped_with_a_line():
+    faults, events = FaultInjector(), []
+    faults.gone.add("i-1")
+    incidents = [Incident(after=0, interrupt=0), Incident(after=1, kill="coordinator")]
+    rehearsal = Rehearsal(incidents=incidents, types=["c7i.xlarge"], faults=faults, emit=events.append)
+    rehearsal.begin(10.0)
+    rehearsal.start_due(11.0, [trains("i-0"), trains("i-1")], "i-0")
+    assert faults.done == [("i-0", 0.0)]
+    assert [(event.instance_id, event.message) for event in events if isinstance(event, Warned)] == [
+        ("i-1", "rehearsal: is gone already: this incident is skipped")
+    ]
+
+
 FIRST = Member(
     instance=replace(instance("i-0"), private_host="10.0.0.1"),
     hourly_usd=None,
@@ -139,6 +156,22 @@ FIRST_COORDINATOR = Coordinator(member=FIRST, generation=1, step=12, least=11, m
 def agent(worker="i-1"):
     program = program_of(recipe(TRAINS), Path(), run="c0ffee")
     return program.agent("/an env/bin/python", worker=worker, coordinator=FIRST_COORDINATOR)
+
+
+def test_a_change_of_command_or_files_makes_another_program(tmp_path):
+    (tmp_path / "src").mkdir()
+    script = tmp_path / "src" / "train.py"
+    script.write_text("epochs = 3")
+    text = TRAINS.replace("  elastic: {}", "  files: ./src\n  elastic: {}")
+
+    def digest(text=text):
+        return program_of(recipe(text), tmp_path, run="c0ffee").digest
+
+    first = digest()
+    assert digest() == digest(text.replace("count: 2", "count: 9")) == first
+    assert digest(text.replace("0.1 2", "0.1 3")) != first
+    script.write_text("epochs = 9")
+    assert digest() != first
 
 
 def test_the_agent_parses_its_command():

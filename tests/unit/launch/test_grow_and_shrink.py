@@ -6,7 +6,7 @@ from dlcloud.launch.members import CONSISTENCY_WINDOW_S, existing_capacity, wait
 from dlcloud.launch.setup import PREPARED, prepare_all
 from dlcloud.model.errors import CapacityError, CloudError, HostKeyError, RemoteCommandError
 from dlcloud.model.instance import Market
-from dlcloud.planning.resize import decide
+from dlcloud.planning.resize import decide_size
 from dlcloud.recipe.workload import Setup
 from dlcloud.store.clusters import RESIZE
 from tests.fakes.cloud import Failure, Killed
@@ -28,7 +28,7 @@ def grown(world, count, text=ONE_TYPE, reached=()):
 def shrunk(world, count):
     """Shrink as a command does that begins now."""
     wait_for_consistency(world.launcher)
-    return world.launcher.shrink(decide(world.launcher.reconcile(), count).end)
+    return world.launcher.shrink(decide_size(world.launcher.reconcile(), count).end)
 
 
 def ids(members):

@@ -344,7 +344,7 @@ def test_nothing_outlives_a_killed_daemon(rig, tmp_path):
     assert not list((tmp_path / "site").glob("instances/*"))
 
 
-def test_clearing_up_after_a_killed_daemon_leaves_the_instances_of_others_alone(rig, tmp_path):
+def test_clearing_up_after_a_killed_daemon_spares_instances_of_others(rig, tmp_path):
     bystander = rig.up()
     site = LocalSite(tmp_path / "site")
     killed = Rig(site, site.start())

@@ -21,6 +21,8 @@ from botocore.exceptions import ClientError
 from dlcloud.cloud.buckets import S3Buckets
 from dlcloud.local.s3.bodies import BodyError, decode_body, verify_digests
 from dlcloud.local.s3.signatures import Signed
+from dlcloud.model.errors import CredentialsError
+from dlcloud.resources.texts import iam_policy
 
 MIB = 1024 * 1024
 V4 = {"signature_version": "s3v4"}
@@ -287,6 +289,20 @@ def test_who_may_list_a_prefix_learns_the_region_of_its_bucket(rig, user):
         client = user(allow("s3:ListBucket", bucket, Condition=prefix))
         assert code_of(client.head_bucket, Bucket=bucket) == "403"
         assert S3Buckets(PrefixClients(client)).region_of(f"s3://{bucket}/mine") == region
+
+
+def test_unfinished_uploads_of_checkpoints_are_aborted_and_no_others(s3, user):
+    names = [f"step-{1:012d}-{'a' * 32}.pt", "deeper/other.bin"]
+    for name in names:
+        s3.create_multipart_upload(Bucket="data", Key=f"run/{name}")
+    s3.create_multipart_upload(Bucket="data", Key=names[0])
+    statements = json.loads(iam_policy("iam_policy_storage.json"))["Statement"]
+    buckets = S3Buckets(PrefixClients(user(*statements)))
+    assert buckets.abort_uploads("s3://data/run") == 1
+    left = {upload["Key"] for upload in s3.list_multipart_uploads(Bucket="data")["Uploads"]}
+    assert left == {"run/deeper/other.bin", names[0]}
+    with pytest.raises(CredentialsError, match="ListBucketMultipartUploads"):
+        S3Buckets(PrefixClients(user(allow("s3:ListBucket", "data")))).abort_uploads("s3://data/run")
 
 
 def test_who_may_list_is_answered_that_an_object_is_missing(s3, user):

@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -20,7 +21,7 @@ from botocore.exceptions import ClientError
 from dlcloud.local.instance.processes import find_processes
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.local.site_files import SiteState, write_state
-from dlcloud.model.errors import LocalCloudError
+from dlcloud.model.errors import InstanceGoneError, LocalCloudError
 from tests.fakes.local_ec2 import Rig, wait_for
 
 CODE = """
@@ -147,6 +148,25 @@ def test_the_control_page_can_end_it(site):
     wait_for(lambda: site.find() is None, "it ends")
 
 
+def test_a_daemon_whose_folder_is_removed_ends(site):
+    endpoint = site.start()
+    shutil.rmtree(site._paths.folder, ignore_errors=True)
+    wait_for(lambda: not is_running(endpoint.pid), True)
+
+
+def test_what_only_a_look_has_started_is_stopped_again(site):
+    site.start()
+    assert LocalSite(site._paths.folder).stop_if_unused() is False  # it did not start it
+    other = LocalSite(site._paths.folder)
+    other.start()
+    assert site.stop_if_unused() is False  # the other one uses it
+    assert other.find() is not None
+    looking = LocalSite(site._paths.folder.with_name("another"))
+    looking.start()
+    assert looking.stop_if_unused() is True
+    assert looking.find() is None
+
+
 def test_a_start_that_fails_shows_the_log(site):
     site._paths.folder.mkdir()
     (site._paths.folder / "images.json").mkdir()
@@ -234,7 +254,7 @@ def test_faults_speak_each_services_language(rig):
 
 
 def test_refusals_of_control_name_the_reason(rig):
-    with pytest.raises(LocalCloudError, match="i-none"):
+    with pytest.raises(InstanceGoneError, match="i-none"):
         rig.control.interrupt("i-none")
     with pytest.raises(LocalCloudError, match="0 or more"):
         rig.control.set_capacity("c5.large", -1)

@@ -82,6 +82,7 @@ def test_everything_of_a_cluster_is_tagged_with_it():
     ("seconds", "names"),
     [
         (1200, ["c5.metal", "m7i.metal-24xl", "g4dn.metal"]),
+        (600, ["trn1.32xlarge", "trn2.48xlarge", "dl1.24xlarge", "inf2.48xlarge"]),
         (600, ["p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge"]),
         (300, ["t3.micro", "g6.xlarge", "p3.2xlarge", "c7i.large"]),
     ],

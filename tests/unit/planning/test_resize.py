@@ -15,7 +15,7 @@ from dlcloud.model.money import committed_usd, price_of
 from dlcloud.model.surcharges import ADDRESS_USD_PER_HOUR
 from dlcloud.planning.plan import ExistingCapacity, make_plan
 from dlcloud.planning.quota import Usage, quotas
-from dlcloud.planning.resize import coordinator, decide, refuse_size
+from dlcloud.planning.resize import coordinator, decide_size, refuse_size
 from tests.fakes.samples import RECIPE, THEN, hardware, instance, observed, price, recipe
 
 ON_DEMAND, SPOT = Market.ON_DEMAND, Market.SPOT
@@ -34,31 +34,31 @@ def ended(decision):
 
 def test_the_newest_end_first_and_the_oldest_on_demand_one_never():
     members = [member(3), member(1), member(2)]
-    assert ended(decide(members, 1)) == ["i-0003", "i-0002"]
-    assert decide(members, 1).coordinator == member(1)
-    assert ended(decide(members, 2)) == ["i-0003"]
+    assert ended(decide_size(members, 1)) == ["i-0003", "i-0002"]
+    assert decide_size(members, 1).coordinator == member(1)
+    assert ended(decide_size(members, 2)) == ["i-0003"]
 
 
 def test_on_demand_beyond_the_base_ends_first_then_spot_then_the_base():
     members = [member(1), member(2), member(3), member(4, SPOT), member(5, SPOT)]
     rounds = (SPOT, ON_DEMAND)
-    assert ended(decide(members, 1, base=2, rounds=rounds)) == ["i-0003", "i-0005", "i-0004", "i-0002"]
-    assert ended(decide(members, 4, base=3, rounds=rounds)) == ["i-0005"]
+    assert ended(decide_size(members, 1, base=2, rounds=rounds)) == ["i-0003", "i-0005", "i-0004", "i-0002"]
+    assert ended(decide_size(members, 4, base=3, rounds=rounds)) == ["i-0005"]
 
 
 def test_of_spot_alone_the_oldest_stays():
     members = [member(number, SPOT) for number in (2, 1, 3)]
-    decision = decide(members, 1, rounds=(SPOT,))
+    decision = decide_size(members, 1, rounds=(SPOT,))
     assert ended(decision) == ["i-0003", "i-0002"]
     assert decision.coordinator is None
 
 
 def test_what_is_missing_is_launched_with_the_base_made_whole():
-    decision = decide([member(1, SPOT)], 4, base=2, rounds=(SPOT,))
+    decision = decide_size([member(1, SPOT)], 4, base=2, rounds=(SPOT,))
     assert (decision.launch, decision.on_demand, decision.end) == (3, 2, ())
-    assert decide([member(1)], 4).on_demand == 3
-    assert decide([member(1), member(2)], 4, base=1, rounds=(SPOT,)).on_demand == 0
-    assert decide([member(1)], 1).nothing
+    assert decide_size([member(1)], 4).on_demand == 3
+    assert decide_size([member(1), member(2)], 4, base=1, rounds=(SPOT,)).on_demand == 0
+    assert decide_size([member(1)], 1).nothing
 
 
 @given(
@@ -68,7 +68,7 @@ def test_what_is_missing_is_launched_with_the_base_made_whole():
 )
 def test_it_ends_in_just_that_size_and_never_without_its_coordinator(markets, target, base):
     members = [member(number, market) for number, market in enumerate(markets)]
-    decision = decide(members, target, base=base, rounds=(SPOT, ON_DEMAND))
+    decision = decide_size(members, target, base=base, rounds=(SPOT, ON_DEMAND))
     assert len(members) + decision.launch - len(decision.end) == target
     assert not (decision.launch and decision.end)
     assert coordinator(members) not in decision.end

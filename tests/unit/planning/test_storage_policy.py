@@ -1,16 +1,20 @@
 """Data and checkpoints in a recipe: what is refused, what the role may do, and what the plan says."""
 
 import json
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
 
 from dlcloud.detached.rules import check_detachable, relocate_recipe
 from dlcloud.local.api.policy import AccessRequest, is_allowed
-from dlcloud.model.errors import RecipeError
-from dlcloud.planning.storage import copy_key, describe_data, run_name, storage_policy
+from dlcloud.model.errors import CloudError, RecipeError
+from dlcloud.model.instance import Image
+from dlcloud.planning.storage import copy_key, describe_data, describe_room, run_name, storage_policy
 from dlcloud.recipe.data_set import DataSet
 from dlcloud.recipe.recipe import read_recipe
+from tests.fakes.samples import hardware
+from tests.fakes.samples import plan as sample_plan
 
 TEXT = """\
 name: stored
@@ -112,3 +116,25 @@ def test_the_plan_names_size_and_the_price_of_traffic_between_regions():
         "data: 3 file(s), 5.0 GB from s3://a/b, once per instance; traffic from S3 within us-east-1 is free"
     )
     assert "its bucket is in eu-west-1: traffic to us-east-1 costs about 0.80 USD for 4 instance(s)" in second
+
+
+@pytest.mark.parametrize(
+    ("gib", "local_gb", "refusal", "note"),
+    [
+        (10, 0, "", ""),
+        (45, 0, "", "may not fit beside the image"),
+        (60, 0, "root disk of 50 GiB", ""),
+        (60, 100, "", ""),
+        (100, 100, "instance store of 93 GiB", ""),
+    ],
+)
+def test_data_that_no_disk_holds_are_refused_before_anything_is_launched(gib, local_gb, refusal, note):
+    image = Image(image_id="ami-1", name="", root_device="", snapshot_gib=8)
+    plan = replace(sample_plan(), disk_gib=50, image=image)
+    types = {pool.instance_type: replace(hardware(), local_disks_gb=local_gb) for pool in plan.pools}
+    if refusal:
+        with pytest.raises(CloudError, match=refusal) as refused:
+            describe_room(gib * 2**30, plan, types)
+        assert "instances.disk_gib to 88" in refused.value.hint or local_gb
+        return
+    assert [note in text for text in describe_room(gib * 2**30, plan, types)] == ([True] if note else [])

@@ -1,6 +1,7 @@
 """Races: what is stopped, what is tied, and that they end."""
 
 import random
+import re
 
 import pytest
 
@@ -16,11 +17,11 @@ def noisy(rate, count, spread=0.01, seed=1):
     return [rate * (1 + rng.gauss(0, spread)) for _ in range(count)]
 
 
-def test_a_much_dearer_type_is_stopped_after_five_samples():
-    standing = judge([entrant("a", noisy(100, 5)), entrant("b", noisy(50, 5, seed=2))])
+def test_a_much_dearer_type_is_stopped_after_three_samples():
+    standing = judge([entrant("a", noisy(100, 3)), entrant("b", noisy(50, 3, seed=2))])
     assert standing.verdict is Verdict.DECIDED
     assert standing.kept == ("a",)
-    assert "dearer than the cheapest" in standing.stopped["b"]
+    assert re.fullmatch(r"at least \d+\.\d% dearer than a after 3 samples", str(standing.stopped["b"]))
 
 
 def test_the_price_counts_not_the_speed():
@@ -28,9 +29,15 @@ def test_the_price_counts_not_the_speed():
     assert standing.kept == ("slow",)
 
 
-def test_two_samples_stop_nothing():
-    standing = judge([entrant("a", [100, 101]), entrant("b", [10, 11])])
+def test_one_sample_stops_nothing():
+    standing = judge([entrant("a", [100]), entrant("b", [10, 11])])
     assert standing.verdict is Verdict.GOES_ON
+
+
+def test_a_type_without_samples_can_still_be_the_cheapest():
+    standing = judge([entrant("a", noisy(100, 9)), entrant("b", [])])
+    assert standing.verdict is Verdict.GOES_ON
+    assert standing.kept == ("a", "b")
 
 
 def test_equal_types_are_tied_by_name():
@@ -43,7 +50,7 @@ def test_equal_types_are_tied_by_name():
 def test_a_stopped_type_stays_out():
     standing = judge([entrant("a", noisy(90, 9)), entrant("b", noisy(100, 9, seed=2))], out=["b"])
     assert standing.kept == ("a",)
-    assert "b" in standing.stopped
+    assert standing.stopped == {}
 
 
 def test_samples_that_cost_more_than_they_save_are_not_taken():
@@ -58,17 +65,31 @@ def test_the_limit_of_samples_ends_a_race():
     assert judge(entrants).verdict is Verdict.UNDECIDED
 
 
-@pytest.mark.parametrize("error", [0.05, 0.2])
-def test_the_interval_holds_at_all_looks_together(error):
+@pytest.mark.parametrize(("spread", "misses"), [(0.001, 0.05), (0.01, 0.05), (0.1, 0.10)])
+def test_the_interval_holds_at_all_looks_together(spread, misses):
     rng, missed = random.Random(3), 0
-    for _ in range(300):
-        values, total, squares = 0, 0.0, 0.0
-        for count in range(1, 200):
-            value = rng.gauss(0, 1)
-            values, total, squares = count, total + value, squares + value * value
-            mean = total / values
-            deviation = (max(squares - values * mean * mean, 0) / max(count - 1, 1)) ** 0.5
-            if abs(mean) > half_width(count, deviation, error):
+    for _ in range(100):
+        mean = squares = 0.0
+        for count in range(1, 50):
+            value = rng.gauss(0, spread)
+            step = value - mean
+            mean += step / count
+            squares += step * (value - mean)
+            if abs(mean) > half_width(count, squares, 0.05):
                 missed += 1
                 break
-    assert missed / 300 <= error + 0.03
+    assert missed / 100 <= misses + 0.03
+
+
+def test_the_cheapest_of_six_equally_noisy_types_is_rarely_stopped():
+    rng, wrong = random.Random(4), 0
+    for _ in range(20):
+        samples = {str(i): [] for i in range(6)}
+        out = set()
+        for _ in range(15):
+            for name in samples.keys() - out:
+                samples[name].append(100 * (1 + rng.gauss(0, 0.05)) / (1 + 0.01 * int(name)))
+            standing = judge([entrant(name, values) for name, values in sorted(samples.items())], out=out)
+            out |= standing.stopped.keys()
+        wrong += "0" in out
+    assert wrong <= 2

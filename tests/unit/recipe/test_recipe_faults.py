@@ -132,8 +132,8 @@ def test_what_yaml_cannot_hold_is_a_fault(escape):
 @pytest.mark.parametrize(
     ("old", "new", "where", "says"),
     [
-        ("name: good", "name: 1good", "1: name", "pattern"),
-        ("name: good", "name: " + "a" * 32, "1: name", "pattern"),
+        ("name: good", "name: 1good", "1: name", "must be"),
+        ("name: good", "name: " + "a" * 32, "1: name", "must be"),
         ("types: [c7i.xlarge]", "types: []", "3: instances.types", "at least 1 item"),
         ("types: [c7i.xlarge]", "types: {a: b.c}", "3: instances.types", "valid list"),
         ("types: [c7i.xlarge]", "types: [c7i.xlarge]\n  count: 1001", "4: instances.count", "1000"),
@@ -158,10 +158,10 @@ def test_what_yaml_cannot_hold_is_a_fault(escape):
             "unknown key",
         ),
         ("types: [c7i.xlarge]", "types: [c7i.xlarge]\n  market: free", "4: instances.market", "'free'"),
-        ("types: [c7i.xlarge]", "types: [c7i.xlarge]\n  image: ubuntu", "4: instances.image", "pattern"),
-        ("types: [c7i.xlarge]", "types: [c7i.xlarge]\n  user: Root", "4: instances.user", "pattern"),
+        ("types: [c7i.xlarge]", "types: [c7i.xlarge]\n  image: ubuntu", "4: instances.image", "must be"),
+        ("types: [c7i.xlarge]", "types: [c7i.xlarge]\n  user: Root", "4: instances.user", "must be"),
         ("types: [c7i.xlarge]", "types: [c7i.xlarge]\n  disk_gib: 7", "4: instances.disk_gib", "8"),
-        ("name: good", "name: good\nregion: mars", "2: region", "pattern"),
+        ("name: good", "name: good\nregion: mars", "2: region", "must be"),
         ("name: good", "name: good\ncloud: azure", "2: cloud", "'azure'"),
         ("name: good", "name: good\nsetup:\n  requirements: [torch]", "2: setup", "'torch' is not pinned"),
         ("name: good", "name: good\nsetup:\n  requirements: torch", "2: setup", "'torch' is not pinned"),
@@ -197,7 +197,7 @@ def test_every_field_refuses_what_it_cannot_mean(old, new, where, says):
         (["benchmark: y", "reported: yes"], "reported belongs to a command"),
         (["command: x", "settings: [{name: a}, {name: a}]"], "two settings have the same name"),
         (["command: x", "settings: [{name: ''}]"], "at least 1 character"),
-        (["command: x", "settings: [{name: a, environment: {1A: b}}]"], "pattern"),
+        (["command: x", "settings: [{name: a, environment: {1A: b}}]"], "must be"),
     ],
 )
 def test_a_workload_is_one_thing_and_complete(lines, says):

@@ -100,6 +100,7 @@ def test_some_reserved_instances_are_kept_free_for_others():
         ({"state": "scheduled", "starts_at": THEN}, "it is scheduled from 2026-09-01 12:00 UTC on"),
         ({"platform": "Windows"}, "it is for Windows with default tenancy"),
         ({"group": "near"}, "it is in the placement group near"),
+        ({"is_interruptible": True}, "it is interruptible: EC2 takes its instances back"),
         ({"ends_at": THEN + timedelta(hours=1)}, "it may end before the instances do"),
     ],
 )
@@ -151,7 +152,9 @@ def test_types_without_efa_or_cluster_placement_are_refused():
         with pytest.raises(CloudError, match=r"c7i\.xlarge"):
             plan(text, known=[plain])
         assert plan(text, known=[able]).pools
-    assert plan("efa: true", known=[able]).efa_interfaces == 1
+    made = plan("efa: true", known=[able])
+    assert made.efa_interfaces == 1
+    assert any("a public address has one network interface" in reason for reason in made.reasons)
     assert plan("placement_group: near", known=[plain]).one_zone
 
 

@@ -1,7 +1,9 @@
 """Tables within a terminal: no number or name is broken, optional columns appear where there is room."""
 
+from dlcloud.report.html.page import page
 from dlcloud.report.layout import NARROWEST, WIDEST, fit, terminal_width
 from dlcloud.report.table import Format, Report, Section, render
+from dlcloud.resources.texts import template
 
 NAMES = ("instance_type_of_the_account", "quantization vgg16 batch 1", "1.2345 (1.2001–1.2777)")
 
@@ -40,3 +42,16 @@ def test_the_width_is_that_of_the_terminal_within_limits(monkeypatch):
     for columns, width in (("20", NARROWEST), ("120", 120), ("999", WIDEST), ("", NARROWEST)):
         monkeypatch.setenv("COLUMNS", columns)
         assert terminal_width() == width
+
+
+def test_a_mark_stays_with_the_word_before_it():
+    assert fit([["setting"], ["plain, of many words ~"]], 12) == [["setting"], ["plain, of\nmany words ~"]]
+    assert fit([["setting"], ["plain ~"]], 7) == [["setting"], ["plain ~"]]
+
+
+def test_a_mark_stays_with_its_word_on_the_page_too():
+    section = Section(heading="", titles=("setting",), rows=[("plain ~",)], notes=["~ plain: not stable"])
+    report = Report(command="x", records=[], sections=[section], empty="")
+    assert "plain\N{NO-BREAK SPACE}~</td>" in page(
+        template("report.html"), "", report, [], title="t", subtitle="s"
+    )

@@ -134,6 +134,22 @@ def test_the_proof_can_be_read_by_the_login_user(key, metadata, tmp_path):
     assert stat.S_IMODE(proof.parent.stat().st_mode) == 0o755
 
 
+@pytest.mark.parametrize("script", ["touch {timer}", "true", "exit 1"])
+def test_an_instance_without_a_timer_of_its_end_proves_nothing(key, tmp_path, script):
+    text = script_of(yaml.safe_load(rendered(key[0])), "host_proof.py").removesuffix("\nmain()\n")
+    timer, per_boot = tmp_path / "dlcloud-life.timer", tmp_path / "per-boot"
+    per_boot.write_text(f"#!/bin/sh\n{script.format(timer=timer)}\n")
+    per_boot.chmod(0o755)
+    names = {}
+    exec(compile(text, "host_proof.py", "exec"), names)
+    names |= {"TIMER": str(timer), "PER_BOOT": str(per_boot)}
+    if script.startswith("touch"):
+        names["require_end"]()
+        return
+    with pytest.raises((OSError, subprocess.CalledProcessError)):
+        names["require_end"]()
+
+
 def test_a_recipe_is_a_file_first_and_then_a_bundled_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text, path = recipe_text("quickstart")

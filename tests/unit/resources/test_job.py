@@ -98,6 +98,23 @@ def test_a_second_start_does_nothing_also_when_the_job_has_ended(job):
     assert (job.job / "count").read_text() == "once\n"
 
 
+def test_a_job_is_laid_out_and_started_at_once(job):
+    base = job.folder / "base"
+    (base / "work").mkdir(parents=True)
+    (base / "work" / "sent").write_text("sent\n")
+    shutil.rmtree(job.job)
+    layout = {
+        "work": "base/work",
+        "links": {"beside": "base"},
+        "files": {"work/values": "values\n", "command": "cat sent values ../beside/work/sent\n"},
+    }
+    for _ in range(2):
+        command = [sys.executable, "job.py", "start", "runs/r-1", "-"]
+        subprocess.run(command, cwd=job.folder, input=json.dumps(layout).encode(), check=True)
+    assert job("follow", "log", "0") == b"sent\nvalues\nsent\n"
+    assert job.state == {"state": "ended", "exit_status": 0}
+
+
 def test_a_job_runs_in_its_folder_without_input_in_its_session(job):
     job.command("pwd; cat; ps -o sid= -p $$ 2>/dev/null || cut -d' ' -f6 /proc/$$/stat\n")("start")
     folder, session = job("follow", "log", "0").decode().split()

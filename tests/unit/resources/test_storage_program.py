@@ -144,6 +144,68 @@ def test_a_rehearsal_uses_a_folder_and_no_disk(machine):
     assert machine.ask("place") == {"root": str(machine.home / "dlcloud/data"), "instance_store": False}
 
 
+STORE = {"path": "/dev/nvme1n1", "model": "Amazon EC2 NVMe Instance Storage", "mountpoint": None}
+ROOT = {"path": "/dev/nvme0n1", "model": "Amazon Elastic Block Store", "mountpoint": "/"}
+MOUNTED = "/proc"
+"""Stands for the folder that the image mounts the instance stores at."""
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Run `place` on a machine with these block devices; return its answer and the commands of root."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    log = tmp_path / "sudo.log"
+    for name, text in (
+        ("lsblk", f"cat {tmp_path}/devices"),
+        ("sudo", f'echo "$@" >> {log}; [ $1 != blkid ]'),
+    ):
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+
+    def run(*devices, image_mount):
+        (tmp_path / "devices").write_text(json.dumps({"blockdevices": devices}))
+        text = PROGRAM.read_text().replace("/opt/dlami/nvme", str(image_mount))
+        program = tmp_path / "storage.py"
+        program.write_text(text.replace("IMAGE_MOUNT_S = 120.0", "IMAGE_MOUNT_S = 0.0"))
+        home = tmp_path / "home"
+        home.mkdir()
+        environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+        environment.pop("AWS_EC2_METADATA_SERVICE_ENDPOINT", None)
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", program, "place"],
+            input="{}",
+            capture_output=True,
+            text=True,
+            cwd=home,
+            env=environment,
+            check=True,
+        )
+        return json.loads(done.stdout), log.read_text() if log.exists() else ""
+
+    return run
+
+
+def test_data_go_where_the_image_has_mounted_the_instance_stores(place):
+    joined = {**STORE, "children": [{"path": "/dev/mapper/vg.01-lv_ephemeral", "mountpoint": MOUNTED}]}
+    answer, commands = place(ROOT, joined, image_mount=MOUNTED)
+    assert answer == {"root": f"{MOUNTED}/dlcloud-data", "instance_store": True}
+    assert "mkfs" not in commands, "the image has formatted them"
+
+
+def test_an_instance_store_that_nothing_uses_is_formatted(place, tmp_path):
+    answer, commands = place(ROOT, STORE, image_mount=tmp_path / "none" / "nvme")
+    assert answer == {"root": "/mnt/dlcloud-data/dlcloud-data", "instance_store": True}
+    assert "mkfs.ext4 -q -E nodiscard -m 0 /dev/nvme1n1" in commands
+
+
+def test_disks_that_an_image_uses_and_has_not_mounted_are_left_alone(place, tmp_path):
+    joined = {**STORE, "children": [{"path": "/dev/mapper/vg.01-lv_ephemeral", "mountpoint": None}]}
+    answer, commands = place(ROOT, joined, image_mount=tmp_path / "nvme")
+    assert answer["instance_store"] is False
+    assert commands == ""
+
+
 def test_a_checkpoint_is_fetched_whole_or_not_at_all(machine):
     digest = hashlib.blake2b(b"state", digest_size=16).hexdigest()
     (machine.bucket / f"step-000000000007-{digest}.pt").write_bytes(b"state")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
 from dlcloud.model.money import billed_seconds, cost_of_seconds, member_usd
-from dlcloud.results.cost import BillingPeriod, cost_of_run
+from dlcloud.results.cost import BillingPeriod, InstanceRuns, cost_of_run
 from tests.fakes.samples import THEN, instance, run
 
 
@@ -35,7 +35,7 @@ def one(name, setup, started, ended):
 
 def test_boot_set_up_run_and_rest_are_distinguished():
     mine = one("a", 20, 50, 170)
-    bill = cost_of_run(mine, [mine], period(ended=180.2), at(999))
+    bill = cost_of_run(mine, InstanceRuns([mine]), period(ended=180.2), at(999))
     assert (bill.boot_s, bill.setup_s, bill.run_s, bill.rest_s) == (20, 30, 120, 11)
     assert bill.seconds == 181
     assert bill.final
@@ -48,7 +48,7 @@ def test_boot_set_up_run_and_rest_are_distinguished():
 @pytest.mark.parametrize(("ended", "is_free"), [(3599, True), (3600, False), (None, False)])
 def test_an_instance_that_ec2_takes_back_in_its_first_hour_is_free(ended, is_free):
     mine = one("a", 20, 50, 170)
-    bill = cost_of_run(mine, [mine], replace(period(ended), interrupted=True), at(999))
+    bill = cost_of_run(mine, InstanceRuns([mine]), replace(period(ended), interrupted=True), at(999))
     assert (bill.instance_usd == 0) is is_free
     assert bill.volume_usd > 0
     assert bill.usd > 0
@@ -59,25 +59,25 @@ def test_an_instance_that_ec2_takes_back_in_its_first_hour_is_free(ended, is_fre
 
 def test_less_than_a_minute_is_billed_as_a_minute():
     mine = one("a", 5, 10, 20)
-    bill = cost_of_run(mine, [mine], period(ended=22), at(22))
+    bill = cost_of_run(mine, InstanceRuns([mine]), period(ended=22), at(22))
     assert (bill.seconds, bill.rest_s) == (60, 40)
 
 
 def test_an_instance_that_is_up_has_cost_what_it_has_until_now():
     mine = one("a", 20, 50, None)
-    bill = cost_of_run(mine, [mine], period(), at(100))
+    bill = cost_of_run(mine, InstanceRuns([mine]), period(), at(100))
     assert (bill.run_s, bill.rest_s, bill.final) == (50, 0, False)
 
 
 def test_a_run_of_an_older_dlcloud_has_its_set_up_in_its_boot():
     mine = one("a", None, 50, 60)
-    bill = cost_of_run(mine, [mine], period(ended=70), at(70))
+    bill = cost_of_run(mine, InstanceRuns([mine]), period(ended=70), at(70))
     assert (bill.boot_s, bill.setup_s) == (50, None)
 
 
 def test_an_unknown_price_gives_no_amount():
     mine = run(hourly_usd=None, started_at=at(1))
-    assert cost_of_run(mine, [mine], period(), at(100)).usd is None
+    assert cost_of_run(mine, InstanceRuns([mine]), period(), at(100)).usd is None
 
 
 @given(
@@ -92,7 +92,7 @@ def test_the_bills_of_all_runs_of_an_instance_are_the_bill_of_the_instance(steps
         time += idle + setup + length
     there = period(ended=None if up else time + tail)
     now = at(time + tail)
-    bills = [cost_of_run(one_run, runs, there, now) for one_run in runs]
+    bills = [cost_of_run(one_run, InstanceRuns(runs), there, now) for one_run in runs]
     seconds = billed_seconds(THEN, at(time + tail))
     assert sum(bill.seconds for bill in bills) == seconds
     whole = cost_of_seconds(Decimal("0.1785"), 50, seconds, region="us-east-1")

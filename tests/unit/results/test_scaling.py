@@ -53,7 +53,7 @@ def test_no_cheapest_count_is_named_where_the_interval_includes_1():
     (scaling,) = scalings_of([counted(1, 100, spread=0.2), counted(2, 199), counted(4, 200)])
     best = scaling.best(By.COST, Market.ON_DEMAND)
     assert best.row is None
-    assert "the ratio of 1 node and 2 nodes includes 1" in best.reason
+    assert "between 1 node and 2 nodes: the interval of their ratio includes 1" in best.reason
     assert [row.run.nodes for row in best.tied] == [1, 2]
 
 

@@ -17,6 +17,8 @@ def probe(**changes):
         "watchdogs": 1,
         "root_gib": 7.6,
         "nologin": False,
+        "timer": "active",
+        "systemd": "systemd 255",
     } | changes
 
 
@@ -38,19 +40,19 @@ def test_each_market_and_each_instance_count():
     member = {"instance_id": "i-1", "market": "spot", "host": "192.0.2.1"}
     seen = Observations(members=[member], probes=[probe()], left=[])
     held = {number for number, verdict in verdicts(seen).items() if verdict is SelftestVerdict.HELD}
-    assert held == {"a1", "a2", "a6", "6", "7", "13", "17"}
+    assert held == {"a1", "a2", "a6", "6", "7", "13", "17", "b2"}
 
 
 def test_what_is_wrong_has_failed():
     seen = Observations(
         members=[{"instance_id": "i-1", "market": "spot", "host": ""}],
-        probes=[probe(), probe(watchdogs=2, nologin=True)],
+        probes=[probe(), probe(watchdogs=2, nologin=True, timer="inactive")],
         left=[{"id": "sg-1"}],
         checks={"default network": ("REFUSED", "no default subnet")},
         errors=["dlcloud up: refused"],
     )
     failed = {number for number, verdict in verdicts(seen).items() if verdict is SelftestVerdict.FAILED}
-    assert failed == {"a5", "a6", "1", "6", "7", "14", "17"}
+    assert failed == {"a5", "a6", "1", "6", "7", "14", "17", "b2"}
 
 
 def test_an_answer_to_the_probe_is_read_without_what_it_adds():
@@ -74,3 +76,12 @@ def test_an_answer_to_the_probe_is_read_without_what_it_adds():
 def test_any_other_answer_to_the_probe_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
         read_probe(text)
+
+
+def test_the_timer_and_the_ends_are_stated_as_they_were_seen():
+    seen = Observations(probes=[probe()], down_s=[41.0, 63.2])
+    evidence = {finding.number: finding.evidence for finding in judge(seen)}
+    assert evidence["b2"] == "dlcloud-life.timer is active; systemd 255"
+    assert evidence["b3"] == "terminated within 63 s"
+    local = Observations(probes=[probe(timer="", systemd="")])
+    assert verdicts(local)["b2"] is SelftestVerdict.NOT_SEEN

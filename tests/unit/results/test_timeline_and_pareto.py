@@ -90,4 +90,4 @@ def test_of_a_step_that_was_committed_twice_the_later_commit_counts():
     ]
     (timeline,) = build_timelines(records)
     assert [(step.step, step.loss, step.at_s) for step in timeline.steps] == [(2, 2.0, 0), (3, 3.0, 8)]
-    assert timeline.replaced == 1
+    assert len(timeline.replaced) == 1

@@ -8,6 +8,7 @@ import pytest
 
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
+from dlcloud.model.money import money
 from dlcloud.model.surcharges import ADDRESS_USD_PER_HOUR
 from dlcloud.report.html.timeline_charts import timeline_charts
 from dlcloud.report.table import Format, render
@@ -65,6 +66,22 @@ def test_steps_sizes_and_pauses():
     ]
     assert run.mean_world_size == pytest.approx((3 * 10 + 2 * 10.5 + 3 * 10.5) / 31)
     assert [event.event for event in run.events] == ["notice", "retry", "done"]
+
+
+def test_steps_that_are_taken_again_have_a_price():
+    """Two steps of a second were committed before all was lost, and again from an older state."""
+    lost = [
+        {**record, "lineage": "lost", "seconds": 1.0}
+        for record in records()
+        if record["record"] == "step" and record["step"] in {4, 5}
+    ]
+    (timeline,) = build_timelines([*lost, *records()])
+    run = summarize_training(timeline, MEMBERS[:2], on_demand={}, disk_gib=0, now=THEN)
+    assert run.steps_redone == 3
+    # Two instances of which each is billed for 60 s.
+    assert run.redone_usd == pytest.approx(run.usd * 2 / 60)
+    text = render(training_report(run, cluster="sample", rehearsal=False), Format.TABLE)
+    assert f"3 step(s) redone, which cost {money(run.redone_usd)} USD" in text
 
 
 def test_a_stall_at_the_same_size_begins_a_line_with_its_pause():

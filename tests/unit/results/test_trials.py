@@ -9,6 +9,7 @@ from dlcloud.results.experiment import (
     assess_search,
     assess_trials,
     best_trial,
+    intermediate_of,
     metric_of,
     number_trials,
 )
@@ -88,3 +89,10 @@ def test_the_best_trial_is_the_first_of_equal_ones_and_needs_a_value():
     assert best_trial(statuses, maximize=True) == statuses[1]
     assert best_trial(statuses, maximize=False) == statuses[2]
     assert best_trial(statuses[:1], maximize=True) is None
+
+
+def test_only_a_number_of_a_step_is_an_intermediate_value():
+    record = {"record": "intermediate", "step": 3, "value": 0.5}
+    assert intermediate_of(record) == (3, 0.5)
+    for change in ({"record": "sample"}, {"step": "3"}, {"step": 0}, {"value": "x"}, {"value": None}):
+        assert intermediate_of({**record, **change}) is None

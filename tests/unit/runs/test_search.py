@@ -90,3 +90,33 @@ def run_search_of_x(search):
     while (trial := search.ask()) is not None:
         taken.append(trial)
     return taken
+
+
+def test_it_ends_trials_that_optuna_alone_ends_and_goes_on_from_them():
+    search = OptunaSearch(search_of(30, sampler="random", pruner="median"), maximize=False)
+    pruner = optuna.pruners.MedianPruner()
+    sampler = optuna.samplers.RandomSampler(seed=0)
+    study = optuna.create_study(direction="minimize", sampler=sampler, pruner=pruner)
+    ended, alone = [], []
+    for _ in range(30):
+        trial, asked = search.ask(), study.ask(DISTRIBUTIONS)
+        value = loss(trial.values)
+        asked.report(loss(asked.params), 1)
+        is_behind = search.is_behind(trial.number, 1, value)
+        alone.append(asked.should_prune())
+        state = optuna.trial.TrialState.PRUNED if alone[-1] else None
+        study.tell(asked, None if alone[-1] else loss(asked.params), state=state)
+        ended.append(
+            TrialStatus(
+                trial=trial,
+                state=TrialState.PRUNED if is_behind else TrialState.DONE,
+                value=None if is_behind else value,
+                intermediate=((1, value),),
+            )
+        )
+        search.tell(ended[-1])
+    pruned = [status.state is TrialState.PRUNED for status in ended]
+    assert pruned == alone
+    assert 5 < sum(pruned) < 25
+    again = OptunaSearch(search_of(31, sampler="random", pruner="median"), maximize=False, earlier=ended)
+    assert again.is_behind(again.ask().number, 1, 1e9)

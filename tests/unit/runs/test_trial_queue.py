@@ -74,3 +74,19 @@ def test_many_places_take_each_trial_once():
         thread.join()
     expected = [trial.number for trial in trials] + [t.number for t in trials if t.number % 7 == 0]
     assert sorted(taken) == sorted(expected)
+
+
+def test_a_trial_is_handed_out_early_only_if_others_have_enough():
+    queue = TrialQueue(TRIALS)
+    assert queue.take_early(leave=3) is None
+    assert queue.take_early(leave=2) == TRIALS[0]
+    assert queue.running == 1
+
+
+def test_none_is_over_while_a_trial_runs_that_an_earlier_command_began():
+    queue = TrialQueue([], running=[7])
+    waiting = threading.Thread(target=queue.take)
+    waiting.start()
+    assert waiting.is_alive()
+    queue.end(TRIALS[0].__class__(number=7, values={}))
+    waiting.join()

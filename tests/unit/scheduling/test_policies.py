@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from dlcloud.model.instance import Market
 from dlcloud.scheduling.policies.catalog import POLICIES
-from dlcloud.scheduling.policies.situation import HOUR_S, PoolState, Situation
+from dlcloud.scheduling.policies.situation import HOUR_S, Availability, PoolState, Situation
 
 SPOT = PoolState(market=Market.SPOT, name="a", hourly_usd=0.97, obtainable=0)
 DEMAND = PoolState(market=Market.ON_DEMAND, name="a", hourly_usd=3.06, obtainable=16)
@@ -92,6 +94,41 @@ def test_a_running_pool_is_left_when_another_saves_more_than_the_stop():
         spot = replace(SPOT, obtainable=4, running=4)
         now = situation(spot=spot, more=(cheaper,), slack_h=12, maximum=4, changeover_s=changeover_s)
         assert POLICIES["elastic"](now).targets == {(Market.SPOT, pool): 4}
+
+
+@pytest.mark.parametrize(("slack_h", "moves"), [(24, True), (0.9, False)])
+def test_a_move_costs_the_more_the_less_spare_time_is_left(slack_h, moves):
+    """It was priced by its minutes alone, and took the spare time that the loss of spot needs later."""
+    old = Availability(observed_s=36000.0, available_s=36000.0, spells=1, unchanged_s=36000.0)
+    running = replace(SPOT, running=1, obtainable=1, availability=old)
+    cheaper = replace(SPOT, name="b", hourly_usd=0.6, obtainable=1, availability=old)
+    now = situation(spot=running, more=(cheaper,), slack_h=slack_h, changeover_s=720.0, refusal_s=0.0)
+    assert POLICIES["elastic"](now).targets == {(Market.SPOT, "b" if moves else "a"): 1}
+
+
+@pytest.mark.parametrize(("usual_usd", "moves"), [(0.6, True), (2.4, False), (0.0, True)])
+def test_a_pool_is_left_for_what_another_usually_costs(usual_usd, moves):
+    """Both have the same price now as in the other cases; one is cheap for the moment only."""
+    old = Availability(observed_s=36000.0, available_s=36000.0, spells=1, unchanged_s=36000.0)
+    running = replace(SPOT, running=1, obtainable=1, availability=old, usual_usd=0.97)
+    cheaper = replace(SPOT, name="b", hourly_usd=0.6, obtainable=1, availability=old, usual_usd=usual_usd)
+    now = situation(spot=running, more=(cheaper,), slack_h=24, changeover_s=720.0, refusal_s=0.0)
+    assert POLICIES["elastic"](now).targets == {(Market.SPOT, "b" if moves else "a"): 1}
+
+
+def test_the_price_of_a_short_stay_is_that_of_now():
+    pool = replace(SPOT, hourly_usd=1.0, usual_usd=2.0)
+    assert pool.expected_usd(0.1) == pytest.approx(1.0, abs=0.01)
+    assert pool.expected_usd(1000) == pytest.approx(2.0, abs=0.05)
+    assert replace(pool, usual_usd=0.0).expected_usd(10) == 1.0
+
+
+def test_work_is_not_put_off_for_a_stop_of_seconds():
+    """The plan hardly expects on-demand here, and two of sixteen workers were left out for hours."""
+    now = situation(
+        spot=replace(SPOT, running=14, obtainable=16), slack_h=12, maximum=16, changeover_s=1.8, refusal_s=0.0
+    )
+    assert counts("elastic", now) == (16, 0)
 
 
 def test_all_spot_is_replaced_when_no_time_is_left_for_another_loss():

@@ -128,3 +128,18 @@ def test_one_record_that_cannot_be_read_hides_no_other(stored, measurements, bro
     every = measurements.select(Selection(), newest=False)
     assert len(measurements.results(every)["sample-1a2b-0001"]) == 2
     assert len(lines(stored, "result")) == 3
+
+
+@pytest.mark.parametrize(("ok", "state"), [(True, RunState.DONE), (False, RunState.LOST)])
+def test_a_run_whose_instance_is_gone_is_done_if_its_last_record_says_so(runs, ok, state):
+    runs.add(run("r-1"))
+    runs.add_records("r-1", 0, json.dumps({"record": "end", "ok": ok}).encode() + b"\n")
+    assert runs.end_lost("r-1", THEN) is state
+    assert runs.all()[0].state is state
+
+
+def test_the_start_of_a_run_that_had_waited_is_corrected(runs):
+    runs.add(run("r-1"))
+    later = THEN + timedelta(hours=1)
+    runs.put_start("r-1", later)
+    assert runs.all()[0].started_at == later

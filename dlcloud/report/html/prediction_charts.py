@@ -1,0 +1,124 @@
+"""Cost against throughput over all types of a region: measured and predicted apart, with the Pareto front."""
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import Any
+
+from dlcloud.model.instance import Market
+from dlcloud.model.money import money
+from dlcloud.prediction.offers import PredictedJob, PredictedOffer
+from dlcloud.report.html.encoding import BLUE, DESCRIPTION, GREY, ORANGE, Chart, Spec, field, nominal, scale
+
+SOURCES = ("measured", "predicted")
+
+
+def prediction_charts(jobs: Sequence[PredictedJob], market: Market) -> list[Chart]:
+    """Return a chart for each job that is predicted."""
+    charts = []
+    for place, job in enumerate(job for job in jobs if job.offers):
+        values = _values(job, market)
+        if values:
+            charts.append(_chart(job, market, values, place))
+    return charts
+
+
+def _chart(job: PredictedJob, market: Market, values: Sequence[dict[str, Any]], place: int) -> Chart:
+    unit, cost = job.unit, f"USD per million {job.unit.removesuffix('/s')}, {market}"
+    x = field("throughput", unit, scale={"type": "log", "nice": False})
+    y = field("usd", cost, scale={"type": "log", "nice": False})
+    name = ", ".join(part for part in (job.workload, job.case, job.setting) if part)
+    listed = [value for value in values if value["front"] or value["source"] == "measured"]
+    return Chart(
+        name=f"prediction-{place}",
+        caption=f"{name}: cost against throughput of {len(values)} types, measured and predicted",
+        spec={
+            "data": {"name": "types", "values": list(values)},
+            "height": 320,
+            "layer": [_front(x, y), _points(x, y), *(_names(x, y, right=half) for half in (False, True))],
+        },
+        titles=("type", "source", unit, cost, "on the front"),
+        rows=[
+            [v["type"], v["source"], v["throughput_text"], v["usd_text"], "yes" if v["front"] else ""]
+            for v in listed
+        ],
+        numeric=frozenset({2, 3}),
+    )
+
+
+def _values(job: PredictedJob, market: Market) -> list[dict[str, Any]]:
+    """Return the types with a price, the cheapest first.
+
+    Those that no other beats in both are the front; burstable types, which slow down, are not on it. The ends
+    of the front and the measured types have their names beside them.
+    """
+    values = [value for offer in job.offers if (value := _value(offer, job, market)) is not None]
+    values.sort(key=lambda value: (value["usd"], -value["throughput"]))
+    fastest = 0.0
+    for value in values:
+        value["front"] = value["throughput"] > fastest and not value["burstable"]
+        fastest = max(fastest, value["throughput"] if value["front"] else 0.0)
+    ends = [value for value in values if value["front"]]
+    rates = [value["throughput"] for value in values]
+    middle = sqrt(min(rates) * max(rates)) if rates else 0.0
+    for value in values:
+        value["named"] = value["source"] == "measured" or value in (*ends[:1], *ends[-1:])
+        value["right"] = value["throughput"] > middle
+    return values
+
+
+def _value(offer: PredictedOffer, job: PredictedJob, market: Market) -> dict[str, Any] | None:
+    figures, one = offer.usd_per_million(market), offer.estimate
+    if figures is None:
+        return None
+    source = SOURCES[not one.measured]
+    low, middle, high = (money(figure) for figure in figures)
+    throughput_text = f"{one.throughput:.3g} ({one.low:.3g}–{one.high:.3g})"
+    usd_text, name = f"{middle} ({low}–{high})", f"{one.instance_type}, {source}"
+    return {
+        "type": one.instance_type,
+        "source": source,
+        "burstable": offer.is_burstable,
+        "throughput": one.throughput,
+        "usd": float(figures[1]),
+        "throughput_text": throughput_text,
+        "usd_text": usd_text,
+        "description": f"{name}: {throughput_text} {job.unit}, {usd_text} USD a million",
+    }
+
+
+def _front(x: Spec, y: Spec) -> Spec:
+    line = {"type": "line", "interpolate": "step-after", "strokeDash": [5, 4], "color": GREY, "aria": False}
+    return {
+        "transform": [{"filter": "datum.front"}],
+        "mark": line,
+        "encoding": {"x": x, "y": y, "order": {"field": "throughput"}},
+    }
+
+
+def _points(x: Spec, y: Spec) -> Spec:
+    shown = ("type", "source", "throughput_text", "usd_text")
+    titles = {"throughput_text": "throughput", "usd_text": "cost"}
+    is_measured = "datum.source === 'measured'"
+    return {
+        "mark": {"type": "point", "filled": True},
+        "encoding": {
+            "x": x,
+            "y": y,
+            "color": nominal("source", "source", scale=scale(SOURCES, (ORANGE, BLUE))),
+            "shape": nominal("source", "source", scale=scale(SOURCES, ("square", "circle"))),
+            "size": {"condition": {"test": is_measured, "value": 130}, "value": 25},
+            "opacity": {"condition": {"test": is_measured, "value": 1}, "value": 0.5},
+            "tooltip": [nominal(name, titles.get(name, name)) for name in shown],
+            "description": DESCRIPTION,
+        },
+    }
+
+
+def _names(x: Spec, y: Spec, *, right: bool) -> Spec:
+    """Return the names of one half of the chart, written towards its middle."""
+    align, dx = ("right", -8) if right else ("left", 8)
+    return {
+        "transform": [{"filter": f"datum.named && datum.right === {str(right).lower()}"}],
+        "mark": {"type": "text", "align": align, "dx": dx, "dy": -8, "aria": False},
+        "encoding": {"x": x, "y": y, "text": nominal("type")},
+    }

@@ -1,0 +1,121 @@
+"""The keys of a recipe as tables, from its JSON Schema."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tables import table
+
+from dlcloud.recipe.recipe import recipe_schema
+
+
+def recipe() -> Iterator[str]:
+    """Yield a table of keys for each part of a recipe, from its JSON Schema."""
+    schema = recipe_schema()
+    yield from _part("Top level", schema, schema)
+    yield from _parts(schema, schema, path="")
+
+
+def compact() -> Iterator[str]:
+    """Yield a line for each part of a recipe: its keys with their values."""
+    schema = recipe_schema()
+    yield _line("top level", schema, schema)
+    yield from _lines(schema, schema, path="")
+
+
+def _lines(part: dict[str, Any], schema: dict[str, Any], path: str) -> Iterator[str]:
+    for key, value in part["properties"].items():
+        for inner in _objects(value, schema):
+            yield _line(f"`{path}{key}`", inner, schema)
+            yield from _lines(inner, schema, f"{path}{key}.")
+
+
+def _line(title: str, part: dict[str, Any], schema: dict[str, Any]) -> str:
+    required = part.get("required", ())
+    keys = [
+        f"`{key}` ({_type(value, schema)}{', required' if key in required else ''})"
+        for key, value in part["properties"].items()
+    ]
+    return f"- {title}: {', '.join(keys)}"
+
+
+def _parts(part: dict[str, Any], schema: dict[str, Any], path: str) -> Iterator[str]:
+    for key, value in part["properties"].items():
+        for inner in _objects(value, schema):
+            yield from _part(f"`{path}{key}`", inner, schema)
+            yield from _parts(inner, schema, f"{path}{key}.")
+
+
+def _objects(value: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the parts that a key's value may be, or may be a list of."""
+    if "$ref" in value:
+        value = schema["$defs"][value["$ref"].rpartition("/")[2]]
+        if "properties" in value:
+            yield value
+        return
+    items = [value["items"]] if "items" in value else []
+    for alternative in [*value.get("anyOf", ()), *value.get("oneOf", ()), *items]:
+        yield from _objects(alternative, schema)
+
+
+def _part(title: str, part: dict[str, Any], schema: dict[str, Any]) -> Iterator[str]:
+    yield f"## {title}"
+    yield ""
+    yield from [part["description"], ""] if "description" in part else []
+    required = part.get("required", ())
+    rows = [
+        (
+            f"`{key}`",
+            _type(value, schema),
+            "required" if key in required else _default(value),
+            _meaning(value, schema),
+        )
+        for key, value in part["properties"].items()
+    ]
+    yield from table(("key", "value", "default", "meaning"), rows)
+
+
+def _type(value: dict[str, Any], schema: dict[str, Any]) -> str:
+    """Return the values that a key takes, for people: `text`, `number from 1 to 1000`, `list of text`."""
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        inner = schema["$defs"][name]
+        return "mapping" if "properties" in inner else _type(inner, schema)
+    alternatives = [*value.get("anyOf", ()), *value.get("oneOf", ())]
+    if alternatives:
+        kinds = [_type(alternative, schema) for alternative in alternatives]
+        # A decimal number may be written as a number or as text of a certain pattern.
+        kinds = [kind for kind in dict.fromkeys(kinds) if kind != "nothing"]
+        return kinds[0] if kinds[0].startswith("number") and kinds[1:] == ["text"] else " or ".join(kinds)
+    if "enum" in value or "const" in value:
+        return ", ".join(f"`{word}`" for word in value.get("enum", [value.get("const")]))
+    kind = value.get("type")
+    if kind == "array":
+        return f"list of {_plural(_type(value['items'], schema))}"
+    if kind == "object":
+        return "mapping of names to text"
+    names = {"integer": "whole number", "number": "number", "boolean": "`yes` or `no`", "null": "nothing"}
+    return names.get(kind, "text") + _bounds(value) if isinstance(kind, str) else "text"
+
+
+def _plural(kind: str) -> str:
+    return {"mapping": "mappings"}.get(kind, kind)
+
+
+def _bounds(value: dict[str, Any]) -> str:
+    lower = value.get("minimum", value.get("exclusiveMinimum"))
+    upper = value.get("maximum")
+    words = f" {'above' if 'exclusiveMinimum' in value else 'from'} {lower:g}" if lower is not None else ""
+    return words + (f" to {upper:g}" if upper is not None else "")
+
+
+def _default(value: dict[str, Any]) -> str:
+    default = value.get("default")
+    if default in (None, "", [], {}) or isinstance(default, dict):
+        return ""
+    return f"`{'yes' if default else 'no'}`" if isinstance(default, bool) else f"`{default}`"
+
+
+def _meaning(value: dict[str, Any], schema: dict[str, Any]) -> str:
+    if "description" in value or "$ref" not in value:
+        return str(value.get("description", ""))
+    return str(schema["$defs"][value["$ref"].rpartition("/")[2]].get("description", ""))
