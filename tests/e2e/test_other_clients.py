@@ -52,7 +52,9 @@ regions: [us-east-1]
 filters: {"tag:role": worker, instance-state-name: running}
 keyed_groups: [{key: tags.role, prefix: role}]
 hostnames: [instance-id]
-compose: {ansible_host: public_ip_address, ansible_port: tags['dlcloud:ssh-port'] | int}
+compose:
+  ansible_host: public_ip_address
+  ansible_port: tags['dlcloud:ssh-port'] | int
 """
 END = """
 - hosts: localhost
