@@ -1,7 +1,8 @@
 """Clients that are not made by AWS: Libcloud, s3fs with pandas, Ansible's amazon.aws.
 
 s3fs needs a botocore of its own, and Ansible is heavy: they are called from another virtual environment,
-which DLCLOUD_TEST_CLIENTS names; without it their tests are skipped. CI makes one with s3fs and pandas (`.ci/run`).
+which DLCLOUD_TEST_CLIENTS names; without it their tests are skipped. `.ci/run` makes one with s3fs and pandas
+where CI is set.
 """
 
 import os
