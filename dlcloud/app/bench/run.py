@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcloud.app.account.caches import trim_caches
-from dlcloud.app.bench.matrix import command_again, read_matrix
+from dlcloud.app.bench.bench_matrix import command_again, read_matrix
 from dlcloud.app.bench.one_type import Shared, TypeRun, label_events, recipe_file
 from dlcloud.app.bench.predicted import NOTHING, choose_measured, predict_bench, with_predictions
 from dlcloud.app.bench.raced import check_race, race_of, raced_types, with_race
@@ -22,6 +22,8 @@ from dlcloud.app.month_budget import hold_month
 from dlcloud.app.results.predict import Description
 from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.terminal.screen import confirm, say
+from dlcloud.launch.acquire import resolve_cluster
+from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Notice, stage
 from dlcloud.model.instance import Market
@@ -29,16 +31,16 @@ from dlcloud.planning.protocols import Cloud
 from dlcloud.prediction.offers import PredictedJob
 from dlcloud.prediction.racing import MOST_SAMPLES
 from dlcloud.recipe.job_environment import JobEnvironment
-from dlcloud.report.bench import TypePlan, plan_report
-from dlcloud.report.cost import View
+from dlcloud.report.bench_tables import TypePlan, plan_report
+from dlcloud.report.cost_tables import View
 from dlcloud.report.table import Format, render
 from dlcloud.results.bench import BenchmarkMatrix, TypeResult, done_before, fault_of, fits
 from dlcloud.results.result_row import ResultRow
 from dlcloud.results.resume import RESUME_WINDOW
 from dlcloud.runs.matrix import repeat_matrix
-from dlcloud.runs.parallel import ExclusiveSlot, run_parallel
 from dlcloud.runs.program import RunProgram, program_of
 from dlcloud.runs.race import Race
+from dlcloud.runs.stoppable import ExclusiveSlot, run_parallel
 from dlcloud.system.parallel import fan_out
 
 
@@ -293,12 +295,17 @@ class Bench:
         return TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=plan)
 
     def _confirm_spending(self, plans: Sequence[TypePlan], *, yes: bool) -> None:
-        hold_month(self.context, [plan.plan for plan in plans if plan.plan is not None])
+        hold_month(self.context, [(one.plan, self._cluster_of(one)) for one in plans if one.plan is not None])
         if yes or self.matrix.base.cloud == "local" or not any(plan.plan for plan in plans):
             return
         if not sys.stdin.isatty():
             raise BudgetError("this spends money, and stdin is not a terminal", "pass --yes to confirm")
         confirm("Go on?")
+
+    def _cluster_of(self, plan: TypePlan) -> Cluster | None:
+        """Return the cluster of a type that an earlier bench left unfinished."""
+        file = recipe_file(self.matrix, plan.instance_type)
+        return resolve_cluster(file, name="", store=self.context.store)
 
     def _begin(self) -> str:
         """Return the id of the bench: a new one, or that of the bench which this one resumes."""

@@ -3,11 +3,18 @@
 from dataclasses import dataclass, replace
 
 from dlcloud.app.account.caches import trim_caches
-from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
+from dlcloud.app.clusters.experiment_up import ExperimentUp, experiment_of
+from dlcloud.app.clusters.recipe_workload import RecipeWorkload, read_workload
 from dlcloud.app.clusters.requirement_check import warn_of_requirements
-from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
-from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_at_end, detached_error
+from dlcloud.app.failed_instance import stop_ending
+from dlcloud.app.lifecycle import (
+    acquire_for_command,
+    confirm_spending,
+    destroy_at_end,
+    destroy_unfinished,
+    detached_error,
+)
 from dlcloud.app.results.measure_again import commands_again
 from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.results.tracked import tracked
@@ -16,18 +23,18 @@ from dlcloud.app.terminal.console import MOST_LINES
 from dlcloud.app.terminal.screen import say
 from dlcloud.app.terminal.show import Show, printing
 from dlcloud.elastic.rescue import bring_home
-from dlcloud.elastic.run import TrainingControl
+from dlcloud.elastic.train import TrainingControl
 from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluster
+from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher
-from dlcloud.launch.storage import prepare_access
 from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.errors import DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Warned, stage
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.report.cost import View, cost_report
-from dlcloud.report.plan import plan_report
+from dlcloud.report.cost_tables import View, cost_report
+from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.results.result import Run
 from dlcloud.runs.nodes import run_workload
@@ -60,6 +67,9 @@ def run(context: Context, options: UpOptions, show: Show | None = None) -> None:
         raise RecipeError("--html is for a recipe with an experiment", "dlcloud cost-report --html FILE")
     if experiment is not None:
         experiment.html = options.html
+    if experiment is not None and not experiment.left and not options.dry_run:
+        # An `up` that was killed after the last trial has left its instances.
+        destroy_unfinished(context, workload.file)
     if experiment is not None and experiment.is_over(show):
         return
     up = Up(context=context, workload=workload, options=options, show=show, experiment=experiment)
@@ -138,7 +148,8 @@ class Up:
         context, workload, options = self.context, self.workload, self.options
         if not context.quiet:
             say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
-        confirm_spending(context, plan, yes=options.yes)
+        cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
+        confirm_spending(context, plan, yes=options.yes, cluster=cluster)
         if workload.recipe.cloud == "local":
             trim_caches(context)
         with acquire_for_command(context, workload.file, name=options.name) as acquired:
@@ -149,10 +160,17 @@ class Up:
                 refuse_detached(context, launcher)
             with (
                 tracked(context, workload.recipe, lambda: self._runs(launcher)),
-                destroy_at_end(launcher, acquired, keep=plan.keep or acquired.kept),
+                destroy_at_end(
+                    launcher,
+                    acquired,
+                    keep=plan.keep or acquired.kept,
+                    failed_s=workload.recipe.keep.failed_s,
+                ),
             ):
                 prepare_access(launcher, workload.recipe)
                 members = launcher.launch(plan).members
+                if acquired.kept:
+                    stop_ending(launcher, members)
                 if workload.is_elastic:
                     self._train(launcher, plan, members)
                 else:

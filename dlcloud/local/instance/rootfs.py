@@ -33,12 +33,22 @@ _BLOCK_DEVICES = ("/sys/block", "/sys/class/block", "/sys/dev/block")
 _LAYER_FOLDERS = ("bin", "lib", "libexec", "local", "sbin", "share", "src")
 # Made in an instance's folder at its launch.
 _OWN_FOLDERS = (
-    *("var/cache", "var/lib/dlcloud", "var/log", "var/mail", "var/opt", "var/spool", "var/tmp"),
+    *(
+        "var/cache",
+        "var/lib/apt/lists",
+        "var/lib/dlcloud",
+        "var/log",
+        "var/mail",
+        "var/opt",
+        "var/spool",
+        "var/tmp",
+    ),
     *("rootfs/home", "rootfs/media", "rootfs/mnt", "rootfs/srv", "run/lock", *SAME_FOLDERS),
 )
 _LINKS = {"var/run": "/run", "var/lock": "/run/lock"}
 _PACKAGES = ("/var/lib/dpkg", "/var/lib/rpm")
 _RESOLVED = ("etc/hostname", "etc/hosts", "etc/resolv.conf")
+_LOCK = "etc/.pwd.lock"
 _READ, _ENTER = 0o004, 0o005  # of every user
 _SHIM = '#!/bin/sh\nexec /run/dlcloud/bin/{name} "$@"\n'
 _USER_LINE = "ubuntu:x:0:0:Ubuntu:/home/ubuntu:/bin/bash\n"
@@ -75,6 +85,8 @@ class RootFs:
         shutil.rmtree(self.image, ignore_errors=True)
         self.tree.mkdir(parents=True)
         _copy_readable("/etc", str(self.image / "etc"))
+        # That of the machine, which no instance may open, would keep programs from changing /etc/passwd.
+        (self.image / _LOCK).touch(mode=0o600)
         for name in _RESOLVED:
             _copy_content(Path("/", name), self.image / name)
         for name, line in (("passwd", _USER_LINE), ("group", "ubuntu:x:0:\n")):

@@ -151,6 +151,13 @@ def test_files_of_the_machine_change_for_the_instance_only(there):
     assert "mine" not in Path("/etc/hosts").read_text() + Path("/etc/passwd").read_text()
 
 
+def test_users_can_be_added_and_lists_of_packages_kept(there):
+    """As `useradd` and Ansible's modules `user` and `apt` do it."""
+    lock = "import fcntl; fcntl.lockf(open('/etc/.pwd.lock', 'w'), fcntl.LOCK_EX); print('locked')"
+    assert there(f'sudo python3 -c "{lock}"') == "locked"
+    assert there("test -d /var/lib/apt/lists && echo there") == "there"
+
+
 def test_the_rest_of_the_machine_is_read_only(there):
     folder = Path(tempfile.mkdtemp(dir=ROOT.parent)) if os.access(ROOT.parent, os.W_OK) else None
     if folder is None or folder.parts[1] in ("home", "root", "tmp", "var", "opt", "usr"):
