@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from dlcloud.app.context import Context
+from dlcloud.app.failed_instance import find_failed, keep_failed
 from dlcloud.app.month_budget import hold_month
 from dlcloud.app.terminal.ends import End, EndWords
 from dlcloud.app.terminal.interrupts import EndLeftError, ends
@@ -47,13 +48,19 @@ def plan_cluster(
     return context.machines.launcher(cluster).plan(file.recipe, cidrs=cidrs, size=size)
 
 
-def confirm_spending(context: Context, plan: Plan, *, yes: bool) -> None:
+def confirm_spending(context: Context, plan: Plan, *, yes: bool, cluster: Cluster | None = None) -> None:
     """Hold the limit of the month, and ask before money is spent: not with `--yes`, or of a rehearsal.
+
+    Args:
+        context: The collaborators.
+        plan: What is about to be launched.
+        yes: Do not ask.
+        cluster: The one that the plan continues.
 
     Raises:
         BudgetError: The plan could pass the limit, or stdin is not a terminal.
     """
-    hold_month(context, [plan])
+    hold_month(context, [(plan, cluster)])
     if yes or plan.rehearsal:
         return
     if not sys.stdin.isatty():
@@ -99,6 +106,8 @@ def destroy_unfinished(context: Context, file: RecipeFile) -> None:
     for cluster in context.clusters.active():
         if cluster.recipe_hash != file.recipe.hash or cluster.state is ClusterState.READY:
             continue
+        if context.clusters.last_hand_over(cluster.cluster_id) is not None:
+            continue  # one of its instances may manage it
         try:
             acquired = lock_cluster(cluster, paths=context.paths)
         except StoreError:
@@ -208,11 +217,14 @@ def describe_remainder(launcher: Launcher, *, keeping: Collection[str] = (), com
 
 
 @contextmanager
-def destroy_at_end(launcher: Launcher, acquired: ClusterLock, *, keep: bool) -> Iterator[None]:
+def destroy_at_end(
+    launcher: Launcher, acquired: ClusterLock, *, keep: bool, failed_s: float = 0.0
+) -> Iterator[None]:
     """Destroy the cluster when the block ends or fails.
 
-    With `keep` it stays up, also where a program failed on it: that is when one wants to look. It is
-    destroyed where it did not come up, and after Ctrl-C.
+    With `keep` it stays up, also where a program failed on it: that is when one wants to look. With
+    `failed_s`, the instance of the newest run that failed stays up so long. The cluster is destroyed where it
+    did not come up, and after Ctrl-C.
     """
     failure: DlcloudError | None = None
     with ExitStack() as stack:
@@ -221,10 +233,14 @@ def destroy_at_end(launcher: Launcher, acquired: ClusterLock, *, keep: bool) -> 
             try:
                 yield
             except (InstanceError, PartialError) as error:
-                living = _living_members(launcher) if keep else []
-                if not living:
+                living = _living_members(launcher) if keep or failed_s else []
+                failed = None if keep else find_failed(launcher, living) if living else None
+                if keep and living:
+                    _keep_failed(launcher, living, error)
+                elif failed is not None:
+                    keep_failed(launcher, failed, living, failed_s)
+                else:
                     raise
-                _keep_failed(launcher, living, error)
                 failure = error
             else:
                 if keep:

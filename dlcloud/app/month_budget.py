@@ -23,7 +23,7 @@ from dlcloud.model.events import Warned
 from dlcloud.model.money import money
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.profile import MonthlyBudget
-from dlcloud.recipe.recipe import read_recipe
+from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.results.month import (
     HomeMonth,
     MonthState,
@@ -45,19 +45,24 @@ BILLED_AGE = timedelta(hours=12)
 """Cost Explorer is about a day behind, and each question costs 0.01 USD."""
 
 
-def hold_month(context: Context, plans: Sequence[Plan]) -> None:
+def hold_month(context: Context, plans: Sequence[tuple[Plan, Cluster | None]]) -> None:
     """Refuse plans that could pass the limit of the month; else take what they may cost from what is left.
+
+    Args:
+        context: The collaborators.
+        plans: With the clusters that they continue; None for new ones.
 
     Raises:
         BudgetError: They could pass it.
         CloudError: The bucket of the limit does not answer.
     """
     budget = monthly_budget()
-    if budget is None or not plans or (plans[0].rehearsal and not budget.rehearsals):
+    if budget is None or not plans or (plans[0][0].rehearsal and not budget.rehearsals):
         return
-    book = MonthBook(context=context, budget=budget, cloud=plans[0].cloud, region=plans[0].region)
+    first = plans[0][0]
+    book = MonthBook(context=context, budget=budget, cloud=first.cloud, region=first.region)
     book.take(plans)
-    context.at_exit(lambda: book.settle({plan.name for plan in plans}))
+    context.at_exit(lambda: book.settle({plan.name for plan, _ in plans}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +88,9 @@ class MonthBook:
         """State the limit in the bucket, for everybody who shares it."""
         self._update(lambda document: {**document, "schema": SCHEMA, "monthly_usd": str(usd)})
 
-    def take(self, plans: Sequence[Plan]) -> None:
+    def take(self, plans: Sequence[tuple[Plan, Cluster | None]]) -> None:
         """Add plans to what may yet be spent, if there is enough left; see `hold_month`."""
-        costs = [self._cost_of(plan) for plan in plans]
+        costs = [self._cost_of(plan, cluster) for plan, cluster in plans]
         usd = None if None in costs else sum((cost for cost in costs if cost is not None), Decimal(0))
         now = self.context.clock.now()
 
@@ -98,7 +103,7 @@ class MonthBook:
                 )
             new = [
                 PendingPlan(name=plan.name, usd=cost or Decimal(0), at=now)
-                for plan, cost in zip(plans, costs, strict=True)
+                for (plan, _), cost in zip(plans, costs, strict=True)
             ]
             committed = own.committed + (usd or Decimal(0))
             return self._with_own(document, replace(own, committed=committed, pending=(*own.pending, *new)))
@@ -113,12 +118,11 @@ class MonthBook:
         except DlcloudError as error:
             self.context.emit(Warned(message=f"the budget of the month is not up to date: {error.message}"))
 
-    def _cost_of(self, plan: Plan) -> Decimal | None:
+    def _cost_of(self, plan: Plan, cluster: Cluster | None) -> Decimal | None:
         """Return what a plan may cost beyond what is counted of its cluster already; None if unknown."""
         if plan.worst_case_usd is None:
             return None
-        same = [cluster for cluster in self.context.clusters.active() if cluster.name == plan.name]
-        counted = sum((self._counted(cluster) for cluster in same), Decimal(0))
+        counted = Decimal(0) if cluster is None else self._counted(cluster)
         return max(Decimal(0), plan.worst_case_usd - counted)
 
     def _counted(self, cluster: Cluster) -> Decimal:
@@ -127,7 +131,7 @@ class MonthBook:
         return sum((cost.usd or Decimal(0) for cost in costs), self._yet(cluster))
 
     def _yet(self, cluster: Cluster) -> Decimal:
-        budget = read_recipe(cluster.recipe_text, cluster.recipe_path).budget
+        budget = _recipe_of(cluster).budget
         members = self.context.clusters.members(cluster.cluster_id)
         return yet_to_cost(
             cluster,
@@ -147,7 +151,9 @@ class MonthBook:
         ]
         before = self._homes(document).get(home_id(context.paths))
         pending = [plan for plan in (before.pending if before else ()) if plan.name not in without]
-        pending = still_pending(pending, clusters, now)
+        if pending:
+            created = [(_recipe_of(cluster).name, cluster.created_at) for cluster in clusters]
+            pending = still_pending(pending, created, now)
         members = {cluster.cluster_id: context.clusters.members(cluster.cluster_id) for cluster in clusters}
         active = {cluster.cluster_id for cluster in context.clusters.active()}
         yet = sum((self._yet(one) for one in clusters if one.cluster_id in active), Decimal(0))
@@ -254,3 +260,7 @@ class MonthBook:
     def _shared(self, uri: str) -> S3Ledger:
         clients = self.context.clouds.clients.get(self.cloud, self.region)
         return S3Ledger(clients, uri, DOCUMENT)
+
+
+def _recipe_of(cluster: Cluster) -> Recipe:
+    return read_recipe(cluster.recipe_text, cluster.recipe_path)

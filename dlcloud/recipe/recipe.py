@@ -4,6 +4,7 @@ import functools
 import hashlib
 import json
 import operator
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
@@ -22,7 +23,7 @@ from dlcloud.model.cluster import DEFAULT_REGION
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.account import BOUNDARY, TAGS, PolicyArn, Tags
 from dlcloud.recipe.data import DataItem, S3Uri
-from dlcloud.recipe.deadline import Deadline, refuse_no_choice
+from dlcloud.recipe.deadline import Deadline, read_duration, refuse_no_choice
 from dlcloud.recipe.document import read_model
 from dlcloud.recipe.experiment import Experiment, refuse_unfit
 from dlcloud.recipe.incident import Incident
@@ -44,6 +45,7 @@ LATER_KEYS = (
     "instances.profile",
     "instances.reservations",
     "keep.all_nodes",
+    "keep.failed",
     "network",
     "permissions_boundary",
     "setup.image",
@@ -77,6 +79,16 @@ class Budget(Part):
     )
 
 
+LONGEST_KEPT = timedelta(hours=24)
+
+
+def _check_kept(text: str) -> str:
+    length = read_duration(text) if text else timedelta()
+    if length is None or (text and not timedelta(minutes=1) <= length <= LONGEST_KEPT):
+        raise ValueError("write a duration between 1m and 24h, such as 30m")
+    return text.strip()
+
+
 class Keep(Part):
     """What outlives the run."""
 
@@ -85,9 +97,19 @@ class Keep(Part):
         default_factory=list,
         description="Patterns of files, below the working folder, that the run writes, to bring home.",
     )
+    failed: Annotated[str, AfterValidator(_check_kept)] = Field(
+        default="",
+        description="How long the instance of a failed run stays up to look at, as 30m; it ends by itself.",
+    )
     all_nodes: bool = Field(
         default=False, description="Of one job over all instances, those of every node, not of rank 0 alone."
     )
+
+    @property
+    def failed_s(self) -> float:
+        """Seconds for which the instance of a failed run stays up; 0 for not at all."""
+        length = read_duration(self.failed) if self.failed else None
+        return 0.0 if length is None else length.total_seconds()
 
 
 class Recipe(Part):

@@ -1,6 +1,6 @@
 """The limit of a month: what was spent, what running clusters may yet cost, and what is left."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -19,7 +19,10 @@ PENDING = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingPlan:
-    """A plan that was allowed and whose cluster is not stored yet; `usd` is its worst case."""
+    """A plan that was allowed and whose cluster is not stored yet.
+
+    `name` is that of its recipe, `usd` its worst case.
+    """
 
     name: str
     usd: Decimal
@@ -156,18 +159,17 @@ def yet_to_cost(
 
 
 def still_pending(
-    plans: Iterable[PendingPlan], clusters: Iterable[Cluster], now: datetime
+    plans: Iterable[PendingPlan], created: Collection[tuple[str, datetime]], now: datetime
 ) -> list[PendingPlan]:
-    """Return the plans whose cluster is not stored: one of their recipe's name that was created later."""
-    created = [(_base(cluster.name), cluster.created_at) for cluster in clusters]
+    """Return the plans that still count beside the clusters that are stored.
+
+    Args:
+        plans: The plans.
+        created: The recipe's name and the creation of each cluster; one made after a plan is that plan's.
+        now: A plan is forgotten after a while.
+    """
     return [
         plan
         for plan in plans
-        if now < plan.at + PENDING
-        and not any(name == _base(plan.name) and at >= plan.at for name, at in created)
+        if now < plan.at + PENDING and not any(name == plan.name and at >= plan.at for name, at in created)
     ]
-
-
-def _base(name: str) -> str:
-    """Return the name of a cluster without the digits that distinguish it."""
-    return name.rpartition("-")[0] or name

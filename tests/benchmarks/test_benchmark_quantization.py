@@ -56,12 +56,49 @@ def test_fp32_and_int8_on_the_real_engine(alone, engine_python):
     assert int8["facts"]["model_bytes"] < fp32["facts"]["model_bytes"]
     assert fp32["facts"]["layers_computed_in"] == {"fp32": 9}
     assert int8["facts"]["layers_computed_in"] == {"int8": 9}
+    assert fp32["facts"]["flop_per_input"] == int8["facts"]["flop_per_input"] == 1_496_064
+    assert fp32["facts"]["uncounted_operators"] == ["Add", "GlobalAveragePool", "MaxPool", "Relu"]
+    assert fp32["facts"]["bytes_per_input"] > fp32["facts"]["model_bytes"]
     assert {result["facts"]["weights"] for result in results.values()} == {"random"}
     assert "top" not in done.stdout
     assert "random" in done.stdout
     assert {record["metric"] for record in records(written, "comparison")} == {"throughput"}
     models = sorted(path.suffix for path in (alone / "models").iterdir())
     assert models == [".lock", ".lock", ".onnx", ".onnx"]
+
+
+COUNT = """
+import json, sys
+import numpy as np
+from benchmarks.quantization.onnx_graph import GraphBuilder, make_model
+from benchmarks.quantization.onnx_networks import NETWORKS
+from benchmarks.quantization.operations import count_operations
+
+
+class Zeros:
+    def standard_normal(self, shape, dtype):
+        return np.zeros(shape, dtype)
+
+
+counts = {}
+for name in sys.argv[1:]:
+    network, builder = NETWORKS[name], GraphBuilder(Zeros())
+    outputs = network.build(builder)
+    model = make_model(builder, outputs, name=name, shape=(3, network.size, network.size))
+    counts[name] = count_operations(model).flop
+print(json.dumps(counts))
+"""
+PUBLISHED = {"resnet50": 8_227_340_288, "vgg16": 2 * 15.61e9, "vgg19": 2 * 19.77e9}
+"""Operations of one image: of ResNet-50 by PyTorch's counter, of the others two for each multiply-add."""
+
+
+def test_operations_are_within_2_percent_of_the_published_counts(alone, engine_python):
+    done = subprocess.run(
+        [engine_python, "-c", COUNT, *PUBLISHED], cwd=alone, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == {
+        name: pytest.approx(flop, rel=0.02) for name, flop in PUBLISHED.items()
+    }
 
 
 def test_the_int8_model_computes_in_int8(alone, engine_python):

@@ -7,8 +7,16 @@ import pytest
 from terminal import User
 
 from tests.environments import SHARED
+from tests.programs import missing
 
 FAILED = pytest.StashKey[bool]()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _can_copy_files() -> None:
+    """Skip where the instances lack the programs by which files reach them, and come home."""
+    if reason := missing("find", "tar"):
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,15 @@ import os
 import sqlite3
 import sys
 from datetime import datetime, timedelta
-from statistics import median
+from itertools import pairwise
+from statistics import fmean, median
 
 import pytest
 from terminal import User
 
 from dlcloud.elastic.program import PACKAGE
 from dlcloud.elastic.reports import StepCommitted, parse_reports
-from dlcloud.elastic.speed import SpeedMeter
+from dlcloud.elastic.speed import FEWEST_STEPS, SpeedMeter
 from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.policies.catalog import POLICIES
 from dlcloud.scheduling.simulation.replay import SimulatedJob, SimulatedOutcome, replay
@@ -138,11 +139,26 @@ def step_of(record: dict) -> StepCommitted:
     return step
 
 
+def mean_speed(steps: list[StepCommitted]) -> SpeedMeter:
+    """Measure the mean of all steps but those after a change; a meter of a run knows the newest only."""
+    seconds: dict[int, list[float]] = {}
+    for before, step in pairwise(steps):
+        if before.world_size == step.world_size:
+            seconds.setdefault(step.world_size or 0, []).append(step.seconds or 0.0)
+    meter, number = SpeedMeter(), 0
+    for size, lengths in sorted(seconds.items()):
+        for _ in range(FEWEST_STEPS + 1):
+            number += 1
+            meter.observe(StepCommitted(step=number, instance_id="", world_size=size, seconds=fmean(lengths)))
+    return meter
+
+
 def simulate(record: Record, counts: dict[str, list[int]], *, traced_at: datetime) -> SimulatedOutcome:
     """Replay the same traces, with the speed, the scaling, the boots and the pauses of this run."""
-    meter = SpeedMeter()
-    for step in record.steps:
-        meter.observe(step_of(step))
+    measured, steps = SpeedMeter(), [step_of(step) for step in record.steps]
+    for step in steps:
+        measured.observe(step)
+    meter = mean_speed(steps)
     assert meter.steps_per_second is not None
     shift_s = (record.origin - traced_at).total_seconds()
     finish_s = (record.began_at + FINISH - record.origin).total_seconds()
@@ -167,7 +183,7 @@ def simulate(record: Record, counts: dict[str, list[int]], *, traced_at: datetim
         maximum=3,
         boot_s=record.boot_s(),
         first_boot_s=record.first_boot_s(),
-        changeover_s=meter.changeover_s,
+        changeover_s=measured.changeover_s,
         scaling=meter.scaling,
         refusal_s=FINISH.total_seconds() / 10,
     )

@@ -314,8 +314,9 @@ def test_the_page_begins_with_the_answer_and_has_spending_and_trainings(crowded)
         )
     finally:
         browser.close()
-    assert headings[0].startswith("the answer: quantization, vgg16 batch 1")
-    assert headings[1].startswith("your job: 1.2M images")
+    assert headings[0].startswith("Buy g6.xlarge (int8) on-demand for quantization, vgg16 batch 1: ")
+    assert headings[1].startswith("the answer: quantization, vgg16 batch 1")
+    assert headings[2].startswith("your job: 1.2M images")
     assert any(heading.endswith("cost, the cheapest setting of each type") for heading in headings)
     assert "spending by cluster (billed)" in headings
     assert "spending by day (billed)" in headings

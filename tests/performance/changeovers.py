@@ -1,6 +1,6 @@
 """How long all workers stop when one is lost and when one joins, by the bytes of model and optimizer state.
 
-    python3 tests/performance/changeovers.py --mb 10 300
+    python3 tests/performance/changeovers.py --mb 10 100
 
 For each size a training of two instances runs on a local EC2 of its own; one instance ends without a notice,
 and another one takes its place. All are processes of this machine: the state goes over the loopback
@@ -104,7 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--mb", type=int, nargs="+", default=[10, 300], help="10^6 bytes of state")
+    parser.add_argument("--mb", type=int, nargs="+", default=[10, 100], help="10^6 bytes of state")
     options = parser.parse_args()
     python_with(PACKAGE / "requirements" / "elastic.txt")
     for megabytes in options.mb:

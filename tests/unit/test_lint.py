@@ -106,6 +106,12 @@ def test_files_and_functions_are_short_and_take_few_parameters():
     assert len(signatures) <= MOST_LONG_SIGNATURES, signatures
 
 
+def test_no_two_modules_of_tests_have_one_name():
+    """Where a folder of tests is no package, pytest refuses to collect a second module of one name."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 def test_a_folder_holds_few_modules():
     counts = Counter(str(path.parent) for path, _ in modules())
     assert [folder for folder, count in counts.items() if count > MOST_MODULES] == []

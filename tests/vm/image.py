@@ -17,7 +17,8 @@ PACKAGES = (
     "linux-image-cloud-amd64 systemd-sysv cloud-init cloud-guest-utils openssh-server python3 python3-venv "
     "sudo iproute2 ca-certificates dbus initramfs-tools e2fsprogs unattended-upgrades netbase"
 )
-SUITE = "bookworm"
+SUITE = os.environ.get("DLCLOUD_TEST_VM_SUITE", "bookworm")
+"""Of Debian: `trixie` has systemd 257, whose block inhibitors bind root, too."""
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "dlcloud-tests" / "vm"
 LIMIT_S = 900
 

@@ -6,10 +6,12 @@ Each test prints what it measured (`pytest -s`).
 import time
 
 import pytest
+import yaml
 
 from dlcloud.resources.texts import user_data
 from dlcloud.ssh.host_keys import new_secret
 from dlcloud.ssh.keys import create_key
+from tests.vm.image import SUITE
 
 pytestmark = pytest.mark.timeout(2400)
 
@@ -114,6 +116,39 @@ def test_a_wrong_user_is_refused_with_the_images_own(user):
     print(f"\nup took {seconds:.0f} s\n{progress}")
     assert "login refused for user ubuntu; the image's user is debian" in progress
     assert user.alive() == []
+
+
+INHIBIT = (
+    "systemd-inhibit --what=shutdown --mode=block --who=apt --why=upgrade sleep 3600 & sleep 5; "
+    "systemctl --version >/dev/console; systemd-inhibit --list >/dev/console; "
+    "systemctl poweroff >/dev/console 2>&1; echo poweroff-ended-with $? >/dev/console"
+)
+"""Hold what apt holds while it runs, and try to power off as root without -i."""
+
+
+@pytest.mark.skipif(
+    SUITE == "bookworm", reason="DLCLOUD_TEST_VM_SUITE=trixie: it is systemd 257 that binds root"
+)
+def test_a_block_inhibitor_keeps_no_instance_alive(user):
+    text = user_data(
+        public_key=create_key(user.home / "key"),
+        secret=new_secret(),
+        life_minutes=5,
+        idle_minutes=None,
+        user="debian",
+    )
+    content = yaml.safe_load(text)
+    content["runcmd"].append(["sh", "-c", INHIBIT])
+    path = user.home / "user-data"
+    path.write_text("#cloud-config\n" + yaml.safe_dump(content))
+    options = f"--image-id {UBUNTU} --instance-type c5.large --count 1 --user-data file://{path}".split()
+    options += ["--instance-initiated-shutdown-behavior", "terminate"]
+    instance_id = user.aws("ec2", "run-instances", *options)["Instances"][0]["InstanceId"]
+    seconds = wait_until(lambda: is_terminated(user, instance_id), seconds=1800)
+    console = user.aws("ec2", "get-console-output", "--instance-id", instance_id)["Output"]
+    print(f"\nan end of 5 minutes came {seconds / 60:.1f} minutes after the launch\n{console[-3000:]}")
+    assert "poweroff-ended-with 1" in console, "the inhibitor bound root"
+    assert describe(user, instance_id)["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
 
 
 def test_an_idle_instance_ends_without_its_user_or_a_launcher(user):

@@ -22,6 +22,8 @@ from dlcloud.app.month_budget import hold_month
 from dlcloud.app.results.predict import Description
 from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.terminal.screen import confirm, say
+from dlcloud.launch.acquire import resolve_cluster
+from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Notice, stage
 from dlcloud.model.instance import Market
@@ -293,12 +295,17 @@ class Bench:
         return TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=plan)
 
     def _confirm_spending(self, plans: Sequence[TypePlan], *, yes: bool) -> None:
-        hold_month(self.context, [plan.plan for plan in plans if plan.plan is not None])
+        hold_month(self.context, [(one.plan, self._cluster_of(one)) for one in plans if one.plan is not None])
         if yes or self.matrix.base.cloud == "local" or not any(plan.plan for plan in plans):
             return
         if not sys.stdin.isatty():
             raise BudgetError("this spends money, and stdin is not a terminal", "pass --yes to confirm")
         confirm("Go on?")
+
+    def _cluster_of(self, plan: TypePlan) -> Cluster | None:
+        """Return the cluster of a type that an earlier bench left unfinished."""
+        file = recipe_file(self.matrix, plan.instance_type)
+        return resolve_cluster(file, name="", store=self.context.store)
 
     def _begin(self) -> str:
         """Return the id of the bench: a new one, or that of the bench which this one resumes."""

@@ -18,8 +18,8 @@ from dlcloud.planning.plan import Plan
 from dlcloud.recipe.experiment import Experiment
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.report.cost import View, cost_report
-from dlcloud.report.experiment import ExperimentTable, experiment_report
 from dlcloud.report.table import Report
+from dlcloud.report.trials import ExperimentTable, experiment_report
 from dlcloud.results.experiment import TrialState, TrialStatus
 from dlcloud.results.result import RunState
 from dlcloud.runs.experiment import ExperimentRunner, refuse_failed

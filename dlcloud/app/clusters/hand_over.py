@@ -48,7 +48,7 @@ def run(context: Context, options: UpOptions) -> None:
         say(render(plan_report(plan, detached=True), Format(options.output)))
         return
     say(render(plan_report(plan, detached=True), Format.TABLE) + "\n", err=True)
-    confirm_spending(context, plan, yes=options.yes)
+    confirm_spending(context, plan, yes=options.yes, cluster=cluster)
     with acquire_for_command(context, workload.file, name=options.name) as acquired:
         launcher = context.machines.launcher(acquired.cluster)
         digest = ""

@@ -123,7 +123,7 @@ class Resizer:
             plan = self._plan(members) if decision.launch else None
             if plan is not None:
                 say(render(resize_report(decision, plan), Format.TABLE) + "\n", err=True)
-                confirm_spending(self.context, plan, yes=yes)
+                confirm_spending(self.context, plan, yes=yes, cluster=self.cluster)
             intent_id = self._store_size(self.size)
             count = self._grow(plan, members) if plan is not None else self._shrink()
             clusters.end_intent(intent_id, f"{count} instances", self.context.clock.now())

@@ -7,7 +7,14 @@ from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
 from dlcloud.app.clusters.requirement_check import warn_of_requirements
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
-from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_at_end, detached_error
+from dlcloud.app.failed_instance import stop_ending
+from dlcloud.app.lifecycle import (
+    acquire_for_command,
+    confirm_spending,
+    destroy_at_end,
+    destroy_unfinished,
+    detached_error,
+)
 from dlcloud.app.results.measure_again import commands_again
 from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.results.tracked import tracked
@@ -60,6 +67,9 @@ def run(context: Context, options: UpOptions, show: Show | None = None) -> None:
         raise RecipeError("--html is for a recipe with an experiment", "dlcloud cost-report --html FILE")
     if experiment is not None:
         experiment.html = options.html
+    if experiment is not None and not experiment.left and not options.dry_run:
+        # An `up` that was killed after the last trial has left its instances.
+        destroy_unfinished(context, workload.file)
     if experiment is not None and experiment.is_over(show):
         return
     up = Up(context=context, workload=workload, options=options, show=show, experiment=experiment)
@@ -138,7 +148,8 @@ class Up:
         context, workload, options = self.context, self.workload, self.options
         if not context.quiet:
             say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
-        confirm_spending(context, plan, yes=options.yes)
+        cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
+        confirm_spending(context, plan, yes=options.yes, cluster=cluster)
         if workload.recipe.cloud == "local":
             trim_caches(context)
         with acquire_for_command(context, workload.file, name=options.name) as acquired:
@@ -149,10 +160,17 @@ class Up:
                 refuse_detached(context, launcher)
             with (
                 tracked(context, workload.recipe, lambda: self._runs(launcher)),
-                destroy_at_end(launcher, acquired, keep=plan.keep or acquired.kept),
+                destroy_at_end(
+                    launcher,
+                    acquired,
+                    keep=plan.keep or acquired.kept,
+                    failed_s=workload.recipe.keep.failed_s,
+                ),
             ):
                 prepare_access(launcher, workload.recipe)
                 members = launcher.launch(plan).members
+                if acquired.kept:
+                    stop_ending(launcher, members)
                 if workload.is_elastic:
                     self._train(launcher, plan, members)
                 else:

@@ -8,7 +8,7 @@ from typing import TypedDict, Unpack, get_type_hints
 
 from dlcloud.app.clusters import down as down_command
 from dlcloud.app.clusters import up as up_command
-from dlcloud.app.clusters.experiment import experiment_of
+from dlcloud.app.clusters.experiment import experiment_of, experiment_table
 from dlcloud.app.clusters.up import UpOptions
 from dlcloud.app.clusters.workload import read_workload
 from dlcloud.app.library.session import session
@@ -20,6 +20,7 @@ from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.cost import PLAIN, cost_report
 from dlcloud.report.html.charts import cost_charts
+from dlcloud.report.html.experiment_charts import experiment_charts
 from dlcloud.report.notebook import Rows
 from dlcloud.report.table import Report
 from dlcloud.store.selection import Selection
@@ -139,7 +140,11 @@ def trials(recipe: Source, **changes: Unpack[RecipeChanges]) -> Rows:
             raise RecipeError(
                 f"{workload.recipe.name} has no experiment", "dlcloud.results() has its results"
             )
-        return Rows(experiment.report(experiment.statuses()))
+        statuses = experiment.statuses()
+        report = experiment.report(statuses)
+        table = experiment_table(context, workload.recipe, experiment.experiment, statuses)
+        runs = context.runs.of_experiment(experiment.records.digest)
+    return Rows(report, lambda: experiment_charts(table, runs))
 
 
 def down(*names: str, quiet: bool = False) -> Rows:

@@ -101,7 +101,7 @@ def _make_variant(
     name: str, model: EngineModel, baseline: EngineModel, batch: int, arguments: argparse.Namespace
 ) -> WorkerVariant:
     threads = {"OMP_NUM_THREADS": str(arguments.threads)}
-    facts = dict(model.proof)
+    facts = {**model.work, **model.proof}
     if arguments.device == "cpu":
         facts["isa_cap"] = model.isa.value
         if model is not baseline:

@@ -31,6 +31,7 @@ class EngineModel:
     model: str
     size_bytes: int
     labels: list[int] | None
+    work: Mapping[str, Any]
     proof: Mapping[str, Any]
     python: str
 
@@ -146,6 +147,7 @@ class _Builder:
             model=facts["model"],
             size_bytes=facts["model_bytes"],
             labels=facts["labels"],
+            work=facts.get("work", {}),
             proof=self._prove(facts["model"], precision) if self.engine.has_proof else {},
             python=self.python,
         )

@@ -18,6 +18,7 @@ from .cache import ModelCache
 from .inference import DIGITS, InferenceJob, Part, draw_images, repeat_images
 from .onnx_graph import OPSET
 from .onnx_networks import NETWORKS, REVISION, build
+from .operations import work_of
 from .user_model import UserModel
 
 # Different images for calibration, agreement and timing, all from one seed of the user's.
@@ -45,13 +46,17 @@ class BuildJob:
         return source.stem if user is None else user.name
 
     def report(self, model: Path) -> UntimedWorkload:
-        """Return the facts of a cached model; `labels` are those of the images that judge it, if any."""
+        """Return the facts of a cached model.
+
+        `labels` are those of the images that judge it, if any; `work` is that of an input, of an ONNX graph.
+        """
         labels = None
         if (user := UserModel.read(self.network)) is not None:
             labels = user.labels()
         elif self.network == DIGITS:
             labels = np.concatenate([fold.held_out_labels for fold in load_folds(self.seed)]).tolist()
         facts = {"model": str(model), "model_bytes": model_bytes(model), "labels": labels}
+        facts["work"] = work_of(model)
         return UntimedWorkload(facts=facts)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from dlcloud.model.money import money
 from dlcloud.report.cells import digits
-from dlcloud.report.experiment import ExperimentTable
 from dlcloud.report.html.encoding import (
     BLUE,
     DESCRIPTION,
@@ -20,6 +19,7 @@ from dlcloud.report.html.encoding import (
     nominal,
     scale,
 )
+from dlcloud.report.trials import ExperimentTable
 from dlcloud.results.experiment import TrialStatus
 from dlcloud.results.result import Run, RunState
 
@@ -41,8 +41,8 @@ def experiment_charts(table: ExperimentTable, runs: Sequence[Run]) -> list[Chart
 def _by_parameter(table: ExperimentTable, valued: Sequence[TrialStatus], name: str, place: int) -> Chart:
     texts = [status.trial.values.get(name, "") for status in valued]
     numbers = [_number(text) for text in texts]
-    known = [number for number in numbers if number is not None]
-    is_numeric = len(known) == len(numbers)
+    numeric = [number for number in numbers if number is not None]
+    is_numeric = len(numeric) == len(numbers)
     values = [
         {
             "x": number if is_numeric else text,
@@ -51,7 +51,7 @@ def _by_parameter(table: ExperimentTable, valued: Sequence[TrialStatus], name: s
         }
         for status, text, number in zip(valued, texts, numbers, strict=True)
     ]
-    is_wide = is_numeric and min(known) > 0 and max(known) >= WIDE_SPREAD * min(known)
+    is_wide = is_numeric and min(numeric) > 0 and max(numeric) >= WIDE_SPREAD * min(numeric)
     x = field("x", name, scale={"type": "log" if is_wide else "linear", "zero": False, "nice": False})
     return Chart(
         name=f"parameter-{place}",

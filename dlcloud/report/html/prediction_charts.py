@@ -34,7 +34,7 @@ def _chart(job: PredictedJob, market: Market, values: Sequence[dict[str, Any]], 
         spec={
             "data": {"name": "types", "values": list(values)},
             "height": 320,
-            "layer": [_front(x, y), _points(x, y), *(_names(x, y, right=half) for half in (False, True))],
+            "layer": _layers(x, y, values),
         },
         titles=("type", "source", unit, cost, "on the front"),
         rows=[
@@ -43,6 +43,13 @@ def _chart(job: PredictedJob, market: Market, values: Sequence[dict[str, Any]], 
         ],
         numeric=frozenset({2, 3}),
     )
+
+
+def _layers(x: Spec, y: Spec, values: Sequence[dict[str, Any]]) -> list[Spec]:
+    """Return the layers that have values: Vega warns of one without."""
+    layers = [_front(x, y)] if any(value["front"] for value in values) else []
+    halves = {value["right"] for value in values if value["named"]}
+    return [*layers, _points(x, y), *(_names(x, y, right=half) for half in sorted(halves))]
 
 
 def _values(job: PredictedJob, market: Market) -> list[dict[str, Any]]:

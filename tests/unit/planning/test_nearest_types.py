@@ -9,4 +9,4 @@ from dlcloud.planning.successors import KnownType, successors
 @pytest.mark.parametrize("name", ["z9.mega", "q1.huge", "c9x.large"])
 def test_an_unknown_name_is_beside_types_of_its_letter_only(name):
     types = [KnownType(hardware=hardware, price=None) for hardware in Catalog()]
-    assert {known.hardware.name[0] for known in successors(name, types)} <= {name[0]}
+    assert {near.hardware.name[0] for near in successors(name, types)} <= {name[0]}

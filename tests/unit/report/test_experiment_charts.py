@@ -3,8 +3,8 @@
 from datetime import timedelta
 from decimal import Decimal
 
-from dlcloud.report.experiment import ExperimentTable
 from dlcloud.report.html.experiment_charts import MOST_POINTS, experiment_charts
+from dlcloud.report.trials import ExperimentTable
 from dlcloud.results.cost import RunCost
 from dlcloud.results.experiment import TrialState, TrialStatus, number_trials
 from dlcloud.results.result import RunState

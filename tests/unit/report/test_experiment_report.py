@@ -2,8 +2,8 @@
 
 import json
 
-from dlcloud.report.experiment import MOST_ROWS, ExperimentTable, experiment_report
 from dlcloud.report.table import Format, render
+from dlcloud.report.trials import MOST_ROWS, ExperimentTable, experiment_report
 from dlcloud.results.experiment import TrialState, TrialStatus, number_trials
 from tests.fakes.samples import run
 

@@ -5,7 +5,6 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.results.month import HomeMonth, MonthState, PendingPlan, month_of, still_pending
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -44,22 +43,10 @@ def test_each_threshold_is_notified_of_once(spent, before, passed):
 
 
 def test_a_plan_counts_until_its_cluster_is_stored_or_an_hour_has_passed():
-    plan = PendingPlan(name="sweep-aaaa", usd=Decimal(1), at=NOW)
-    cluster = Cluster(
-        cluster_id="c",
-        name="sweep-bbbb",
-        cloud="aws",
-        region="us-east-1",
-        recipe_hash="",
-        recipe_path="",
-        recipe_text="",
-        state=ClusterState.STARTING,
-        user="",
-        disk_gib=50,
-        created_at=NOW + timedelta(seconds=1),
-    )
+    plan = PendingPlan(name="sweep-a", usd=Decimal(1), at=NOW)
     assert still_pending([plan], [], NOW) == [plan]
-    assert still_pending([plan], [cluster], NOW) == []
+    assert still_pending([plan], [("sweep-a", NOW + timedelta(seconds=1))], NOW) == []
+    assert still_pending([plan], [("sweep-a", NOW - timedelta(1)), ("sweep", NOW)], NOW) == [plan]
     assert still_pending([plan], [], NOW + timedelta(hours=2)) == []
     assert HomeMonth.from_json(home(1, 2, (plan,)).to_json()) == home(1, 2, (plan,))
 

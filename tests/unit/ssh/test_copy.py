@@ -13,6 +13,9 @@ import pytest
 from dlcloud.model.errors import RecipeError, RemoteCommandError, UnreachableError
 from dlcloud.ssh import copy, fetch
 from dlcloud.ssh.tree import list_entries, matches
+from tests.needs import needs
+
+pytestmark = needs("find", "tar")
 
 ODD = ["a b.txt", 'it\'s "quoted" $HOME `x`.txt', "-rf", "ü/日本.txt", "back\\slash", "new\nline", "*?[x]"]
 

@@ -13,6 +13,9 @@ import pytest
 from dlcloud.model.errors import DlcloudError, RemoteCommandError, StoreError
 from dlcloud.ssh import connection as connections
 from dlcloud.ssh import fetch
+from tests.needs import needs
+
+pytestmark = needs("find", "tar")
 
 WANTED = ["results/wanted", "results/second"]
 SEED = int(os.environ.get("DLCLOUD_FUZZ_SEED") or Random().randrange(10_000))

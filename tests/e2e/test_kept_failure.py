@@ -1,0 +1,43 @@
+"""`keep: {failed: 1m}`: the instance of a failed run stays up to look at, and ends by itself."""
+
+from terminal import wait_until
+
+
+def recipe(user, keep):
+    path = user.home / "failing.yaml"
+    path.write_text(
+        "name: failing\ncloud: local\ninstances: {types: [c5.xlarge], count: 2}\n"
+        "workload: {command: 'echo broken; exit 3', repeats: 1}\n"
+        f"keep: {{failed: {keep}}}\n"
+    )
+    return str(path)
+
+
+def test_the_instance_of_a_failed_run_stays_up_and_ends_by_itself(user):
+    failed = user.run("up", recipe(user, "1m"), "--name", "failing", expect=4)
+    words = " ".join(failed.stderr.split())
+    assert "failing is kept up for 1 minutes (0.00283 USD at most), to look at" in words
+    (kept,) = user.alive()
+    assert "broken" in user.run("exec", "failing", "--", "cat dlcloud/runs/failing-*/log").stdout
+    assert kept in user.run("status").stdout
+    wait_until(lambda: user.alive() == [])
+    user.run("down", "failing")
+    assert user.run("status").stdout == "nothing is up\n"
+
+
+def test_the_next_up_on_it_goes_on_beyond_that_time(user):
+    path = recipe(user, "30m")
+    user.run("up", path, "--name", "failing", expect=4)
+    (kept,) = user.alive()
+    user.run("up", path, "--name", "failing", expect=4)
+    assert kept in user.alive()
+    state = user.run(
+        "exec", "failing", "--", "python3 -I -S dlcloud/job.py state dlcloud/runs/keep", expect=None
+    )
+    assert "running" not in state.stdout
+    user.run("down", "failing")
+    assert user.alive() == []
+
+
+def test_a_time_that_is_none_is_refused(user):
+    assert "write a duration between 1m and 24h" in user.run("up", recipe(user, "soon"), expect=2).stderr
