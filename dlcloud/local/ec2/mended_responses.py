@@ -48,12 +48,12 @@ class MendedResponses(DescribingResponses):
         if str(template.default_version_number) in numbers:
             # [from memory]: EC2's text.
             raise refuse("InvalidParameterValue", "Cannot delete the default launch template version.")
-        known = {str(version.number): version for version in template.versions}
+        versions = {str(version.number): version for version in template.versions}
         names = {"LaunchTemplateId": template.id, "LaunchTemplateName": template.name}
         deleted, failed = [], []
         for number in numbers:
-            if number in known:
-                template.versions.remove(known[number])
+            if number in versions:
+                template.versions.remove(versions[number])
                 deleted.append({**names, "VersionNumber": int(number)})
             else:
                 error = {"Code": "launchTemplateVersionDoesNotExist", "Message": f"no version {number}"}
@@ -117,8 +117,8 @@ class MendedResponses(DescribingResponses):
         owners = set(self.params.get("OwnerIds") or ())
         if not owners:
             return ActionResult(result)
-        wanted = {self.current_account if owner == "self" else owner for owner in owners}
-        chosen = [snapshot for snapshot in result["Snapshots"] if snapshot.owner_id in wanted]
+        accounts = {self.current_account if owner == "self" else owner for owner in owners}
+        chosen = [snapshot for snapshot in result["Snapshots"] if snapshot.owner_id in accounts]
         return ActionResult({**result, "Snapshots": chosen})
 
     def describe_account_attributes(self) -> ActionResult:
