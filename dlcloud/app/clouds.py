@@ -11,7 +11,7 @@ from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.images import Images
 from dlcloud.cloud.instance_types import InstanceTypes
-from dlcloud.cloud.network import own_cidr
+from dlcloud.cloud.network_access import own_cidr
 from dlcloud.cloud.prices import Prices
 from dlcloud.cloud.secret_values import SecretValues
 from dlcloud.local.site import LocalSite, SharedSite

@@ -35,7 +35,7 @@ from dlcloud.store.runs import Runs
 if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never need
     from dlcloud.app.clouds import Clouds
     from dlcloud.app.machines import Machines
-    from dlcloud.detached.remote import DetachedClusters
+    from dlcloud.detached.remote_clusters import DetachedClusters
 
 
 def home() -> Path:
@@ -210,7 +210,7 @@ class Context:
 
     @cached_property
     def detached(self) -> "DetachedClusters":
-        from dlcloud.detached.remote import DetachedClusters  # noqa: PLC0415  few commands need it
+        from dlcloud.detached.remote_clusters import DetachedClusters  # noqa: PLC0415  few commands need it
 
         return DetachedClusters(
             store=self.store,

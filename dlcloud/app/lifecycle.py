@@ -19,8 +19,8 @@ from dlcloud.launch.acquire import (
     new_cluster,
     resolve_cluster,
 )
+from dlcloud.launch.data_access import abort_uploads
 from dlcloud.launch.launcher import Launcher
-from dlcloud.launch.storage import abort_uploads
 from dlcloud.model.cluster import Cluster, ClusterState, Leftover, Member
 from dlcloud.model.errors import (
     BudgetError,
@@ -36,7 +36,7 @@ from dlcloud.model.money import money, total_usd
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.cost_details import cost_of_cluster
-from dlcloud.runs.parallel import StoppedError
+from dlcloud.runs.stoppable import StoppedError
 
 
 def plan_cluster(

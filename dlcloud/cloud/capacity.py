@@ -8,7 +8,7 @@ from dlcloud.cloud.faults import LATE_PAUSES_S, retry_codes, translate_errors
 from dlcloud.cloud.requests import tag_specification
 from dlcloud.model.cluster import NEW_GROUP
 from dlcloud.planning.placement import group_name
-from dlcloud.planning.reservations import LINUX, CapacityReservation
+from dlcloud.planning.reserved_capacity import LINUX, CapacityReservation
 
 LIVE = ["active", "scheduled"]
 IN_USE = {"InvalidPlacementGroup.InUse"}

@@ -18,9 +18,9 @@ import botocore.utils
 from botocore.config import Config
 from botocore.session import get_session
 
-from dlcloud.cloud.denials import decode_denials
+from dlcloud.cloud.aws_session import open_session
+from dlcloud.cloud.denial_decoder import decode_denials
 from dlcloud.cloud.faults import LATE_PAUSES_S, NOT_VISIBLE, retry_codes, translate_errors
-from dlcloud.cloud.login import open_session
 from dlcloud.cloud.partitions import check_region
 from dlcloud.model.login import Login
 

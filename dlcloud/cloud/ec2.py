@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from dlcloud.cloud.account_images import Ec2OwnImages
 from dlcloud.cloud.buckets import S3Buckets
 from dlcloud.cloud.caller import Ec2Caller
 from dlcloud.cloud.capacity import Ec2Capacity
@@ -12,8 +13,7 @@ from dlcloud.cloud.images import Images
 from dlcloud.cloud.instance_types import InstanceTypes
 from dlcloud.cloud.instances import Ec2Instances
 from dlcloud.cloud.leftovers import Ec2Leftovers
-from dlcloud.cloud.network import Ec2Network
-from dlcloud.cloud.own_images import Ec2OwnImages
+from dlcloud.cloud.network_access import Ec2Network
 from dlcloud.cloud.prices import Prices
 from dlcloud.cloud.roles import IamRoles
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dlcloud.cloud.account_images import Ec2OwnImages
 from dlcloud.cloud.clients import Clients
 from dlcloud.cloud.faults import translate_errors
-from dlcloud.cloud.own_images import Ec2OwnImages
 from dlcloud.cloud.requests import read_instance
 from dlcloud.cloud.roles import IamRoles
 from dlcloud.model.cluster import CLUSTER_TAG, NAME_TAG, NO_OWNER, Leftover

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from dlcloud.detached.rules import FILES, relocate_recipe
 from dlcloud.detached.state import copy_cluster
-from dlcloud.launch.files import check_files
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.remote_jobs import INHERITED, LOG_TAIL_LINES, parse_job_state, start_job
 from dlcloud.launch.setup import FOLDER, JOB, prepare
+from dlcloud.launch.user_files import check_files
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState, Member
 from dlcloud.model.errors import DlcloudError, InstanceError, StoreError

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from dlcloud.elastic.deadline import UNKNOWN_USD, DeadlineScaler
+from dlcloud.elastic.deadline_scaler import UNKNOWN_USD, DeadlineScaler
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.errors import DlcloudError
@@ -18,7 +18,7 @@ from dlcloud.recipe.deadline import Deadline
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.scheduling.deadline_scaling import spot_pool
 from dlcloud.scheduling.outlook import Outlook
-from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.policies.situation import PoolKey
 from dlcloud.store.clusters import DEADLINE, DEADLINE_SET, DECISION, OUTLOOK
 

@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from dlcloud.elastic.program import Coordinator, Revision
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.reports import EventReported, StepCommitted, WorkerReport
+from dlcloud.elastic.training_program import Coordinator, Revision
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, InstanceError
 from dlcloud.model.events import Emit, Notice, Warned
 from dlcloud.planning.resize import coordinator
 from dlcloud.scheduling.elastic import choose_coordinator
-from dlcloud.trainer.events import EventName
+from dlcloud.trainer.event_names import EventName
 
 REMIND_S = 60.0
 """Without a coordinator an instance ends itself, unless it has a sign of the controller: `END_ALONE_S`."""

@@ -6,7 +6,7 @@ from dlcloud.elastic.registry import WAITING_EVENTS, WorkerRegistry
 from dlcloud.elastic.reports import EventReported, WorkerReport
 from dlcloud.model.clock import Clock
 from dlcloud.model.events import Emit, Notice, Progress, Warned
-from dlcloud.trainer.events import EventName
+from dlcloud.trainer.event_names import EventName
 
 PROGRESS_EVERY_S = 1.0
 

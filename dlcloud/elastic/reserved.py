@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import DlcloudError
 from dlcloud.model.events import Emit, Warned
-from dlcloud.planning.reservations import CapacityReservation
+from dlcloud.planning.reserved_capacity import CapacityReservation
 from dlcloud.scheduling.elastic import Worker
 from dlcloud.scheduling.reserved_workers import NO_RESERVED, ReservedState, assess_reserved
 

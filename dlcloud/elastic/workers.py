@@ -10,17 +10,24 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from dlcloud.elastic.program import ALIAS, CONTROL, PACKAGE, Coordinator, TrainingProgram, control_file
 from dlcloud.elastic.reports import EventReported, WorkerReport, parse_reports
+from dlcloud.elastic.training_program import (
+    ALIAS,
+    CONTROL,
+    PACKAGE,
+    Coordinator,
+    TrainingProgram,
+    control_file,
+)
 from dlcloud.launch.container import send_command
-from dlcloud.launch.files import send_files
+from dlcloud.launch.data_access import Storage, peer_of
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.packages import requirements_on
 from dlcloud.launch.peers import EnvironmentPeer
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, RECORDS, RemoteJobs, folder_of
 from dlcloud.launch.setup import OLDEST_PYTHON, prepare
-from dlcloud.launch.storage import Storage, peer_of
+from dlcloud.launch.user_files import send_files
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, RemoteCommandError
 from dlcloud.model.remote import Connection
@@ -28,7 +35,7 @@ from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import Run, RunState, parse_record
 from dlcloud.trainer.drain import DRAINED
-from dlcloud.trainer.events import EventName
+from dlcloud.trainer.event_names import EventName
 
 NEWEST_BYTES = 1 << 16
 """Of the records of a worker, some hundred steps: how far it is."""

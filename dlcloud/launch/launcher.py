@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from dlcloud.launch.acquire import remove_secrets
 from dlcloud.launch.connect import too_few_usable, wait_until_reachable
+from dlcloud.launch.data_access import describe_storage
 from dlcloud.launch.down import terminate_cluster
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import (
@@ -17,7 +18,6 @@ from dlcloud.launch.members import (
 from dlcloud.launch.preflight import run_preflight
 from dlcloud.launch.provision import Provisioner
 from dlcloud.launch.remainder import Remainder, find_remainder
-from dlcloud.launch.storage import describe_storage
 from dlcloud.model.cluster import NEW_GROUP, ClusterState, Member
 from dlcloud.model.errors import CloudError, DlcloudError, UnwritableError
 from dlcloud.model.events import Notice, Warned, stage

@@ -11,7 +11,7 @@ from dlcloud.local.api.visibility import Visibility
 from dlcloud.local.capacity.pools import VcpuQuotas
 from dlcloud.local.capacity.spot_market import SpotTrace
 from dlcloud.local.control import CONTROL_PREFIX, TOKEN_HEADER
-from dlcloud.local.ec2.instances import Instances
+from dlcloud.local.ec2.instances import SiteInstances
 from dlcloud.local.iam.roles import InstanceRoles
 from dlcloud.local.instance.boots import BootFault
 from dlcloud.local.site_files import SiteState
@@ -29,7 +29,7 @@ class ControlPages:
     def __init__(
         self,
         *,
-        instances: Instances,
+        instances: SiteInstances,
         roles: InstanceRoles,
         quotas: VcpuQuotas,
         faults: FaultInjector,

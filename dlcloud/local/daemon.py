@@ -10,7 +10,7 @@ from collections.abc import Callable
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from dlcloud.local.instance.images import IMAGES
+from dlcloud.local.instance.machine_images import IMAGES
 from dlcloud.local.site_files import SitePaths
 from dlcloud.model.errors import DlcloudError
 from dlcloud.system.files import FileLock

@@ -25,7 +25,7 @@ from dlcloud.local.capacity.pools import VcpuQuotas
 from dlcloud.local.control import CONTROL_PREFIX
 from dlcloud.local.control_pages import ControlPages
 from dlcloud.local.ec2.fleets import POOL_ERROR_HEADER, is_pool_error
-from dlcloud.local.ec2.instances import Instances
+from dlcloud.local.ec2.instances import SiteInstances
 from dlcloud.local.ec2.mends import mend
 from dlcloud.local.ec2.services import (
     ACCOUNT_PLAN_SERVICE,
@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, eq=False)
-class Endpoint:
+class SiteEndpoint:
     """Answers every HTTP request to one site.
 
     `access_key` is its owner's; what was signed before `since` changes nothing.
@@ -74,7 +74,7 @@ class Endpoint:
 
     moto: Wsgi
     catalog: Catalog
-    instances: Instances
+    instances: SiteInstances
     quotas: VcpuQuotas
     faults: FaultInjector
     pages: ControlPages

@@ -20,12 +20,12 @@ from dlcloud.cloud.catalog import Catalog
 from dlcloud.local.api.visibility import Visibility
 from dlcloud.local.capacity.pools import VcpuQuotas
 from dlcloud.local.ec2.fleets import LocalFleetResponses
-from dlcloud.local.ec2.instances import Instances
+from dlcloud.local.ec2.instances import SiteInstances
 from dlcloud.local.ec2.market_responses import index_offerings
 from dlcloud.local.ec2.members import add_members
 from dlcloud.local.ec2.network import NetworkedBackend
 from dlcloud.local.ec2.spot import SpotRequests
-from dlcloud.local.instance.images import parameters
+from dlcloud.local.instance.machine_images import parameters
 from dlcloud.model import instance as core_instance
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -37,7 +37,7 @@ _make_parameter = cast("Callable[..., Parameter]", Parameter)
 
 
 def create_moto_app(
-    instances: Instances, catalog: Catalog, quotas: VcpuQuotas, visibility: Visibility
+    instances: SiteInstances, catalog: Catalog, quotas: VcpuQuotas, visibility: Visibility
 ) -> Wsgi:
     """Return moto's application, bound to one site and warm: the first call costs no more than the next."""
     _add_retired_types(catalog)

@@ -16,8 +16,8 @@ from dlcloud.local.api.server import HttpServer
 from dlcloud.local.api.visibility import Visibility
 from dlcloud.local.capacity.pools import VcpuQuotas
 from dlcloud.local.control_pages import ControlPages
-from dlcloud.local.ec2.instances import Instances
-from dlcloud.local.endpoint import Endpoint
+from dlcloud.local.ec2.instances import SiteInstances
+from dlcloud.local.endpoint import SiteEndpoint
 from dlcloud.local.iam.roles import InstanceRoles
 from dlcloud.local.instance.isolation import Isolation, Level, find_isolation, kill_users, place_instances
 from dlcloud.local.instance.leftovers import clear_leftovers
@@ -44,7 +44,7 @@ async def _serve(paths: SitePaths) -> None:
         loop.add_signal_handler(number, ended.set)
     paths, isolation = await _isolate(paths)
     roles = InstanceRoles()
-    instances = Instances(
+    instances = SiteInstances(
         paths=paths,
         isolation=isolation,
         interpreter=base_interpreter(),
@@ -90,7 +90,7 @@ async def _end_with_the_folder(paths: SitePaths, ended: asyncio.Event) -> None:
     ended.set()
 
 
-def _end_in_time(isolation: Isolation, instances: Instances) -> None:
+def _end_in_time(isolation: Isolation, instances: SiteInstances) -> None:
     """Let this process end within a time, whatever it waits for by then."""
 
     def end() -> None:
@@ -115,18 +115,18 @@ async def _isolate(paths: SitePaths) -> tuple[SitePaths, Isolation]:
 
 
 def _build_endpoint(
-    instances: Instances,
+    instances: SiteInstances,
     roles: InstanceRoles,
     *,
     access_key: AccessKey,
     since: datetime,
     end: Callable[[], None],
-) -> Endpoint:
+) -> SiteEndpoint:
     """Join the parts that answer requests: moto, what it lacks, and the control pages."""
     faults, visibility, catalog = FaultInjector(), Visibility(), Catalog()
     vcpus = vcpus_of_types() | {hardware.name: hardware.vcpus for hardware in catalog}
     quotas = VcpuQuotas(running=instances.running, vcpus=vcpus)
-    return Endpoint(
+    return SiteEndpoint(
         moto=create_moto_app(instances, catalog, quotas, visibility),
         catalog=catalog,
         instances=instances,

@@ -9,7 +9,7 @@ from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.instance import Image, InstanceType, Market, Price
 from dlcloud.planning.protocols import CallerIdentity, FoundNetwork, Subnet
 from dlcloud.planning.quota import Quota
-from dlcloud.planning.reservations import CapacityReservation
+from dlcloud.planning.reserved_capacity import CapacityReservation
 from dlcloud.planning.successors import KnownType
 
 

@@ -7,7 +7,7 @@ from dlcloud.model.instance import Image, Market
 from dlcloud.planning.facts import CapacityPool
 from dlcloud.planning.launch_request import NetworkInterface
 from dlcloud.planning.networks import DEFAULT_NETWORK, PlannedNetwork
-from dlcloud.planning.reservations import ReservedCapacity
+from dlcloud.planning.reserved_capacity import ReservedCapacity
 
 SHORTEST_MINUTES = {"aws": 15, "local": 5}
 """The shortest life and the shortest idle time of an instance, by cloud: on AWS its boot and its set-up, in

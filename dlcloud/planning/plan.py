@@ -21,7 +21,7 @@ from dlcloud.planning.networks import (
 )
 from dlcloud.planning.placement import check_placement, fabric_interfaces
 from dlcloud.planning.quota import quota_key
-from dlcloud.planning.reservations import MARGINAL_USD, ReservedCapacity
+from dlcloud.planning.reserved_capacity import MARGINAL_USD, ReservedCapacity
 from dlcloud.planning.reserved_plan import take_reserved
 from dlcloud.planning.subnets import best_zones, describe_unfit, needs_addresses, refuse_network, zones_to_ask
 from dlcloud.planning.successors import describe, successors

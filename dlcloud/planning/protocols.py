@@ -11,7 +11,7 @@ from dlcloud.model.instance import X86_64, Image, Instance, InstanceType, Market
 from dlcloud.model.own_images import OwnImage
 from dlcloud.planning.launch_request import FleetRequest, LaunchRequest, LaunchResult
 from dlcloud.planning.quota import Usage
-from dlcloud.planning.reservations import CapacityReservation
+from dlcloud.planning.reserved_capacity import CapacityReservation
 from dlcloud.planning.successors import KnownType
 from dlcloud.recipe.data_set import DataSet
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from dlcloud.model.instance import Market
 from dlcloud.planning.facts import PreflightFacts
-from dlcloud.planning.reservations import (
+from dlcloud.planning.reserved_capacity import (
     BLOCK_MARGIN,
     ReservationFit,
     ReservedCapacity,

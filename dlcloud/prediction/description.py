@@ -3,7 +3,7 @@
 import re
 
 from dlcloud.model.errors import RecipeError
-from dlcloud.prediction.table import Reference
+from dlcloud.prediction.measured_types import Reference
 
 BYTES_PER_PARAMETER = 0.606
 """Of the reference models, quantized to four bits and some. Source: size and parameters of Llama 2 7B."""

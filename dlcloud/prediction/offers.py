@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from dlcloud.model.instance import Market
+from dlcloud.prediction.measured_types import Reference, TypeTable
 from dlcloud.prediction.predictor import (
     Belief,
     Calibration,
@@ -14,7 +15,6 @@ from dlcloud.prediction.predictor import (
     predict,
     weights_of,
 )
-from dlcloud.prediction.table import Reference, TypeTable
 from dlcloud.results.cost import usd_per_million
 from dlcloud.results.result_row import ResultRow
 

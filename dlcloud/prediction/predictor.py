@@ -12,8 +12,8 @@ from functools import cached_property
 from math import exp, log, log2, sqrt
 
 from dlcloud.prediction.linear import factor, solve_lower
+from dlcloud.prediction.measured_types import Reference, TypeTable
 from dlcloud.prediction.similarity import DEVIATIONS, Traits, covariance
-from dlcloud.prediction.table import Reference, TypeTable
 
 FREE_LEVEL = 25.0
 """Variance of a job's mean speed: as good as unknown."""

@@ -27,7 +27,7 @@ Value = str | list["Value"] | dict[str, "Value"] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class TextFault:
     """A fault of the text: `line` counts from 1, `path` leads to the value."""
 
     line: int
@@ -49,7 +49,7 @@ class Document:
 
     value: Value = None
     lines: dict[Path, int] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[TextFault] = field(default_factory=list)
 
     def line_of(self, path: Path) -> int:
         """Return the line of a path, or of its nearest parent that was written."""
@@ -58,7 +58,7 @@ class Document:
         return self.lines.get(path, 1)
 
 
-def read_model(model: type[Model], text: str) -> tuple[Model | None, list[Fault]]:
+def read_model(model: type[Model], text: str) -> tuple[Model | None, list[TextFault]]:
     """Return the model that a YAML text contains; None with its faults, in the order of their lines."""
     document = parse(text)
     value = None
@@ -69,7 +69,7 @@ def read_model(model: type[Model], text: str) -> tuple[Model | None, list[Fault]
             document.faults.extend(_faults(error, document, model))
     elif not document.faults:
         message = "a recipe is a mapping of keys to values; this is not one"
-        document.faults.append(Fault(line=1, path=(), message=message))
+        document.faults.append(TextFault(line=1, path=(), message=message))
     faults = sorted(document.faults, key=lambda fault: fault.line)
     return (None if faults else value), faults
 
@@ -86,27 +86,27 @@ def parse(text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         message = " ".join(part for part in (error.problem, error.context) if part)
-        document.faults.append(Fault(line=line, path=(), message=f"not YAML: {message}"))
+        document.faults.append(TextFault(line=line, path=(), message=f"not YAML: {message}"))
         return document
     except yaml.YAMLError as error:
-        document.faults.append(Fault(line=1, path=(), message=f"not YAML: {str(error).splitlines()[0]}"))
+        document.faults.append(TextFault(line=1, path=(), message=f"not YAML: {str(error).splitlines()[0]}"))
         return document
     except (ValueError, OverflowError) as error:  # PyYAML lets these through: of "\\UFFFFFFFF", for one
-        document.faults.append(Fault(line=1, path=(), message=f"not YAML: {error}"))
+        document.faults.append(TextFault(line=1, path=(), message=f"not YAML: {error}"))
         return document
     except RecursionError:
-        document.faults.append(Fault(line=1, path=(), message="nested too deeply"))
+        document.faults.append(TextFault(line=1, path=(), message="nested too deeply"))
         return document
     if node is not None:
         document.value = _read(node, (), document)
     return document
 
 
-def _first_refusal(text: str) -> Fault | None:
+def _first_refusal(text: str) -> TextFault | None:
     """Return the fault of a text that PyYAML would read for long: its time is bounded by these limits."""
     if len(text) > LONGEST_TEXT:
         message = f"has {len(text)} characters; at most {LONGEST_TEXT} are read"
-        return Fault(line=1, path=(), message=message)
+        return TextFault(line=1, path=(), message=message)
     depth = 0
     for number, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
         message = ""
@@ -121,7 +121,7 @@ def _first_refusal(text: str) -> Fault | None:
             message = "has too many values"
         if message:
             line = event.start_mark.line + 1 if event.start_mark else 1
-            return Fault(line=line, path=(), message=message)
+            return TextFault(line=line, path=(), message=message)
     return None
 
 
@@ -143,7 +143,7 @@ def _text(node: yaml.Node, path: Path, document: Document) -> str:
     whole = text.encode("utf-8", "replace").decode()
     if whole != text:
         line = node.start_mark.line + 1
-        document.faults.append(Fault(line=line, path=path, message="holds half of a surrogate pair"))
+        document.faults.append(TextFault(line=line, path=path, message="holds half of a surrogate pair"))
     return whole
 
 
@@ -152,14 +152,14 @@ def _read_mapping(node: yaml.MappingNode, path: Path, document: Document) -> dic
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, yaml.ScalarNode):
-            document.faults.append(Fault(line=line, path=path, message="a key must be a plain word"))
+            document.faults.append(TextFault(line=line, path=path, message="a key must be a plain word"))
             continue
         key = _text(key_node, path, document)
         inner = (*path, key)
         if key in values:
             first = document.lines[inner]
             document.faults.append(
-                Fault(line=line, path=inner, message=f"written twice (first on line {first})")
+                TextFault(line=line, path=inner, message=f"written twice (first on line {first})")
             )
             continue
         document.lines[inner] = line
@@ -183,8 +183,8 @@ def _without_absent(value: Any) -> Any:  # noqa: ANN401  a tree of JSON
     return value
 
 
-def _faults(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Fault]:
-    faults: dict[tuple[Any, ...], Fault] = {}
+def _faults(error: ValidationError, document: Document, model: type[BaseModel]) -> list[TextFault]:
+    faults: dict[tuple[Any, ...], TextFault] = {}
     for detail in error.errors(include_url=False):
         path = _written_path(detail["loc"], document.value)
         if detail["type"] == "extra_forbidden":
@@ -194,7 +194,7 @@ def _faults(error: ValidationError, document: Document, model: type[BaseModel]) 
             if detail["type"] == "string_pattern_mismatch":
                 text = f"must be {form_of(str(detail['ctx']['pattern']))}"
             message = _message(detail["type"], text, detail.get("input"))
-        fault = Fault(line=document.line_of(path), path=path, message=message)
+        fault = TextFault(line=document.line_of(path), path=path, message=message)
         faults.setdefault(path, fault)
     return list(faults.values())
 

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from dlcloud.model.errors import RecipeError
-from dlcloud.recipe.document import Fault, read_model
+from dlcloud.recipe.document import TextFault, read_model
 from dlcloud.recipe.recipe import Recipe
 
 OPTIONS = {
@@ -107,7 +107,7 @@ class Overrides:
             raise RecipeError(f"--setting {unknown[0]}: there is no such setting", hint)
         return [setting for setting in settings if setting["name"] in self.settings]
 
-    def _describe(self, fault: Fault) -> str:
+    def _describe(self, fault: TextFault) -> str:
         """Return a fault under the option that caused it, else under all of them."""
         paths = [path for path in OPTIONS if fault.path[: len(path)] == path]
         if not paths:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dlcloud.report.job import duration
-from dlcloud.results.progress import RunProgress
+from dlcloud.results.run_progress import RunProgress
 
 
 def describe_progress(progress: RunProgress) -> str:

@@ -2,7 +2,7 @@
 
 from importlib.resources import files
 
-from dlcloud.prediction.table import TypeTable, parse_table
+from dlcloud.prediction.measured_types import TypeTable, parse_table
 
 
 def type_table() -> TypeTable:

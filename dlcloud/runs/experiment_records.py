@@ -10,7 +10,8 @@ from dlcloud.model.untrusted import parse_json
 from dlcloud.recipe.experiment import Experiment
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.sent_files import FileSet
-from dlcloud.results.experiment import (
+from dlcloud.results.result import Run, parse_record, result_of
+from dlcloud.results.trials import (
     TrialStatus,
     assess_search,
     assess_trials,
@@ -18,7 +19,6 @@ from dlcloud.results.experiment import (
     metric_of,
     number_trials,
 )
-from dlcloud.results.result import Run, parse_record, result_of
 from dlcloud.store.runs import Runs
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import dlcloud.benchmarks
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness.benchmark import Benchmark
-from dlcloud.launch.files import check_files
 from dlcloud.launch.remote_jobs import RECORDS
 from dlcloud.launch.setup import OLDEST_PYTHON
+from dlcloud.launch.user_files import check_files
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.sent_file import SentFile
 from dlcloud.recipe.recipe import Recipe

@@ -10,7 +10,7 @@ from typing import Any
 
 from dlcloud.benchmarks.harness.records import FINISH
 from dlcloud.launch.container import send_command
-from dlcloud.launch.files import check_files, send_files
+from dlcloud.launch.data_access import Storage, peer_of
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.packages import requirements_on
 from dlcloud.launch.peers import EnvironmentPeer
@@ -18,7 +18,7 @@ from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, RemoteJobs, folder_of
 from dlcloud.launch.setup import prepare
 from dlcloud.launch.sharing import Sharing
-from dlcloud.launch.storage import Storage, peer_of
+from dlcloud.launch.user_files import check_files, send_files
 from dlcloud.model.cluster import Member
 from dlcloud.model.events import Notice, Progress, Warned, stage
 from dlcloud.model.remote import Connection

@@ -25,7 +25,7 @@ from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState as OptunaState
 
 from dlcloud.recipe.experiment import Range, Search
-from dlcloud.results.experiment import Trial, TrialState, TrialStatus
+from dlcloud.results.trials import Trial, TrialState, TrialStatus
 
 SAMPLERS: Mapping[str, type[BaseSampler]] = {
     "tpe": TPESampler,

@@ -4,7 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 
-from dlcloud.results.experiment import TrialState, TrialStatus, best_trial
+from dlcloud.results.trials import TrialState, TrialStatus, best_trial
 
 
 class TrialTally:

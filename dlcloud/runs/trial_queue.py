@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from dlcloud.results.experiment import Trial
+from dlcloud.results.trials import Trial
 
 Ask = Callable[[], Trial | None]
 

@@ -12,8 +12,8 @@ from dlcloud.model.errors import UnreachableError
 from dlcloud.model.remote import Connection
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload import Setting
-from dlcloud.results.experiment import Trial
 from dlcloud.results.result import Run
+from dlcloud.results.trials import Trial
 from dlcloud.runs.run import Runner
 
 VALUES_FILE = "values.json"

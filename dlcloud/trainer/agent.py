@@ -22,7 +22,7 @@ from functools import partial
 from .control import Control, ControlFile
 from .coordination.ledger import LedgerClient, LedgerError
 from .drain import DRAINED
-from .events import EventName
+from .event_names import EventName
 from .instance.children import Child
 from .instance.notices import POLL_S, MetadataClient, MetadataError, NoticeTracker, SpotStatus
 from .instance.options import Options, parse, promote

@@ -16,7 +16,7 @@ import torch
 from .control import ControlFile
 from .coordination.ledger import LedgerReporter
 from .engine import State, copy_state
-from .events import EventName
+from .event_names import EventName
 from .job import TrainingState
 from .records import Records
 from .settings import Settings

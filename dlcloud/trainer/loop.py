@@ -17,7 +17,7 @@ from .coordination.history import History
 from .coordination.ledger import LedgerReporter, WrongRunError
 from .drain import Drain, DrainedError
 from .engine import Connect, Engine, QuorumMember
-from .events import EventName
+from .event_names import EventName
 from .job import TrainingState, WorkerJob
 from .membership import Membership
 from .records import Records

@@ -11,7 +11,7 @@ from .coordination.ledger import LedgerReporter
 from .coordination.quorum import NoQuorumError
 from .drain import Drain
 from .engine import Connect, Engine, QuorumMember
-from .events import EventName
+from .event_names import EventName
 from .job import TrainingState
 from .records import Records
 from .settings import ledger_address

@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from .events import EventName, event_words
+from .event_names import EventName, event_words
 from .masking import mask, secret_texts
 
 SCHEMA = 1

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 from .control import ControlFile
-from .events import EventName
+from .event_names import EventName
 from .records import Records, log_to_stderr
 
 POLL_S = 0.5

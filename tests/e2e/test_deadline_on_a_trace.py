@@ -11,11 +11,11 @@ from statistics import fmean, median
 import pytest
 from terminal import User
 
-from dlcloud.elastic.program import PACKAGE
 from dlcloud.elastic.reports import StepCommitted, parse_reports
 from dlcloud.elastic.speed import FEWEST_STEPS, SpeedMeter
+from dlcloud.elastic.training_program import PACKAGE
 from dlcloud.scheduling.deadline_costs import keep_base
-from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.simulation.replay import SimulatedJob, SimulatedOutcome, replay
 from dlcloud.scheduling.simulation.trace import PoolTrace, Window
 from tests.environments import python_with

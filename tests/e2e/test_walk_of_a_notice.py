@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.elastic.program import PACKAGE
+from dlcloud.elastic.training_program import PACKAGE
 from dlcloud.trainer.agent import Agent
 from dlcloud.trainer.instance.notices import MetadataClient
 from dlcloud.trainer.instance.options import parse

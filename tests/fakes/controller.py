@@ -10,14 +10,14 @@ from dlcloud.elastic.progress import TrainingProgress
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.reports import parse_reports
 from dlcloud.elastic.requests import InstanceRequests
-from dlcloud.elastic.size import SizeScaler
+from dlcloud.elastic.size_scaler import SizeScaler
 from dlcloud.elastic.workers import ReportsReceived, WorkerExited
 from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import RemoteCommandError
 from dlcloud.model.instance import Market
 from dlcloud.results.result import RunState
-from dlcloud.trainer.events import EventName
+from dlcloud.trainer.event_names import EventName
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import RECIPE, THEN, instance, recipe, run
 

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dlcloud.elastic.program import PACKAGE  # noqa: E402  the path comes first
+from dlcloud.elastic.training_program import PACKAGE  # noqa: E402  the path comes first
 from tests.environments import python_with  # noqa: E402
 
 BYTES_PER_PARAMETER = 12

@@ -20,7 +20,7 @@ from pathlib import Path
 from pairs import compare, heading
 
 from dlcloud.app.context import Context
-from dlcloud.launch.files import COPY, send_files
+from dlcloud.launch.user_files import COPY, send_files
 from dlcloud.local.site import LocalSite
 from dlcloud.model.cluster import Cluster
 from dlcloud.store.paths import Paths

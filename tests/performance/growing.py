@@ -38,7 +38,7 @@ from urllib.parse import unquote
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dlcloud.elastic.program import PACKAGE  # noqa: E402
+from dlcloud.elastic.training_program import PACKAGE  # noqa: E402
 from dlcloud.local.site import LocalSite  # noqa: E402
 from tests.environments import SHARED, python_with  # noqa: E402
 

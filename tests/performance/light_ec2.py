@@ -270,7 +270,7 @@ def lighten() -> None:
     """Replace the instances of the local EC2 by light ones; now, as moto reads its settings at import."""
     from dlcloud.local.ec2 import instances  # noqa: PLC0415
     from dlcloud.local.instance import sshd  # noqa: PLC0415
-    from dlcloud.local.instance.instance import LocalInstance  # noqa: PLC0415
+    from dlcloud.local.instance.local_instance import LocalInstance  # noqa: PLC0415
     from dlcloud.local.tree.instance_tree import InstanceTree  # noqa: PLC0415
 
     class LightServer(sshd.SshServer):

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from dlcloud.app.deadlines.traces import load_windows, scale_counts  # noqa: E402  the path comes first
-from dlcloud.scheduling.policies.catalog import POLICIES  # noqa: E402
+from dlcloud.scheduling.policies.by_name import POLICIES  # noqa: E402
 from dlcloud.scheduling.policies.situation import HOUR_S  # noqa: E402
 from dlcloud.scheduling.simulation.bound import least_cost_usd  # noqa: E402
 from dlcloud.scheduling.simulation.generate import generate_partial_window, generate_window  # noqa: E402

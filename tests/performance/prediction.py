@@ -30,6 +30,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 from type_table import FEWEST_TYPES, Data, complete, read_data  # noqa: E402  the path comes first
 
 from dlcloud.prediction.choice import choose_types  # noqa: E402
+from dlcloud.prediction.measured_types import Reference, TypeTable  # noqa: E402
 from dlcloud.prediction.predictor import (  # noqa: E402
     Belief,
     Calibration,
@@ -39,7 +40,6 @@ from dlcloud.prediction.predictor import (  # noqa: E402
     weights_of,
 )
 from dlcloud.prediction.similarity import Traits  # noqa: E402
-from dlcloud.prediction.table import Reference, TypeTable  # noqa: E402
 
 PARTS = 4
 RACED = 40

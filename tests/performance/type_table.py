@@ -24,9 +24,9 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from dlcloud.prediction.measured_types import Reference, TypeRow, TypeTable, format_table  # noqa: E402
 from dlcloud.prediction.processors import find_processor  # noqa: E402  the path comes first
 from dlcloud.prediction.similarity import LEVELS, Traits, covariance  # noqa: E402
-from dlcloud.prediction.table import Reference, TypeRow, TypeTable, format_table  # noqa: E402
 
 NOISE = 0.01
 FEWEST_TYPES = 150

@@ -30,7 +30,7 @@ from pairs import interval
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dlcloud.launch.storage import TOOL  # noqa: E402
+from dlcloud.launch.data_access import TOOL  # noqa: E402
 from dlcloud.local.site import LocalSite  # noqa: E402
 from tests.environments import python_with  # noqa: E402
 from tests.fakes.training import free_port  # noqa: E402

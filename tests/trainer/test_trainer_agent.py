@@ -14,7 +14,7 @@ from dlcloud.trainer.agent import Agent
 from dlcloud.trainer.control import Control
 from dlcloud.trainer.coordination.ledger import Entry
 from dlcloud.trainer.drain import DRAINED
-from dlcloud.trainer.events import EventName
+from dlcloud.trainer.event_names import EventName
 from dlcloud.trainer.instance.children import Child
 from dlcloud.trainer.instance.notices import MetadataError, SpotStatus
 from dlcloud.trainer.instance.options import parse, promote

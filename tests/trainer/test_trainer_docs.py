@@ -1,6 +1,6 @@
 """The whole script of docs/elastic.md, as it stands there."""
 
-from dlcloud.elastic.program import ALIAS
+from dlcloud.elastic.training_program import ALIAS
 from tests.environments import ROOT
 
 

@@ -21,24 +21,6 @@ MOST_LONG_SIGNATURES = 15
 LONGEST_FUNCTION = 60
 MOST_MODULES = 30
 ISLANDS = ("dlcloud/benchmarks", "dlcloud/trainer")
-SHARED_NAMES = {
-    *("Control", "Decision", "Endpoint", "Fault", "FaultInjector", "Image", "Instances", "Pool", "Program"),
-    *("Kind", "Reservations", "Session"),
-}
-"""Names of two classes outside the islands, which still need names of their own."""
-SHARED_MODULES = {
-    *("app network", "app remote", "app.account plan", "app.account program", "app.bench bench"),
-    *("app.bench matrix", "app.bench parallel", "app.clusters files", "app.clusters plan"),
-    *("app.clusters program", "app.clusters progress", "app.clusters run", "app.clusters workload"),
-    *("app.deadlines catalog", "app.deadlines deadline", "app.deadlines deadline_costs"),
-    *("app.deadlines simulation", "app.results compare", "app.results cost", "app.results spending"),
-    *("app.results training", "cloud denials", "cloud login", "cloud network", "cloud own_images"),
-    *("elastic deadline", "elastic storage", "launch storage", "local.ec2 instance"),
-    *("local.instance instance", "planning reservations", "local.ec2 images", "runs experiment"),
-    *("elastic events", "app.clusters experiment", "local.instance images"),
-    *("app.results table", "app.bench table"),
-}
-"""Packages that import two modules of one name, which still need names of their own."""
 PRIVATE_WORDS = re.compile(r"\b(told|whoever|nobody|somebody)\b", re.IGNORECASE)
 VAGUE_NAMES = {"each", "what", "told", "said", "known", "seen", "wanted", "found"}
 LINTERS = [
@@ -126,7 +108,7 @@ def test_no_two_classes_outside_the_islands_have_one_name():
     of_launcher = {
         name: {path for path in paths if not path.startswith(ISLANDS)} for name, paths in places.items()
     }
-    assert {name: paths for name, paths in of_launcher.items() if len(paths) > 1}.keys() <= SHARED_NAMES
+    assert {name: paths for name, paths in of_launcher.items() if len(paths) > 1} == {}
 
 
 def test_no_package_imports_two_modules_of_one_name():
@@ -136,8 +118,7 @@ def test_no_package_imports_two_modules_of_one_name():
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dlcloud."):
                 imported[package, node.module.rpartition(".")[2]].add(node.module)
-    shared = {" ".join(key) for key, names in imported.items() if len(names) > 1}
-    assert shared <= SHARED_MODULES
+    assert {key: names for key, names in imported.items() if len(names) > 1} == {}
 
 
 def test_hooks_before_a_commit_run_the_same_linters():

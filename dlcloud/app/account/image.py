@@ -17,7 +17,7 @@ from dlcloud.app.recipe_files import read_recipe_file
 from dlcloud.app.terminal.ends import End, EndWords
 from dlcloud.app.terminal.interrupts import holding
 from dlcloud.app.terminal.screen import say
-from dlcloud.elastic.program import program_of as training_of
+from dlcloud.elastic.training_program import program_of as training_of
 from dlcloud.launch.acquire import ClusterLock, RecipeFile
 from dlcloud.launch.image import (
     ImageRequest,
@@ -40,7 +40,7 @@ from dlcloud.model.surcharges import HOURS_PER_MONTH
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.account import images_report
-from dlcloud.report.plan import plan_report
+from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, render
 from dlcloud.runs.program import program_of
 

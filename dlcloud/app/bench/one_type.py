@@ -10,8 +10,8 @@ from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, destroy_at_end
 from dlcloud.app.recipe_files import profile_of
 from dlcloud.launch.acquire import RecipeFile
+from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
-from dlcloud.launch.storage import prepare_access
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CloudError, DlcloudError, InstanceError
 from dlcloud.model.events import Emit, Event, Notice, Warned
@@ -19,14 +19,14 @@ from dlcloud.model.remote import Dial
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.protocols import Cloud
 from dlcloud.recipe.job_environment import JobEnvironment
-from dlcloud.report.bench import TypePlan
+from dlcloud.report.bench_tables import TypePlan
 from dlcloud.results.bench import BenchJob, BenchmarkMatrix, TypeResult, fits
 from dlcloud.runs.nodes import run_workload
-from dlcloud.runs.parallel import ExclusiveSlot, StoppableClock, StoppedError, stop_emitting
 from dlcloud.runs.probe import probe_machine
 from dlcloud.runs.program import RunProgram
 from dlcloud.runs.race import Race, RaceWatch
 from dlcloud.runs.run import Runner
+from dlcloud.runs.stoppable import ExclusiveSlot, StoppableClock, StoppedError, stop_emitting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from dlcloud.model.cluster import DEFAULT_REGION
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
 from dlcloud.prediction.choice import choose_types
+from dlcloud.prediction.measured_types import TypeTable
 from dlcloud.prediction.offers import PredictedJob, predict_jobs
 from dlcloud.prediction.predictor import Belief, weights_of
-from dlcloud.prediction.table import TypeTable
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.prediction import prediction_report
 from dlcloud.report.table import Format, Report

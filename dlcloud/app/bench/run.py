@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcloud.app.account.caches import trim_caches
-from dlcloud.app.bench.matrix import command_again, read_matrix
+from dlcloud.app.bench.bench_matrix import command_again, read_matrix
 from dlcloud.app.bench.one_type import Shared, TypeRun, label_events, recipe_file
 from dlcloud.app.bench.predicted import NOTHING, choose_measured, predict_bench, with_predictions
 from dlcloud.app.bench.raced import check_race, race_of, raced_types, with_race
@@ -31,16 +31,16 @@ from dlcloud.planning.protocols import Cloud
 from dlcloud.prediction.offers import PredictedJob
 from dlcloud.prediction.racing import MOST_SAMPLES
 from dlcloud.recipe.job_environment import JobEnvironment
-from dlcloud.report.bench import TypePlan, plan_report
-from dlcloud.report.cost import View
+from dlcloud.report.bench_tables import TypePlan, plan_report
+from dlcloud.report.cost_tables import View
 from dlcloud.report.table import Format, render
 from dlcloud.results.bench import BenchmarkMatrix, TypeResult, done_before, fault_of, fits
 from dlcloud.results.result_row import ResultRow
 from dlcloud.results.resume import RESUME_WINDOW
 from dlcloud.runs.matrix import repeat_matrix
-from dlcloud.runs.parallel import ExclusiveSlot, run_parallel
 from dlcloud.runs.program import RunProgram, program_of
 from dlcloud.runs.race import Race
+from dlcloud.runs.stoppable import ExclusiveSlot, run_parallel
 from dlcloud.system.parallel import fan_out
 
 

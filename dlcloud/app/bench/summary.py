@@ -8,8 +8,8 @@ from dlcloud.app.terminal.screen import agrees
 from dlcloud.model.money import money
 from dlcloud.planning.left_out import LeftOut
 from dlcloud.report.answer import Question, answers_of
-from dlcloud.report.bench import left_out_records, left_out_sections
-from dlcloud.report.cost import PLAIN, View, cost_report
+from dlcloud.report.bench_tables import left_out_records, left_out_sections
+from dlcloud.report.cost_tables import PLAIN, View, cost_report
 from dlcloud.report.table import Report
 from dlcloud.results.bench import BenchmarkMatrix, TypeResult
 from dlcloud.results.result_row import ResultRow

@@ -7,10 +7,10 @@ one that was lost, runs this until the work has ended. It keeps itself, for the 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dlcloud.app.clusters.experiment import experiment_of
+from dlcloud.app.clusters.experiment_up import experiment_of
 from dlcloud.app.clusters.hand_over import local_variables
+from dlcloud.app.clusters.recipe_workload import RecipeWorkload, read_workload
 from dlcloud.app.clusters.up import Up, UpOptions
-from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, ending
 from dlcloud.app.results.training import print_training
@@ -19,16 +19,16 @@ from dlcloud.app.terminal.show import printing
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.standby import StandbyPreparer
 from dlcloud.detached.watch import WatchedStandbys
-from dlcloud.elastic.run import TrainingControl
+from dlcloud.elastic.train import TrainingControl
 from dlcloud.launch.acquire import resolve_cluster
+from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher
-from dlcloud.launch.storage import prepare_access
 from dlcloud.model.cluster import Cluster, ClusterState, Member
 from dlcloud.model.errors import DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Notice, Warned, stage
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.overrides import Overrides
-from dlcloud.report.plan import plan_report
+from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, render
 from dlcloud.store.clusters import SUCCESSION
 

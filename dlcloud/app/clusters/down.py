@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dlcloud.app.clusters.experiment import report_fetched
+from dlcloud.app.clusters.experiment_up import report_fetched
 from dlcloud.app.clusters.take_charge import take_charge
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import describe_remainder, destroy_cluster, ending_of_leftovers

@@ -6,12 +6,12 @@ from pathlib import Path
 from dlcloud.app.context import Context
 from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.model.errors import RecipeError
+from dlcloud.report.experiment_tables import ExperimentTable, experiment_report
 from dlcloud.report.html.experiment_charts import experiment_charts
 from dlcloud.report.html.page import bundle, page
 from dlcloud.report.table import Section
-from dlcloud.report.trials import ExperimentTable, experiment_report
 from dlcloud.resources.texts import template
-from dlcloud.results.experiment import TrialState
+from dlcloud.results.trials import TrialState
 from dlcloud.runs.experiment_records import ExperimentRecords
 
 LAST_LINES = 3

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from dlcloud.app.clusters.experiment import experiment_of
+from dlcloud.app.clusters.experiment_up import experiment_of
+from dlcloud.app.clusters.recipe_workload import RecipeWorkload, read_workload
 from dlcloud.app.clusters.up import Up, UpOptions, is_trained
-from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_on_failure
 from dlcloud.app.terminal.screen import say
@@ -12,8 +12,8 @@ from dlcloud.app.terminal.show import printing
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.rules import check_detachable, settle_recipe
 from dlcloud.launch.acquire import ClusterLock, lock_cluster, resolve_cluster
+from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher
-from dlcloud.launch.storage import prepare_access
 from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import InstanceError, RecipeError
@@ -21,7 +21,7 @@ from dlcloud.planning.plan import Plan
 from dlcloud.planning.resize import coordinator
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.report.plan import plan_report
+from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, Report, Section, render
 
 

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from dlcloud.app.context import Context
-from dlcloud.launch.files import check_files
 from dlcloud.launch.secret_values import SecretLookup
+from dlcloud.launch.user_files import check_files
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import Warned
 from dlcloud.model.secret_source import SourceKind

@@ -8,7 +8,7 @@ from pathlib import Path
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import Undo, confirm_spending, end_of, ending, undo_on_failure
 from dlcloud.app.terminal.screen import say
-from dlcloud.elastic.program import program_of as training_of
+from dlcloud.elastic.training_program import program_of as training_of
 from dlcloud.launch.acquire import lock_cluster
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
 from dlcloud.launch.packages import requirements_on
@@ -20,7 +20,7 @@ from dlcloud.model.events import PREFLIGHT, stage
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.resize import Resize, decide_size, refuse_size
 from dlcloud.recipe.recipe import Recipe, read_recipe
-from dlcloud.report.plan import resize_report
+from dlcloud.report.plan_tables import resize_report
 from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.runs.program import program_of
 from dlcloud.store.clusters import KEEP_FREE, RESIZE

@@ -16,7 +16,7 @@ from dlcloud.model.money import member_usd, money, rounded
 from dlcloud.model.ownership import Ownership, owner_of
 from dlcloud.report.progress import describe_progress, progress_record
 from dlcloud.report.table import Format, Report, Section, render
-from dlcloud.results.progress import RunProgress, progress_of, progress_of_trials
+from dlcloud.results.run_progress import RunProgress, progress_of, progress_of_trials
 from dlcloud.scheduling.outlook import Outlook, describe_outlook
 
 WATCH_S = 5.0

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 
 from dlcloud.app.account.caches import trim_caches
-from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
+from dlcloud.app.clusters.experiment_up import ExperimentUp, experiment_of
+from dlcloud.app.clusters.recipe_workload import RecipeWorkload, read_workload
 from dlcloud.app.clusters.requirement_check import warn_of_requirements
-from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.failed_instance import stop_ending
 from dlcloud.app.lifecycle import (
@@ -23,18 +23,18 @@ from dlcloud.app.terminal.console import MOST_LINES
 from dlcloud.app.terminal.screen import say
 from dlcloud.app.terminal.show import Show, printing
 from dlcloud.elastic.rescue import bring_home
-from dlcloud.elastic.run import TrainingControl
+from dlcloud.elastic.train import TrainingControl
 from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluster
+from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher
-from dlcloud.launch.storage import prepare_access
 from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.errors import DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Warned, stage
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.report.cost import View, cost_report
-from dlcloud.report.plan import plan_report
+from dlcloud.report.cost_tables import View, cost_report
+from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.results.result import Run
 from dlcloud.runs.nodes import run_workload

@@ -10,14 +10,14 @@ from dlcloud.app.deadlines.traces import load_windows, scale_counts
 from dlcloud.app.recipe_files import read_recipe_file
 from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.elastic.deadline import ASSUMED_BOOT_S
+from dlcloud.elastic.deadline_scaler import ASSUMED_BOOT_S
 from dlcloud.elastic.speed import ASSUMED_CHANGEOVER_S
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.events import Notice
 from dlcloud.model.instance import FEWEST_SCORED_TYPES, Market
 from dlcloud.recipe.deadline import read_duration
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.report.deadline_costs import deadline_costs_chart, deadline_costs_report
+from dlcloud.report.deadline_tables import deadline_costs_chart, deadline_costs_report
 from dlcloud.report.files import report_file
 from dlcloud.report.html.page import bundle, page, picture
 from dlcloud.report.table import Format, render
@@ -31,7 +31,7 @@ from dlcloud.scheduling.deadline_costs import (
     history_windows,
     keep_base,
 )
-from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.simulation.replay import SimulatedJob
 from dlcloud.scheduling.simulation.trace import Window
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlcloud.app.context import Context
-from dlcloud.app.deadlines.simulation import SimulationSetting, Source, build_jobs, build_windows
+from dlcloud.app.deadlines.replays import SimulationSetting, Source, build_jobs, build_windows
 from dlcloud.app.recipe_files import read_recipe_text
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import RecipeError
@@ -18,7 +18,7 @@ from dlcloud.report.simulation import simulation_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import template
 from dlcloud.scheduling.deadline_costs import keep_base
-from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.policies.situation import Policy
 from dlcloud.scheduling.simulation.bound import least_cost_usd
 from dlcloud.scheduling.simulation.replay import SimulatedJob, replay, replay_all

@@ -8,9 +8,9 @@ from typing import TypedDict, Unpack, get_type_hints
 
 from dlcloud.app.clusters import down as down_command
 from dlcloud.app.clusters import up as up_command
-from dlcloud.app.clusters.experiment import experiment_of, experiment_table
+from dlcloud.app.clusters.experiment_up import experiment_of, experiment_table
+from dlcloud.app.clusters.recipe_workload import read_workload
 from dlcloud.app.clusters.up import UpOptions
-from dlcloud.app.clusters.workload import read_workload
 from dlcloud.app.library.session import session
 from dlcloud.app.results.export import report_of_rows
 from dlcloud.app.results.rows import load_rows, refuse_unknown
@@ -18,7 +18,7 @@ from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.report.cost import PLAIN, cost_report
+from dlcloud.report.cost_tables import PLAIN, cost_report
 from dlcloud.report.html.charts import cost_charts
 from dlcloud.report.html.experiment_charts import experiment_charts
 from dlcloud.report.notebook import Rows

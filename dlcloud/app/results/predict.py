@@ -11,8 +11,8 @@ from dlcloud.cloud.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
 from dlcloud.prediction.description import read_description
+from dlcloud.prediction.measured_types import Reference, TypeTable
 from dlcloud.prediction.offers import predict_jobs
-from dlcloud.prediction.table import Reference, TypeTable
 from dlcloud.report.prediction import prediction_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.type_table import type_table

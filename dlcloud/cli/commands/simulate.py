@@ -5,7 +5,7 @@ import click
 from dlcloud.cli.invoke import invoke
 from dlcloud.cli.options import collect_options, output_option, verbose_option
 from dlcloud.cli.simulation_options import SETTING, SOURCE, add_options
-from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.policies.by_name import POLICIES
 
 
 @click.command("simulate")
@@ -25,12 +25,12 @@ from dlcloud.scheduling.policies.catalog import POLICIES
 @verbose_option
 @collect_options(
     "source",
-    "dlcloud.app.deadlines.simulation:Source",
+    "dlcloud.app.deadlines.replays:Source",
     ("traces", "pooled", "capacity", "seed", "windows", "pools", "up_hours", "down_hours", "adversary"),
 )
 @collect_options(
     "setting",
-    "dlcloud.app.deadlines.simulation:SimulationSetting",
+    "dlcloud.app.deadlines.replays:SimulationSetting",
     (
         "work",
         "deadlines",

@@ -99,7 +99,7 @@ class Reservation:
         return answer
 
 
-class Reservations:
+class LocalReservations:
     """The reservations of all regions. Methods may be called from any thread.
 
     Args:
@@ -207,7 +207,7 @@ class ReservationEnds:
 
     def __init__(
         self,
-        reservations: Reservations,
+        reservations: LocalReservations,
         loop: asyncio.AbstractEventLoop,
         terminate: Callable[[list[str]], None],
     ) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dlcloud.local.ec2.record import InstanceRecord, StateReason
 from dlcloud.local.instance.boots import BootFault
-from dlcloud.local.instance.instance import LocalInstance
+from dlcloud.local.instance.local_instance import LocalInstance
 from dlcloud.local.instance.power import ShutdownTimer
 from dlcloud.local.instance.processes import ask_to_end, end_all
 

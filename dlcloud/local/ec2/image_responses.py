@@ -6,7 +6,7 @@ from typing import Any, ClassVar, cast
 from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
 
-from dlcloud.local.ec2.instances import Instances
+from dlcloud.local.ec2.instances import SiteInstances
 from dlcloud.local.ec2.launch_checks import check_instance_ids, refuse
 from dlcloud.local.ec2.market_responses import MarketResponses
 
@@ -18,7 +18,7 @@ _TAGGED = ("image", "snapshot")
 class ImageResponses(MarketResponses):
     """The answers on images; bound to one site by a subclass."""
 
-    instances: ClassVar[Instances]
+    instances: ClassVar[SiteInstances]
 
     def create_image(self) -> ActionResult:
         """Copy an instance's folder; the image is `pending` meanwhile.

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from dlcloud.local.capacity.pools import Capacity
-from dlcloud.local.capacity.reservations import ReservationEnds, Reservations
+from dlcloud.local.capacity.reservations import LocalReservations, ReservationEnds
 from dlcloud.local.capacity.spot_market import SpotMarket
 from dlcloud.local.ec2.endings import Entry, halt, record_end, remove
 from dlcloud.local.ec2.names import share_names, write_ssh_config
@@ -19,8 +19,8 @@ from dlcloud.local.ec2.record import InstanceRecord, StateReason
 from dlcloud.local.ec2.report import report_instance
 from dlcloud.local.instance.addresses import AddressPool, Listeners, has_many_addresses
 from dlcloud.local.instance.boots import BootFault, Boots, fail_boot
-from dlcloud.local.instance.instance import LocalInstance
 from dlcloud.local.instance.isolation import UNISOLATED, Isolation, share_cache
+from dlcloud.local.instance.local_instance import LocalInstance
 from dlcloud.local.instance.power import ShutdownTimer
 from dlcloud.local.instance.processes import end_all
 from dlcloud.local.site_files import SitePaths
@@ -42,7 +42,7 @@ class NotRunningError(Exception):
     """The instance exists and does not run."""
 
 
-class Instances:
+class SiteInstances:
     """The instances of one site. Public methods may be called from any thread.
 
     Args:
@@ -71,7 +71,7 @@ class Instances:
         self.boots = Boots()
         self.apt_lock_s = 0.0
         self.machine = ""
-        self.reservations = Reservations(self._occupying, minute_s=lambda: self.minute_s)
+        self.reservations = LocalReservations(self._occupying, minute_s=lambda: self.minute_s)
         end_block = partial(self.terminate, reason=StateReason.BLOCK)
         self.reservation_ends = ReservationEnds(self.reservations, loop, end_block)
         self.capacity = Capacity(

@@ -13,7 +13,7 @@ from moto.ec2.utils import filter_iam_instance_profiles
 from moto.iam.exceptions import NotFoundException
 
 from dlcloud.local.capacity.account_plan import NOT_ELIGIBLE
-from dlcloud.local.instance.images import snapshot_gib
+from dlcloud.local.instance.machine_images import snapshot_gib
 
 # Before it is encoded. Source: EC2 user guide, "Run commands when you launch an EC2 instance".
 _USER_DATA_BYTES = 16384

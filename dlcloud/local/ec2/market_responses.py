@@ -9,7 +9,7 @@ from moto.core.responses import ActionResult
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 
 from dlcloud.cloud.catalog import Catalog
-from dlcloud.local.ec2.instances import Instances
+from dlcloud.local.ec2.instances import SiteInstances
 from dlcloud.local.ec2.mended_responses import MendedResponses
 from dlcloud.local.ec2.services import spot_usd
 from dlcloud.model.instance import FEWEST_SCORED_TYPES, Market
@@ -23,7 +23,7 @@ _LOCAL_DISKS = re.compile(r"(?<=\d)([a-z]*)d(?=\.)")
 class MarketResponses(MendedResponses):
     """The answers on prices and offers; bound to one site by a subclass."""
 
-    instances: ClassVar[Instances]
+    instances: ClassVar[SiteInstances]
     catalog: ClassVar[Catalog]
     offerings: ClassVar[dict[str, dict[str, set[str]]]]
 

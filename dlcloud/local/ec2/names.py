@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dlcloud.local.ec2.record import InstanceRecord
 from dlcloud.local.instance.hosts import hosts_line
-from dlcloud.local.instance.instance import LocalInstance
+from dlcloud.local.instance.local_instance import LocalInstance
 from dlcloud.system.files import write_file
 
 

@@ -111,15 +111,15 @@ def _exists(backend: Any, kind: str, resource: str) -> bool:  # noqa: ANN401
 def _check_new_volume(params: _Params, backend: Any) -> None:  # noqa: ANN401
     """CreateVolume takes any zone and any type."""
     zone = params.get("AvailabilityZone")
-    if zone and zone not in {place.name for place in backend.describe_availability_zones()}:
+    if zone and zone not in {offered.name for offered in backend.describe_availability_zones()}:
         raise refuse("InvalidZone.NotFound", f"The zone '{zone}' does not exist.")
     _check_volume(params, default="gp2")
 
 
 def _check_regions(params: _Params, backend: Any) -> None:  # noqa: ANN401
     """DescribeRegions leaves unknown names out."""
-    regions = {region.name for region in backend.describe_regions()}
-    unknown = [name for name in params.get("RegionNames") or () if name not in regions]
+    offered = {region.name for region in backend.describe_regions()}
+    unknown = [name for name in params.get("RegionNames") or () if name not in offered]
     if unknown:
         raise refuse("InvalidParameterValue", f"Invalid region names: [{', '.join(unknown)}]")
 

@@ -1,7 +1,7 @@
 """An instance as the status page of the local EC2 shows it."""
 
 from dlcloud.local.ec2.record import InstanceRecord
-from dlcloud.local.instance.instance import LocalInstance
+from dlcloud.local.instance.local_instance import LocalInstance
 from dlcloud.model.instance import Market
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlcloud.local.capacity.reservations import LINUX, Reservation, Reservations
+from dlcloud.local.capacity.reservations import LINUX, LocalReservations, Reservation
 from dlcloud.local.ec2.launch_checks import refuse
 
 BLOCK_MARKET = "capacity-block"
@@ -25,7 +25,7 @@ _EXCEEDED = (
 class ReservationChoice:
     """What a launch says of reservations; `target` None: none is named."""
 
-    reservations: Reservations
+    reservations: LocalReservations
     instance_type: str
     preference: str = "open"
     target: Reservation | None = None
@@ -76,7 +76,7 @@ def exceeded() -> Exception:
 
 def read_choice(
     request: Mapping[str, Any],
-    reservations: Reservations,
+    reservations: LocalReservations,
     *,
     instance_type: str,
     region: str,
@@ -117,7 +117,7 @@ def read_choice(
     )
 
 
-def find_reservation(reservation_id: str, reservations: Reservations, region: str) -> Reservation:
+def find_reservation(reservation_id: str, reservations: LocalReservations, region: str) -> Reservation:
     """Return a reservation by its id.
 
     Raises:
@@ -134,7 +134,7 @@ def find_reservation(reservation_id: str, reservations: Reservations, region: st
 
 
 def _check_target(
-    target: Reservation, reservations: Reservations, *, instance_type: str, group_arn: str
+    target: Reservation, reservations: LocalReservations, *, instance_type: str, group_arn: str
 ) -> None:
     if target.state(reservations.now()) != "active":
         # [from memory]: EC2's code; its text is another.

@@ -12,7 +12,7 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.local.capacity.account_plan import LocalAccountPlan
 from dlcloud.local.capacity.pools import DEFAULT_VCPUS
-from dlcloud.local.ec2.instances import Instances, NotRunningError
+from dlcloud.local.ec2.instances import NotRunningError, SiteInstances
 from dlcloud.model.cluster import DEFAULT_REGION
 from dlcloud.model.instance import InstanceType, Market, Price
 from dlcloud.planning.quota import CODES
@@ -39,7 +39,7 @@ def on_demand_price(catalog: Catalog, instance_type: str, region: str) -> Price 
 
 
 def spot_usd(
-    catalog: Catalog, instance_type: str, zone: str, instances: Instances | None = None
+    catalog: Catalog, instance_type: str, zone: str, instances: SiteInstances | None = None
 ) -> Decimal | None:
     """Return an hourly spot price: that of a trace, else 30 to 45 % of on-demand, by zone, always the same.
 
@@ -103,7 +103,9 @@ def answer_account_plan(action: str, plan: LocalAccountPlan) -> dict[str, Any]:
     return plan.state(DEFAULT_ACCOUNT_ID)
 
 
-def answer_instance_connect(action: str, request: Mapping[str, Any], instances: Instances) -> dict[str, Any]:
+def answer_instance_connect(
+    action: str, request: Mapping[str, Any], instances: SiteInstances
+) -> dict[str, Any]:
     """Answer SendSSHPublicKey: the key may log in for a minute, under any user name.
 
     Source: EC2 Instance Connect API reference, SendSSHPublicKey.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from dlcloud.local.instance.instance import LocalInstance
+from dlcloud.local.instance.local_instance import LocalInstance
 
 _NOLOGIN_MINUTES = 5
 

@@ -24,7 +24,7 @@ LENGTH = 4  # bytes of a length, and of a request's number
 CODES = {errno.ENOENT: NO_FILE, errno.EACCES: DENIED, errno.EPERM: DENIED}
 
 
-class Kind(IntEnum):
+class PacketType(IntEnum):
     """The types of packets: requests by the name of the method that answers them, and replies."""
 
     INIT = 1
@@ -55,8 +55,11 @@ class Kind(IntEnum):
     EXTENDED = 200
 
 
-REQUEST_KINDS = (*(Kind(number) for number in range(Kind.OPEN, Kind.SYMLINK + 1)), Kind.EXTENDED)
-Reply = tuple[Kind, bytes]
+REQUEST_KINDS = (
+    *(PacketType(number) for number in range(PacketType.OPEN, PacketType.SYMLINK + 1)),
+    PacketType.EXTENDED,
+)
+Reply = tuple[PacketType, bytes]
 
 
 class Fields:
@@ -118,12 +121,12 @@ class Server:
         mode |= os.O_EXCL if flags & EXCLUSIVE and flags & CREATE else 0
         handle = self.handle()
         self.files[handle] = os.open(path, mode, 0o666 if changes.mode is None else changes.mode)
-        return Kind.HANDLE, string(handle)
+        return PacketType.HANDLE, string(handle)
 
     def opendir(self, fields: Fields) -> Reply:
         path, handle = fields.string(), self.handle()
         self.folders[handle] = [os.path.join(path, name) for name in (b".", b"..", *os.listdir(path))]
-        return Kind.HANDLE, string(handle)
+        return PacketType.HANDLE, string(handle)
 
     def file(self, fields: Fields) -> int:
         """Return the open file that a request names.
@@ -146,7 +149,7 @@ class Server:
     def read(self, fields: Fields) -> Reply:
         descriptor, offset, length = self.file(fields), fields.long(), fields.number()
         content = os.pread(descriptor, min(length, LONGEST_READ), offset)
-        return (Kind.DATA, string(content)) if content else status(END)
+        return (PacketType.DATA, string(content)) if content else status(END)
 
     def write(self, fields: Fields) -> Reply:
         descriptor, offset, content = self.file(fields), fields.long(), fields.string()
@@ -165,13 +168,13 @@ class Server:
         return names(entries) if entries else status(END)
 
     def stat(self, fields: Fields) -> Reply:
-        return Kind.ATTRIBUTES, attributes(os.stat(fields.string()))
+        return PacketType.ATTRIBUTES, attributes(os.stat(fields.string()))
 
     def lstat(self, fields: Fields) -> Reply:
-        return Kind.ATTRIBUTES, attributes(os.lstat(fields.string()))
+        return PacketType.ATTRIBUTES, attributes(os.lstat(fields.string()))
 
     def fstat(self, fields: Fields) -> Reply:
-        return Kind.ATTRIBUTES, attributes(os.fstat(self.file(fields)))
+        return PacketType.ATTRIBUTES, attributes(os.fstat(self.file(fields)))
 
     def setstat(self, fields: Fields) -> Reply:
         return change(fields.string(), fields.attributes())
@@ -241,7 +244,7 @@ def string(value: bytes) -> bytes:
 
 
 def status(code: int, message: str = "") -> Reply:
-    return Kind.STATUS, struct.pack(">I", code) + string(message.encode()) + string(b"")
+    return PacketType.STATUS, struct.pack(">I", code) + string(message.encode()) + string(b"")
 
 
 def names(entries: "Sequence[tuple[bytes, os.stat_result | None]]") -> Reply:
@@ -252,7 +255,7 @@ def names(entries: "Sequence[tuple[bytes, os.stat_result | None]]") -> Reply:
         content += (
             string(name) + string(line) + (struct.pack(">I", 0) if result is None else attributes(result))
         )
-    return Kind.NAME, content
+    return PacketType.NAME, content
 
 
 def long_name(name: bytes, result: os.stat_result) -> bytes:
@@ -284,9 +287,9 @@ def main() -> None:
     source, sink, server = sys.stdin.buffer, sys.stdout.buffer, Server()
     while head := source.read(LENGTH):
         packet = source.read(struct.unpack(">I", head)[0])
-        if packet[0] == Kind.INIT:
+        if packet[0] == PacketType.INIT:
             extensions = b"".join(string(name) + string(b"1") for name in EXTENSIONS)
-            reply = struct.pack(">BI", Kind.VERSION, VERSION) + extensions
+            reply = struct.pack(">BI", PacketType.VERSION, VERSION) + extensions
         else:
             kind, content = answer(server, packet[0], packet[1 + LENGTH :])
             reply = bytes([kind]) + packet[1 : 1 + LENGTH] + content

@@ -7,6 +7,7 @@ from typing import Any
 
 from dlcloud.model.money import money
 from dlcloud.report.cells import digits
+from dlcloud.report.experiment_tables import ExperimentTable
 from dlcloud.report.html.encoding import (
     BLUE,
     DESCRIPTION,
@@ -19,9 +20,8 @@ from dlcloud.report.html.encoding import (
     nominal,
     scale,
 )
-from dlcloud.report.trials import ExperimentTable
-from dlcloud.results.experiment import TrialStatus
 from dlcloud.results.result import Run, RunState
+from dlcloud.results.trials import TrialStatus
 
 MOST_POINTS = 2000
 """Of more trials, every second, third ... is drawn."""

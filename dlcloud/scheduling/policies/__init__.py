@@ -3,7 +3,7 @@
 Pure functions of a `Situation`; never ask a cloud, a clock or a file. `dlcloud simulate` and the elastic
 controller call the same functions:
 
-    from dlcloud.scheduling.policies.catalog import POLICIES
+    from dlcloud.scheduling.policies.by_name import POLICIES
     decision = POLICIES["elastic"](situation)
 
 The caller builds a `Situation` at each event (an instance joined, was lost or refused; capacity appeared) and

@@ -20,7 +20,7 @@ from torch.utils.data import default_collate
 from .. import checkpoint
 from ..drain import Drain
 from ..engine import State
-from ..events import EventName
+from ..event_names import EventName
 from ..instance.children import end_with_parent
 from ..instance.options import natural, positive
 from ..records import Records

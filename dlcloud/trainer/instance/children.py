@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..drain import DRAINED
-from ..events import EventName
+from ..event_names import EventName
 from ..records import Records
 
 STEADY_S = 60.0

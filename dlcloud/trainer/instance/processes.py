@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..events import EventName
+from ..event_names import EventName
 from ..records import Records
 from ..settings import Settings
 from .children import Child

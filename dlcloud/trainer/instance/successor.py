@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..events import EventName
+from ..event_names import EventName
 from ..records import Records
 
 ALONE_S = 30.0

@@ -19,7 +19,7 @@ from dlcloud.app.terminal import interrupts
 from dlcloud.app import lifecycle
 from dlcloud.launch.remainder import Remainder
 from dlcloud.model.errors import InstanceError
-from dlcloud.runs.parallel import StoppedError, run_parallel, stop_emitting
+from dlcloud.runs.stoppable import StoppedError, run_parallel, stop_emitting
 from dlcloud.system.parallel import fan_out
 
 lifecycle.cost_of_cluster = lambda cluster, _: f"{cluster.name} is down"

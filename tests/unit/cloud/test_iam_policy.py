@@ -11,7 +11,7 @@ import dlcloud.cloud
 from dlcloud.cloud.caller import Ec2Caller
 from dlcloud.cloud.capacity import Ec2Capacity
 from dlcloud.cloud.instances import Ec2Instances
-from dlcloud.cloud.network import Ec2Network
+from dlcloud.cloud.network_access import Ec2Network
 from dlcloud.model.instance import KEY_ACTIONS
 from dlcloud.planning.storage import EC2_SERVICES
 from dlcloud.resources.texts import control_policy, iam_policy

@@ -20,7 +20,7 @@ from dlcloud.cloud.account import Ec2Account
 from dlcloud.cloud.billing import Billing
 from dlcloud.cloud.catalog import Catalog
 from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.denials import decode
+from dlcloud.cloud.denial_decoder import decode
 from dlcloud.local.api.call import read_call
 from dlcloud.local.api.policy import AccessRequest, is_allowed
 from dlcloud.local.ec2.placement_groups import PlacementGroup, groups_of

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from dlcloud.elastic.deadline import ASK_EVERY_S, DeadlineScaler
+from dlcloud.elastic.deadline_scaler import ASK_EVERY_S, DeadlineScaler
 from dlcloud.elastic.pools import PoolHistory
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.reports import EventReported, StepCommitted, TrainingStarted
@@ -24,9 +24,9 @@ from dlcloud.scheduling.deadline_scaling import (
     spot_pool,
 )
 from dlcloud.scheduling.elastic import Worker, WorkerState
-from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.policies.situation import PoolDecision, PoolState, Scaling, Situation
-from dlcloud.trainer.events import EventName
+from dlcloud.trainer.event_names import EventName
 from tests.fakes.clock import START, FakeClock
 from tests.fakes.samples import instance
 

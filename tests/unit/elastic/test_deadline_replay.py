@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from dlcloud.elastic.deadline import DeadlineScaler
+from dlcloud.elastic.deadline_scaler import DeadlineScaler
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.reports import EventReported, StepCommitted
 from dlcloud.elastic.scaler import RequestEnded
@@ -17,11 +17,11 @@ from dlcloud.recipe.deadline import Work
 from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.deadline_scaling import pool_of, spot_pool
 from dlcloud.scheduling.elastic import Worker, WorkerState
-from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.simulation.generate import Rates, generate_window
 from dlcloud.scheduling.simulation.replay import SimulatedJob, replay
 from dlcloud.scheduling.simulation.trace import Window, from_ticks
-from dlcloud.trainer.events import EventName
+from dlcloud.trainer.event_names import EventName
 from tests.fakes.clock import START, FakeClock
 from tests.fakes.samples import instance
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dlcloud.trainer.events import EventName
+from dlcloud.trainer.event_names import EventName
 from dlcloud.trainer.masking import MASK, mask, secret_texts
 from dlcloud.trainer.records import Records
 

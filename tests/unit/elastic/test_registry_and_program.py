@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.elastic.program import Coordinator, control_file, program_of
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.rehearsal import Rehearsal
 from dlcloud.elastic.reports import parse_reports
+from dlcloud.elastic.training_program import Coordinator, control_file, program_of
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import InstanceGoneError, RecipeError
 from dlcloud.model.events import Warned
@@ -17,7 +17,7 @@ from dlcloud.recipe.incident import Incident
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.scheduling.elastic import Worker, WorkerState
 from dlcloud.trainer.control import parse as parse_control
-from dlcloud.trainer.events import EventName
+from dlcloud.trainer.event_names import EventName
 from dlcloud.trainer.instance.options import parse
 from tests.fakes.samples import RECIPE, instance, recipe
 

@@ -9,7 +9,7 @@ import pytest
 from dlcloud.elastic.controller import Controller
 from dlcloud.elastic.failover import StateLostError
 from dlcloud.elastic.relaunch import MOST_WITHOUT_PROGRESS, Relauncher
-from dlcloud.elastic.run import TrainingControl, train
+from dlcloud.elastic.train import TrainingControl, train
 from dlcloud.elastic.workers import WorkerExited
 from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.errors import (

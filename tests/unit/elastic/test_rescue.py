@@ -3,7 +3,7 @@
 import pytest
 
 from dlcloud.elastic.rescue import bring_home
-from dlcloud.elastic.run import warn_if_nothing_is_kept
+from dlcloud.elastic.train import warn_if_nothing_is_kept
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.model.cluster import Member
 from dlcloud.results.result import RunState

@@ -11,10 +11,10 @@ from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CloudError
 from dlcloud.model.events import Warned
 from dlcloud.model.instance import Market
-from dlcloud.planning.reservations import CapacityReservation
+from dlcloud.planning.reserved_capacity import CapacityReservation
 from dlcloud.scheduling.reserved_workers import NO_RESERVED
 from dlcloud.trainer.drain import DRAINED
-from dlcloud.trainer.events import EventName
+from dlcloud.trainer.event_names import EventName
 from tests.fakes.clock import FakeClock
 from tests.fakes.controller import DONE, TRAINS, World, ends, event, member, reports, step
 

@@ -11,16 +11,16 @@ from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.reports import parse_reports
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
-from dlcloud.report.cost import View, cost_report
+from dlcloud.report.cost_tables import View, cost_report
 from dlcloud.report.html.charts import cost_charts
 from dlcloud.report.html.page import page
 from dlcloud.report.html.timeline_charts import timeline_charts
 from dlcloud.report.table import Format, render
-from dlcloud.report.training import training_report
+from dlcloud.report.training_tables import training_report
 from dlcloud.resources.texts import template
 from dlcloud.results.ranking import By, Group
 from dlcloud.results.resume import finished_cases
-from dlcloud.results.training import summarize_training
+from dlcloud.results.training_summary import summarize_training
 from dlcloud.runs.live import LiveOutput
 from dlcloud.runs.run import Runner
 from dlcloud.store.measurements import Measurements

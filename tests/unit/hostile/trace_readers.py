@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from dlcloud.report.simulation import simulation_report
 from dlcloud.report.table import Format, render
-from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.policies.situation import HOUR_S
 from dlcloud.scheduling.simulation.bound import least_cost_usd
 from dlcloud.scheduling.simulation.formats import read_trace

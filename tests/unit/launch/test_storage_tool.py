@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.launch import storage
+from dlcloud.launch import data_access
 from tests.fakes.samples import RECIPE, recipe
 
 TRAINS = RECIPE.replace("benchmark: quantization", "command: python3 train.py\n  elastic: {}")
@@ -35,11 +35,11 @@ def installed(tmp_path, monkeypatch):
     tool.chmod(0o755)
     python.write_text(f"#!/bin/sh\necho '{tool}'\n")
     python.chmod(0o755)
-    monkeypatch.setattr(storage, "prepare", lambda *_, **__: str(python))
+    monkeypatch.setattr(data_access, "prepare", lambda *_, **__: str(python))
 
     def install(text):
         managed = SimpleNamespace(clock=None, emit=None)
-        kept = storage.Storage(managed=managed, recipe=recipe(text), recipe_folder=tmp_path)
+        kept = data_access.Storage(managed=managed, recipe=recipe(text), recipe_folder=tmp_path)
         return Path(kept._install(Shell(tmp_path / "home")))
 
     return install, tool

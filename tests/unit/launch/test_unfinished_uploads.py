@@ -1,6 +1,6 @@
 """Uploads of checkpoints that ended with their instances: when they are aborted, and what a denial says."""
 
-from dlcloud.launch.storage import abort_uploads, prepare_access
+from dlcloud.launch.data_access import abort_uploads, prepare_access
 from dlcloud.model.errors import CredentialsError
 from dlcloud.model.events import Warned
 from tests.fakes.cloud import Failure

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.local.capacity.reservations import Reservation, Reservations
+from dlcloud.local.capacity.reservations import LocalReservations, Reservation
 from tests.fakes.local_ec2 import UBUNTU, wait_for
 
 ZONE, TYPE = "us-east-1a", "c7i.large"
@@ -232,7 +232,7 @@ class Record:
 def test_reservation_that_expires_lets_its_instances_run_on():
     now, records = datetime(2026, 1, 1, tzinfo=UTC), [Record("cr-1")]
     times = [now]
-    reservations = Reservations(lambda: records, now=lambda: times[-1])
+    reservations = LocalReservations(lambda: records, now=lambda: times[-1])
     common = {"account": "1", "region": "us-east-1", "zone": ZONE, "zone_id": "", "instance_type": TYPE}
     one = Reservation(
         reservation_id="cr-1",

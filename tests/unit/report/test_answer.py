@@ -6,8 +6,8 @@ from html import escape
 
 import pytest
 
-from dlcloud.report.compare import Sides, compare_report
-from dlcloud.report.cost import View, cost_report
+from dlcloud.report.compare_tables import Sides, compare_report
+from dlcloud.report.cost_tables import View, cost_report
 from dlcloud.report.html.page import page
 from dlcloud.report.job import duration
 from dlcloud.report.table import Format, render

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from dlcloud.model.instance import Market
-from dlcloud.report.cost import cost_report
+from dlcloud.report.cost_tables import cost_report
 from dlcloud.report.html.charts import cost_charts
 from dlcloud.report.html.encoding import PALETTE, SHAPES
 from dlcloud.report.html.page import page, themed

@@ -3,11 +3,11 @@
 from datetime import timedelta
 from decimal import Decimal
 
+from dlcloud.report.experiment_tables import ExperimentTable
 from dlcloud.report.html.experiment_charts import MOST_POINTS, experiment_charts
-from dlcloud.report.trials import ExperimentTable
 from dlcloud.results.cost import RunCost
-from dlcloud.results.experiment import TrialState, TrialStatus, number_trials
 from dlcloud.results.result import RunState
+from dlcloud.results.trials import TrialState, TrialStatus, number_trials
 from tests.fakes.samples import THEN, run
 
 COST = RunCost(

@@ -2,9 +2,9 @@
 
 import json
 
+from dlcloud.report.experiment_tables import MOST_ROWS, ExperimentTable, experiment_report
 from dlcloud.report.table import Format, render
-from dlcloud.report.trials import MOST_ROWS, ExperimentTable, experiment_report
-from dlcloud.results.experiment import TrialState, TrialStatus, number_trials
+from dlcloud.results.trials import TrialState, TrialStatus, number_trials
 from tests.fakes.samples import run
 
 TRIALS = number_trials([{"lr": "0.1"}, {"lr": "0.3", "depth": "2"}, {"lr": "1.0"}])

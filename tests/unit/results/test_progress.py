@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from dlcloud.report.progress import describe_progress
-from dlcloud.results.progress import progress_of, progress_of_trials
 from dlcloud.results.result import RunState
+from dlcloud.results.run_progress import progress_of, progress_of_trials
 from tests.fakes.samples import THEN, run
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from dlcloud.results.experiment import (
+from dlcloud.results.result import RunState, result_of
+from dlcloud.results.trials import (
     Trial,
     TrialState,
     TrialStatus,
@@ -13,7 +14,6 @@ from dlcloud.results.experiment import (
     metric_of,
     number_trials,
 )
-from dlcloud.results.result import RunState, result_of
 from tests.fakes.samples import run
 
 ONE, TWO = number_trials([{"lr": "0.1"}, {"lr": "0.3", "depth": "2"}])

@@ -8,7 +8,7 @@ import pytest
 
 from dlcloud.model.events import Notice
 from dlcloud.model.wait import wait_until
-from dlcloud.runs.parallel import ExclusiveSlot, StoppableClock, StoppedError, run_parallel, stop_emitting
+from dlcloud.runs.stoppable import ExclusiveSlot, StoppableClock, StoppedError, run_parallel, stop_emitting
 from tests.fakes.clock import FakeClock
 
 

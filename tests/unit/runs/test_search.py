@@ -5,7 +5,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from dlcloud.recipe.experiment import Search
-from dlcloud.results.experiment import TrialState, TrialStatus
+from dlcloud.results.trials import TrialState, TrialStatus
 from dlcloud.runs.search import OptunaSearch
 
 SPACE = {

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dlcloud.results.experiment import TrialState, TrialStatus, number_trials
+from dlcloud.results.trials import TrialState, TrialStatus, number_trials
 from dlcloud.runs.background import Background
 from dlcloud.runs.tally import TrialTally
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from dlcloud.results.experiment import number_trials
+from dlcloud.results.trials import number_trials
 from dlcloud.runs.trial_queue import TrialQueue
 
 TRIALS = number_trials([{"a": str(number)} for number in range(3)])

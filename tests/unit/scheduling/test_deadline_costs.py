@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from dlcloud.model.instance import Market, Price
-from dlcloud.report.deadline_costs import deadline_costs_chart, deadline_costs_report
+from dlcloud.report.deadline_tables import deadline_costs_chart, deadline_costs_report
 from dlcloud.report.table import Format, render
 from dlcloud.scheduling.deadline_costs import (
     AVAILABILITY,
@@ -16,7 +16,7 @@ from dlcloud.scheduling.deadline_costs import (
     history_windows,
     keep_base,
 )
-from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.simulation.generate import Rates, generate_window
 from dlcloud.scheduling.simulation.replay import SimulatedJob, replay
 from dlcloud.scheduling.simulation.trace import from_ticks

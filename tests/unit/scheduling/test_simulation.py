@@ -4,7 +4,7 @@ from statistics import fmean
 import pytest
 
 from dlcloud.model.errors import RecipeError
-from dlcloud.scheduling.policies.catalog import POLICIES
+from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.policies.situation import HOUR_S, Scaling
 from dlcloud.scheduling.simulation.bound import least_cost_usd
 from dlcloud.scheduling.simulation.formats import read_trace

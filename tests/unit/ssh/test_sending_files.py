@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dlcloud.launch.files import COPY, send_files
+from dlcloud.launch.user_files import COPY, send_files
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import Progress, StageStarted
 from dlcloud.recipe import sent_files

@@ -21,7 +21,7 @@ _AMAZON_LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel"
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class LocalImage:
     """An image, under the same id in every region; `parameters` are the SSM parameters that name it."""
 
     image_id: str
@@ -61,27 +61,27 @@ class Image:
 
 
 IMAGES = (
-    Image(
+    LocalImage(
         "ami-0d1c10cd000002404",
         "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-server-20260901",
         _CANONICAL,
         (f"{_UBUNTU}/amd64/hvm/ebs-gp3/ami-id", f"{_UBUNTU}/amd64/hvm/ebs-gp2/ami-id"),
     ),
-    Image(
+    LocalImage(
         "ami-0d1c10cd000012404",
         "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-arm64-server-20260901",
         _CANONICAL,
         (f"{_UBUNTU}/arm64/hvm/ebs-gp3/ami-id",),
         architecture="arm64",
     ),
-    Image(
+    LocalImage(
         "ami-0d1c10cd000002023",
         "al2023-ami-2023.8.20260901.0-kernel-6.1-x86_64",
         _AMAZON,
         (f"{_AMAZON_LINUX}-default-x86_64", f"{_AMAZON_LINUX}-6.1-x86_64"),
         "/dev/xvda",
     ),
-    Image(
+    LocalImage(
         "ami-0d1c10cd000001204",
         "debian-12-amd64-20260901-2200",
         _DEBIAN,
@@ -89,21 +89,21 @@ IMAGES = (
         "/dev/xvda",
     ),
     # The documentation and the naming rule disagree on this parameter: both exist.
-    Image(
+    LocalImage(
         "ami-0d1c10cd000002201",
         f"{_BASE} (Ubuntu 22.04) 20260901",
         _DEEP_LEARNING,
         (f"{_DLAMI}-gpu-ubuntu-22.04/latest/ami-id", f"{_DLAMI}-ubuntu-22.04/latest/ami-id"),
         snapshot_gib=_DLAMI_GIB,
     ),
-    Image(
+    LocalImage(
         "ami-0d1c10cd000002401",
         f"{_BASE} (Ubuntu 24.04) 20260901",
         _DEEP_LEARNING,
         (f"{_DLAMI}-gpu-ubuntu-24.04/latest/ami-id",),
         snapshot_gib=_DLAMI_GIB,
     ),
-    Image(
+    LocalImage(
         "ami-0d1c10cd000012401",
         "Deep Learning ARM64 Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04) 20260901",
         _DEEP_LEARNING,
@@ -111,14 +111,14 @@ IMAGES = (
         snapshot_gib=_DLAMI_GIB,
         architecture="arm64",
     ),
-    Image(
+    LocalImage(
         "ami-0d1c10cd000002402",
         "Deep Learning AMI Neuron (Ubuntu 24.04) 20260901",
         _DEEP_LEARNING,
         ("/aws/service/neuron/dlami/multi-framework/ubuntu-24.04/latest/image_id",),
         snapshot_gib=_NEURON_GIB,
     ),
-    Image(
+    LocalImage(
         "ami-0d1c10cd000002301",
         f"{_BASE} (Amazon Linux 2023) 20260901",
         _DEEP_LEARNING,

@@ -5,25 +5,25 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 
-from dlcloud.app.clusters.workload import RecipeWorkload
+from dlcloud.app.clusters.recipe_workload import RecipeWorkload
 from dlcloud.app.context import Context
 from dlcloud.app.results.rows import costs_of_runs, rows_of_runs
 from dlcloud.app.terminal.screen import say
 from dlcloud.app.terminal.show import Show
-from dlcloud.launch.files import check_files
 from dlcloud.launch.launcher import Launcher
+from dlcloud.launch.user_files import check_files
 from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.errors import DlcloudError, RecipeError
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.experiment import Experiment
 from dlcloud.recipe.recipe import Recipe, read_recipe
-from dlcloud.report.cost import View, cost_report
+from dlcloud.report.cost_tables import View, cost_report
+from dlcloud.report.experiment_tables import ExperimentTable, experiment_report
 from dlcloud.report.table import Report
-from dlcloud.report.trials import ExperimentTable, experiment_report
-from dlcloud.results.experiment import TrialState, TrialStatus
 from dlcloud.results.result import RunState
-from dlcloud.runs.experiment import ExperimentRunner, refuse_failed
+from dlcloud.results.trials import TrialState, TrialStatus
 from dlcloud.runs.experiment_records import ExperimentRecords, digest_of
+from dlcloud.runs.experiment_runner import ExperimentRunner, refuse_failed
 from dlcloud.runs.program import RunProgram, program_of
 from dlcloud.runs.run import Runner
 from dlcloud.runs.trial_queue import Ask, TrialQueue, no_more

@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlcloud.elastic.controller import Controller, Inbox
-from dlcloud.elastic.deadline import DeadlineScaler
 from dlcloud.elastic.deadline_run import end_deadline, make_scaler, prices_of
+from dlcloud.elastic.deadline_scaler import DeadlineScaler
 from dlcloud.elastic.departures import Departures
 from dlcloud.elastic.failover import CoordinatorFailover, StateLostError, require_coordinator
 from dlcloud.elastic.failures import FailureCount
-from dlcloud.elastic.program import Coordinator, program_of
 from dlcloud.elastic.progress import TrainingProgress
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.rehearsal import Rehearsal
@@ -18,19 +17,20 @@ from dlcloud.elastic.relaunch import Relauncher
 from dlcloud.elastic.requests import InstanceRequests
 from dlcloud.elastic.reserved import ReservationWatch
 from dlcloud.elastic.scaler import Scaler
-from dlcloud.elastic.size import SizeScaler
+from dlcloud.elastic.size_scaler import SizeScaler
 from dlcloud.elastic.standbys import Prepare, Standbys
+from dlcloud.elastic.training_program import Coordinator, program_of
 from dlcloud.elastic.workers import Workers
+from dlcloud.launch.data_access import Storage
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, nothing_kept
-from dlcloud.launch.storage import Storage
 from dlcloud.model.cluster import Member
 from dlcloud.model.events import Warned
 from dlcloud.model.instance import Market
 from dlcloud.planning.plan import Plan
-from dlcloud.planning.reservations import CapacityReservation, ReservationFit, choose_reservations
+from dlcloud.planning.reserved_capacity import CapacityReservation, ReservationFit, choose_reservations
 from dlcloud.planning.storage import run_name
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe

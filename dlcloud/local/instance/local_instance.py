@@ -24,8 +24,8 @@ from dlcloud.local.instance.console import read_console
 from dlcloud.local.instance.container import Container
 from dlcloud.local.instance.hosts import hosts_line
 from dlcloud.local.instance.identity import Identity, Notices
-from dlcloud.local.instance.images import default_user
 from dlcloud.local.instance.leftovers import remove_root
+from dlcloud.local.instance.machine_images import default_user
 from dlcloud.local.instance.metadata import MetadataService
 from dlcloud.local.instance.processes import instance_environment, shell_path
 from dlcloud.local.instance.shims import write_shims

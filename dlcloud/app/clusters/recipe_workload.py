@@ -11,13 +11,13 @@ from dlcloud.app.clusters.script_check import refuse_missing_script, warn_of_scr
 from dlcloud.app.context import Context
 from dlcloud.app.recipe_files import file_of_recipe, read_recipe_file
 from dlcloud.app.routes import refuse_missing_program
-from dlcloud.elastic.program import program_of as training_of
 from dlcloud.elastic.rehearsal import Rehearsal
-from dlcloud.elastic.run import TrainingControl, train
+from dlcloud.elastic.train import TrainingControl, train
+from dlcloud.elastic.training_program import program_of as training_of
 from dlcloud.launch.acquire import RecipeFile
-from dlcloud.launch.files import check_files
+from dlcloud.launch.data_access import check_data
 from dlcloud.launch.launcher import Launcher
-from dlcloud.launch.storage import check_data
+from dlcloud.launch.user_files import check_files
 from dlcloud.local.instance.isolation import Level
 from dlcloud.model.cluster import Member
 from dlcloud.planning.plan import Plan
@@ -134,7 +134,7 @@ class RecipeWorkload:
         return buckets.last_step(recipe.checkpoints, training_of(recipe, self.folder, run="").digest)
 
     def train(self, launcher: Launcher, plan: Plan, members: list[Member], control: TrainingControl) -> None:
-        """Train on a cluster that is up; see `dlcloud.elastic.run.train`."""
+        """Train on a cluster that is up; see `dlcloud.elastic.train.train`."""
         train(
             launcher,
             self.recipe,

@@ -11,8 +11,8 @@ from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, InstanceError, PartialError
 from dlcloud.model.events import Notice, Progress, Warned
 from dlcloud.model.money import member_usd, total_usd
-from dlcloud.results.experiment import ExperimentProgress, Trial, TrialState, TrialStatus, intermediate_of
 from dlcloud.results.result import Run, RunState
+from dlcloud.results.trials import ExperimentProgress, Trial, TrialState, TrialStatus, intermediate_of
 from dlcloud.runs.background import Background
 from dlcloud.runs.experiment_records import ExperimentRecords
 from dlcloud.runs.run import Runner

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dlcloud.trainer
-from dlcloud.launch.files import check_files
+from dlcloud.launch.user_files import check_files
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import Recipe

@@ -8,7 +8,7 @@ from dlcloud.model.money import money, rounded
 from dlcloud.report.cells import digits
 from dlcloud.report.table import Cell, Report, Section
 from dlcloud.results.cost import RunCost
-from dlcloud.results.experiment import TrialState, TrialStatus, best_trial
+from dlcloud.results.trials import TrialState, TrialStatus, best_trial
 
 MOST_ROWS = 30
 """Of trials with a result, on a terminal; the other formats have all."""
