@@ -112,7 +112,7 @@ def test_libcloud_creates_tags_lists_and_ends_an_instance(rig):
     (found,) = driver.list_nodes(ex_filters={"tag:role": "worker"})
     assert (found.id, found.name) == (node.id, "one")
     volume = driver.create_volume(1, "data", location=driver.list_locations()[0])
-    assert volume.id in [known.id for known in driver.list_volumes()]
+    assert volume.id in [other.id for other in driver.list_volumes()]
     assert driver.destroy_volume(volume)
     assert driver.destroy_node(node)
 

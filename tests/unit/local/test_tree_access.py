@@ -39,7 +39,7 @@ ALLOWED = {
     "site_files": "the files of the site",
     "service": "the folders of all instances, and the file of the state",
     "ec2/names": "the SSH configuration of the site",
-    "instance/instance": "the server's sockets, and whether the image has a folder",
+    "instance/local_instance": "the server's sockets, and whether the image has a folder",
     "instance/isolation": "before there are instances: the programs and folders of the machine",
     "instance/leftovers": "the folders of all instances, as the daemon named them",
     "instance/processes": "/proc, pip's settings and programs of the machine",
