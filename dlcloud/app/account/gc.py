@@ -30,28 +30,33 @@ from dlcloud.system.files import FileLock
 from dlcloud.system.parallel import fan_out
 
 
-def run(
-    context: Context,
-    *,
-    clusters: tuple[str, ...],
-    regions: tuple[str, ...],
-    cloud: str | None,
-    all_owners: bool,
-    dry_run: bool,
-    yes: bool,
-    output: str,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Where to look, and for whose and which clusters; everywhere and for all of one's own by default."""
+
+    clusters: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    cloud: str | None = None
+    all_owners: bool = False
+
+
+def run(context: Context, *, scope: Scope, dry_run: bool, yes: bool, output: str) -> None:
     """Find by tag what no cluster of this machine's store accounts for, price it, and remove it."""
-    if cloud == "local" and context.local_site.find() is None:
+    if scope.cloud == "local" and context.local_site.find() is None:
         context.emit(Notice(message="the local EC2 is not running: it has nothing"))
         say(render(leftovers_report([], unfinished=[], now=context.clock.now()), Format(output)))
         return
-    named = frozenset(clusters)
     collectors = [
-        Collector(context=context, cloud=place, regions=regions, clusters=named, all_owners=all_owners)
-        for place in ([cloud] if cloud else places_to_look(context))
+        Collector(
+            context=context,
+            cloud=cloud,
+            regions=scope.regions,
+            clusters=frozenset(scope.clusters),
+            all_owners=scope.all_owners,
+        )
+        for cloud in ([scope.cloud] if scope.cloud else places_to_look(context))
     ]
-    collect(collectors, is_chosen=cloud is not None, dry_run=dry_run, yes=yes, output=output)
+    collect(collectors, is_chosen=scope.cloud is not None, dry_run=dry_run, yes=yes, output=output)
 
 
 def places_to_look(context: Context) -> list[str]:

@@ -28,8 +28,9 @@ from dlcloud.store.clusters import KEEP_FREE, RESIZE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeOptions:
-    """Who may reach new instances, and how many reserved ones stay idle."""
+    """Whether only the plan is shown, who may reach new instances, how many reserved ones stay idle."""
 
+    dry_run: bool
     cidrs: tuple[str, ...]
     keep_free: int | None
 
@@ -39,7 +40,6 @@ def run(
     *,
     cluster: str,
     size: int,
-    dry_run: bool,
     yes: bool,
     options: ResizeOptions,
     output: str,
@@ -56,7 +56,7 @@ def run(
         output=output,
         keep_free=options.keep_free,
     )
-    if dry_run:
+    if options.dry_run:
         resizer.show()
     else:
         resizer.run(yes=yes)

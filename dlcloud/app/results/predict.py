@@ -38,13 +38,20 @@ class Description:
         return read_description(self.parameters, self.tokens, generates=self.generates)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """Whose types at which price: AWS's own prices of today with `live`, else the bundled table's."""
+
+    region: str
+    market: str
+    live: bool
+
+
 def run(
     context: Context,
     *,
     selection: Selection,
-    region: str,
-    market: str,
-    live: bool,
+    offers: Offers,
     every: bool,
     description: Description,
     output: str,
@@ -55,10 +62,11 @@ def run(
     refuse_unknown(store, selection)
     table = type_table()
     rows = load_rows(store, selection, context.clock.now(), newest=True)
-    prices = prices_of_types(context, table, region, Market(market), live=live) if rows else {}
-    jobs = predict_jobs(rows, table, prices, Market(market), description.reference())
+    region, market = offers.region, Market(offers.market)
+    prices = prices_of_types(context, table, region, market, live=offers.live) if rows else {}
+    jobs = predict_jobs(rows, table, prices, market, description.reference())
     most = len(table.rows) if every else FEW
-    report = prediction_report(jobs, region=region, market=Market(market), most=most, as_of=table.as_of)
+    report = prediction_report(jobs, region=region, market=market, most=most, as_of=table.as_of)
     say(render(report, Format(output)))
 
 

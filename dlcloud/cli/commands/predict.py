@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 import click
 
 from dlcloud.cli.invoke import invoke
-from dlcloud.cli.options import description_options, output_option, selection_options, verbose_option
+from dlcloud.cli.options import (
+    collect_options,
+    description_options,
+    output_option,
+    selection_options,
+    verbose_option,
+)
 from dlcloud.model.cluster import DEFAULT_REGION
 
 if TYPE_CHECKING:
@@ -28,12 +34,11 @@ if TYPE_CHECKING:
 @description_options
 @output_option
 @verbose_option
+@collect_options("offers", "dlcloud.app.results.predict:Offers", ("region", "market", "live"))
 def command(
     *,
     selection: "Selection",
-    region: str,
-    market: str,
-    live: bool,
+    offers: object,
     every: bool,
     description: object,
     output: str,
@@ -52,9 +57,7 @@ def command(
         "predict",
         verbose=verbose,
         selection=selection,
-        region=region,
-        market=market,
-        live=live,
+        offers=offers,
         every=every,
         description=description,
         output=output,

@@ -21,10 +21,8 @@ from dlcloud.cli.options import cidr_option, collect_options, output_option, ver
 @cidr_option("new instances")
 @output_option
 @verbose_option
-@collect_options("options", "dlcloud.app.clusters.resize:ResizeOptions", ("cidrs", "keep_free"))
-def command(
-    *, cluster: str, size: int, dry_run: bool, yes: bool, options: object, output: str, verbose: bool
-) -> int | None:
+@collect_options("options", "dlcloud.app.clusters.resize:ResizeOptions", ("dry_run", "cidrs", "keep_free"))
+def command(*, cluster: str, size: int, yes: bool, options: object, output: str, verbose: bool) -> int | None:
     """Let CLUSTER have SIZE instances: launch and set up what is missing, or end what is too many.
 
     New ones come from the pools of the cluster's recipe, as with `up`. Ended are first on-demand instances
@@ -37,7 +35,6 @@ def command(
         verbose=verbose,
         cluster=cluster,
         size=size,
-        dry_run=dry_run,
         yes=yes,
         options=options,
         output=output,

@@ -1,10 +1,15 @@
 """`dlcloud gc`: find, price and remove what is left of clusters that no command manages."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from dlcloud.cli.invoke import invoke
-from dlcloud.cli.options import output_option, verbose_option
+from dlcloud.cli.options import collect_options, output_option, verbose_option
 from dlcloud.model.errors import RecipeError
+
+if TYPE_CHECKING:
+    from dlcloud.app.account.gc import Scope
 
 
 @click.command("gc")
@@ -22,18 +27,8 @@ from dlcloud.model.errors import RecipeError
 @click.option("-y", "--yes", is_flag=True, help="Remove without asking.")
 @output_option
 @verbose_option
-def command(
-    *,
-    clusters: tuple[str, ...],
-    regions: tuple[str, ...],
-    cloud: str | None,
-    all_owners: bool,
-    cache: bool,
-    dry_run: bool,
-    yes: bool,
-    output: str,
-    verbose: bool,
-) -> None:
+@collect_options("scope", "dlcloud.app.account.gc:Scope", ("clusters", "regions", "cloud", "all_owners"))
+def command(*, scope: "Scope", cache: bool, dry_run: bool, yes: bool, output: str, verbose: bool) -> None:
     """Find by tag what no cluster of this machine's store accounts for, price it, and remove it.
 
     It removes what this home launched. What another home launched with the same credentials is listed, and
@@ -49,7 +44,7 @@ def command(
     this machine, and removes what no cluster uses; each is made again when it is needed.
     """
     if cache:
-        if clusters or regions or cloud or all_owners:
+        if scope != type(scope)():
             raise RecipeError("--cache is of this machine alone", "dlcloud gc --cache")
         invoke(
             "dlcloud.app.account.cache:run", "gc", verbose=verbose, dry_run=dry_run, yes=yes, output=output
@@ -59,10 +54,7 @@ def command(
         "dlcloud.app.account.gc:run",
         "gc",
         verbose=verbose,
-        clusters=clusters,
-        regions=regions,
-        cloud=cloud,
-        all_owners=all_owners,
+        scope=scope,
         dry_run=dry_run,
         yes=yes,
         output=output,
