@@ -62,6 +62,7 @@ def test_nothing_is_touched_by_the_daemon_of_an_ordinary_user():
         if trial.returncode:
             pytest.skip("another user cannot run this Python, whose folder is closed to others")
         environ = {"PATH": os.environ["PATH"], "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+        environ["DLCLOUD_TEST_TREES_SLOWEST_S"] = str(SLOWEST_S)
         tried = subprocess.run(
             [*words, *program], capture_output=True, text=True, env=environ, check=False, cwd="/"
         )
