@@ -31,7 +31,7 @@ from dlcloud.system.parallel import fan_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class SearchScope:
     """Where to look, and for whose and which clusters; everywhere and for all of one's own by default."""
 
     clusters: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Scope:
     all_owners: bool = False
 
 
-def run(context: Context, *, scope: Scope, dry_run: bool, yes: bool, output: str) -> None:
+def run(context: Context, *, scope: SearchScope, dry_run: bool, yes: bool, output: str) -> None:
     """Find by tag what no cluster of this machine's store accounts for, price it, and remove it."""
     if scope.cloud == "local" and context.local_site.find() is None:
         context.emit(Notice(message="the local EC2 is not running: it has nothing"))

@@ -9,7 +9,7 @@ from dlcloud.cli.options import collect_options, output_option, verbose_option
 from dlcloud.model.errors import RecipeError
 
 if TYPE_CHECKING:
-    from dlcloud.app.account.gc import Scope
+    from dlcloud.app.account.gc import SearchScope
 
 
 @click.command("gc")
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 @click.option("-y", "--yes", is_flag=True, help="Remove without asking.")
 @output_option
 @verbose_option
-@collect_options("scope", "dlcloud.app.account.gc:Scope", ("clusters", "regions", "cloud", "all_owners"))
-def command(*, scope: "Scope", cache: bool, dry_run: bool, yes: bool, output: str, verbose: bool) -> None:
+@collect_options(
+    "scope", "dlcloud.app.account.gc:SearchScope", ("clusters", "regions", "cloud", "all_owners")
+)
+def command(
+    *, scope: "SearchScope", cache: bool, dry_run: bool, yes: bool, output: str, verbose: bool
+) -> None:
     """Find by tag what no cluster of this machine's store accounts for, price it, and remove it.
 
     It removes what this home launched. What another home launched with the same credentials is listed, and
