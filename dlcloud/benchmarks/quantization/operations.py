@@ -70,7 +70,7 @@ def work_of(file: Path) -> dict[str, Any]:
     Of a folder of equal networks, one for each fold of the data, the first is counted. A quantized graph has
     further tensors between its operators, which engines fuse: it gets no bytes.
     """
-    files = sorted(file.glob("*.onnx")) if file.is_dir() else [file]
+    files = [one for one in sorted(file.glob("*.onnx")) if one.is_file()] if file.is_dir() else [file]
     if not files or files[0].suffix != ".onnx":
         return {}
     model = onnx.load(str(files[0]), load_external_data=False)
