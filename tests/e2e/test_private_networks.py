@@ -180,13 +180,13 @@ def test_a_detached_private_training_leaves_its_results_in_a_bucket(user: User, 
     rig.ec2.terminate_instances(InstanceIds=[instance_id])  # as its budget does
     rig.await_state(instance_id, "terminated")
     listed = rig.client("s3").list_objects_v2(Bucket="private-runs", Prefix="one/")["Contents"]
-    assert {item["Key"].split("/")[1].split("-")[0] for item in listed} == {"manifest", "step"}
+    assert {item["Key"].split("/")[1].split("-")[0] for item in listed} == {"finished", "manifest", "step"}
     for command in ("status", "logs"):
         gone = user.run(command, "z", expect=4)
         assert "its checkpoints in s3://private-runs/one" in " ".join(gone.stderr.split())
     user.run("down", "z")
     assert user.json("status")["result"]["records"] == []
-    assert "goes on from step" in user.run("up", "trained.yaml", "--dry-run").stdout
+    assert "nothing is launched: the last step" in user.run("up", "trained.yaml", "--dry-run").stdout
 
 
 def _host_key(instance) -> str:

@@ -20,7 +20,15 @@ CLOUDS, MACHINES = "dlcloud.app.clouds", "dlcloud.app.machines"
 PACKAGES = {"app", "cloud", "detached", "local", "model", "planning", "recipe", "report", "resources"}
 PACKAGES |= {"benchmarks", "results", "scheduling", "store", "system"}
 OVER_SSH = PACKAGES | {"launch", "ssh"}
-PLANNING = {"control_claim", "launch_request", "left_out", "placement", "protocols", "quota", "reservations"}
+PLANNING = {
+    "control_claim",
+    "launch_request",
+    "left_out",
+    "placement",
+    "protocols",
+    "quota",
+    "reserved_capacity",
+}
 PLANNING |= {"storage", "successors"}
 RECIPE = {"data_set"}
 LAUNCH = {"admit", "build_failures", "container", "managed", "peers", "remote_jobs", "setup"}
