@@ -15,7 +15,7 @@ NOT_SHOWN: tuple[tuple[str, str, str], ...] = (
     (
         "ends of `.metal` and Trainium types that take 20 minutes",
         "such types cost too much for a self-test",
-        "any `dlcloud up` on one: the time of its `down`",
+        "any `dlcloud up RECIPE` on one: the time of its `down`",
     ),
     (
         "the data folder on a Deep Learning AMI",
@@ -25,12 +25,12 @@ NOT_SHOWN: tuple[tuple[str, str, str], ...] = (
     (
         "`--detach`: the controller's role, its policy, KMS and groups of your own",
         "a training and its set-up take more than the self-test's 15 minutes",
-        "`dlcloud up elastic-digits --cloud aws --detach`, a few cents",
+        "`dlcloud up RECIPE --cloud aws --detach` of elastic-digits, a few cents",
     ),
     (
         "a cluster placement group that is busy after an end",
         "the self-test's types are in none",
-        "`dlcloud up`, then `down`, of a recipe with `placement_group: cluster`",
+        "`dlcloud up RECIPE`, then `down`, of one with `placement_group: cluster`",
     ),
     (
         "a snapshot that is busy after its image is deregistered",

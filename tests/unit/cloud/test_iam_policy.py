@@ -33,7 +33,7 @@ ONLY_BY_PEOPLE = {
 }
 # What a controller may do in buckets comes with them: tests/unit/planning/test_storage_policy.py.
 MODULES_OF_PEOPLE = {
-    *("billing", "buckets", "roles", "leftovers", "own_images", "secret_values", "sessions", "tunnel"),
+    *("billing", "buckets", "roles", "leftovers", "account_images", "secret_values", "sessions", "tunnel"),
 }
 CHANGES = ("Create", "Run", "Delete", "Terminate", "Authorize", "Revoke", "Put", "Add", "Remove", "Associate")
 DETACHING = "iam_policy_detach.json"
