@@ -47,6 +47,11 @@ def _refuse_unlisted(event, arguments):
         raise UnlistedProgramError(message)
 
 
+def pytest_runtest_setup():
+    """Take back the profile that a command line of an earlier test, run in this process, has chosen."""
+    os.environ.pop("DLCLOUD_PROFILE", None)
+
+
 def pytest_configure():
     """Take Ctrl-C as a terminal gives it: a shell that starts a run in the background has it ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -30,7 +30,6 @@ PINS = ["numpy==2.4.6", "torch==2.13.0", "scipy[all]==1.16.3"]
 
 @pytest.mark.parametrize("value", ["requirements.txt", "[requirements.txt]", '"requirements.txt"'])
 def test_the_packages_of_a_file_take_the_place_of_its_name(value, tmp_path, monkeypatch):
-    monkeypatch.delenv("DLCLOUD_PROFILE", raising=False)
     monkeypatch.setenv("DLCLOUD_CONFIG", str(tmp_path / "config.yaml"))
     (tmp_path / "requirements.txt").write_text(FILE)
     recipe = tmp_path / "r.yaml"
