@@ -17,7 +17,7 @@ workload:
 experiment: {{matrix: {{x: [{values}]}}, metric: score}}
 """
 TRIAL = "echo score $2\n"
-# The first one runs until it is told to end, so that the experiment lasts that long.
+# The first one runs until `~/go` is there, so that the experiment lasts that long.
 FIRST_WAITS = """
 while [ "$2" = 0 ] && [ ! -e ~/go ]; do sleep 0.2; done
 echo score $2

@@ -166,7 +166,7 @@ def test_ctrl_c_ends_a_pause_without_capacity(user: User, s3):
     assert user.alive() == []
     for name in ("c7i.xlarge", "c6i.xlarge"):
         user.run("local", "capacity", name)
-    own, other = f"{place}/step-{1:012d}-{'a' * 32}.pt", f"{place}/of-somebody-else"
+    own, other = f"{place}/step-{1:012d}-{'a' * 32}.pt", f"{place}/of-another-program"
     for key in (own, other):
         s3.create_multipart_upload(Bucket="training-data", Key=key)
     second = user.run("up", str(recipe))

@@ -146,7 +146,7 @@ def model(windows: Sequence[Window]) -> None:
     """Print what no policy can reach that does not know the future, if spot is what the policy believes.
 
     Each window is replaced by one that is drawn from the spells fitted to it. `elastic` then plans with the
-    very distribution that the spells come from, once told their medians, once learning them.
+    very distribution that the spells come from, once knowing their medians, once learning them.
     """
     random = Random(1)
     drawn = [(medians, draw_window(medians, random)) for medians in map(fit_window, windows)]
@@ -156,8 +156,8 @@ def model(windows: Sequence[Window]) -> None:
                 SINGLE, allowed_s=hours * HOUR_S, changeover_s=CHANGEOVERS_S[0], refusal_s=refusal_s
             )
             bound = fmean(least_cost_usd(job, window) for _, window in drawn)
-            told = fmean(replay(job, window, tell(medians)).usd for medians, window in drawn)
-            texts = [f"elastic told the medians {told / bound:.3f}"]
+            knowing = fmean(replay(job, window, tell(medians)).usd for medians, window in drawn)
+            texts = [f"elastic knowing the medians {knowing / bound:.3f}"]
             for name in ("elastic", "uniform-progress"):
                 usd = fmean(replay(job, window, POLICIES[name]).usd for _, window in drawn)
                 texts.append(f"{name} {usd / bound:.3f}")

@@ -163,8 +163,8 @@ HOSTILE = {
     "ignores signals": "trap '' TERM HUP INT QUIT; while :; do sleep 1000; done",
     "has a session of its own": "setsid sh -c \"trap '' TERM; sleep 1000\" & sleep 1000",
     "is stopped": "kill -STOP $$",
-    "reads what nobody writes": "trap '' TERM; mkfifo fifo; cat fifo",
-    "writes what nobody reads": "trap '' TERM; cat /dev/zero",
+    "reads without a writer": "trap '' TERM; mkfifo fifo; cat fifo",
+    "writes without a reader": "trap '' TERM; cat /dev/zero",
     "is many": "trap '' TERM; for i in $(seq 200); do sleep 1000 & done; wait",
     "has a deep and closed folder": "mkdir -p $(seq -s / 900) && chmod 0 1; sleep 1000",
 }

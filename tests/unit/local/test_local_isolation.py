@@ -403,7 +403,7 @@ def test_no_two_daemons_give_instances_the_same_user_id(tmp_path):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root runs programs of other users")
-@pytest.mark.parametrize("has_it", ["nobody", "another daemon", "all instances"])
+@pytest.mark.parametrize("has_it", ["none", "another daemon", "all instances"])
 def test_only_programs_of_an_id_that_the_dead_had_alone_are_killed_by_it(tmp_path, has_it):
     paths, lock = SitePaths(folder=tmp_path), tmp_path / "user-ids.lock"
     home = paths.instances / "i-1/home"
@@ -413,7 +413,7 @@ def test_only_programs_of_an_id_that_the_dead_had_alone_are_killed_by_it(tmp_pat
     other = another_daemon_has(lock, UNUSED) if has_it == "another daemon" else contextlib.nullcontext()
     with other, subprocess.Popen(["sleep", "1000"], user=UNUSED, cwd="/") as program:
         asyncio.run(clear_leftovers(paths, ids))
-        if has_it == "nobody":
+        if has_it == "none":
             assert program.wait(FAR_AWAY_S) == -signal.SIGKILL
         else:
             assert program.poll() is None

@@ -1,4 +1,4 @@
-"""Which types are named beside one that nobody knows."""
+"""Which types are named beside an unknown one."""
 
 import pytest
 
