@@ -207,6 +207,18 @@ def test_the_time_goes_to_those_whose_speed_up_is_not_known_yet(bench, machine):
     assert any(message.endswith("still measured: noisy") for message in messages)
 
 
+def test_the_interval_that_ended_the_rounds_is_the_one_reported(machine):
+    ended_early = 0
+    for number in range(40):
+        bench, generator = Bench(machine, Limits()), random.Random(number)
+        variants = [FakeVariant(name, 10.0, machine, noise=0.02, generator=generator) for name in ("a", "b")]
+        recorder = bench.run(*variants)
+        if recorder.comparisons[0].samples < 30:  # 60 s of two slices of 1 s each
+            ended_early += 1
+            assert [result.warnings for result in recorder.results] == [(), ()]
+    assert ended_early > 30
+
+
 GIB = 1 << 30
 ROOM = {"expected_bytes": GIB, "peak": GIB}
 
