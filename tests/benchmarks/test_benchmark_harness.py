@@ -183,7 +183,7 @@ def test_noise_is_measured_longer_and_then_called_unstable(bench, machine):
     assert recorder.comparisons[0].samples == 30  # 60 s of two slices of 1 s each
     assert recorder.comparisons[0].verdict == "no difference seen"
     assert not recorder.results[0].stable
-    assert "time was up" in recorder.results[0].warnings[0]
+    assert "time was up with the narrowest interval of a speed-up over it" in recorder.results[0].warnings[0]
 
 
 def test_the_time_goes_to_those_whose_speed_up_is_not_known_yet(bench, machine):
@@ -199,7 +199,7 @@ def test_the_time_goes_to_those_whose_speed_up_is_not_known_yet(bench, machine):
     assert before == 9
     _, of_clear, of_noisy = recorder.results
     assert (of_clear.warnings, of_clear.stable) == ((), True)
-    assert of_noisy.warnings[0].startswith("time was up with the interval")
+    assert of_noisy.warnings[0].startswith("time was up with the interval of its speed-up ")
     shown = {line.split()[1]: line for line in render(recorder).splitlines() if line.startswith("case ")}
     assert ", time was up" in shown["noisy"]
     assert ", time was up" not in shown["clear"]

@@ -79,7 +79,8 @@ class _Pair:
 
 
 def _draw(values: Sequence[float], seed: int) -> Interval:
-    return statistics.bootstrap(values, random.Random(seed), resamples=RESAMPLES)
+    generator = random.Random(seed)  # noqa: S311 - no secret
+    return statistics.bootstrap(values, generator, resamples=RESAMPLES)
 
 
 def _share_left(slices: Sequence[AcceptedSlice]) -> float:
@@ -127,8 +128,10 @@ def record_results(case: Case, results: Sequence[VariantResult], session: Sessio
         warnings = _warnings(result)
         width, limits = min(related, default=0.0), session.limits
         if width > limits.width and not limits.fixed:
-            interval = f"the interval {100 * width:.1f} % wide, not {100 * limits.width:g} %"
-            warnings.append(f"{TIME_WAS_UP} with {interval}")
+            interval = _name_interval(case, results, result)
+            warnings.append(
+                f"{TIME_WAS_UP} with {interval} {100 * width:.1f} % wide, not {100 * limits.width:g} %"
+            )
         summary = ResultRecord(
             case=case.name,
             setting=result.name,
@@ -142,6 +145,16 @@ def record_results(case: Case, results: Sequence[VariantResult], session: Sessio
     for pair in _pairs(case, results):
         session.recorder.comparison(pair.compare(case.name, seed))
     _record_overall(case, results, session, seed)
+
+
+def _name_interval(case: Case, results: Sequence[VariantResult], result: VariantResult) -> str:
+    """Return which interval decides whether a result is known well enough."""
+    baseline = case.baseline_of(result.name)
+    others = [other for other in results if other is not result]
+    if any(case.baseline_of(other.name) == result.name for other in others):
+        return "the narrowest interval of a speed-up over it"
+    is_paired = any(other.name == baseline for other in others)
+    return "the interval of its speed-up" if is_paired else "the interval"
 
 
 def _record_overall(case: Case, results: Sequence[VariantResult], session: Session, seed: int) -> None:
