@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from dlcloud.app.account_clients import AccountClients
 from dlcloud.app.terminal.console import Console
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.compute.images import Images
 from dlcloud.cloud.ec2 import Ec2Cloud
-from dlcloud.cloud.images import Images
-from dlcloud.cloud.instance_types import InstanceTypes
-from dlcloud.cloud.network_access import own_cidr
-from dlcloud.cloud.prices import Prices
-from dlcloud.cloud.secret_values import SecretValues
+from dlcloud.cloud.network.network_access import own_cidr
+from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.cloud.offers.instance_types import InstanceTypes
+from dlcloud.cloud.offers.prices import Prices
+from dlcloud.cloud.storage.secret_values import SecretValues
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Cluster
@@ -22,8 +22,8 @@ from dlcloud.store.cache import AnswerCache, PriceCache
 from dlcloud.store.database import Database
 
 if TYPE_CHECKING:
-    from dlcloud.cloud.account import Ec2Account
-    from dlcloud.cloud.billing import Billing
+    from dlcloud.cloud.account.billing import Billing
+    from dlcloud.cloud.account.limits import Ec2Account
 
 LOCAL_CIDR = "127.0.0.1/32"
 
@@ -101,7 +101,7 @@ class Clouds:
 
     def account(self, name: str, region: str, profile: str | None = None) -> "Ec2Account":
         """Return the account's limits, usage and subnets in a region; `profile` as for `cloud`."""
-        from dlcloud.cloud.account import Ec2Account  # noqa: PLC0415  few commands need it
+        from dlcloud.cloud.account.limits import Ec2Account  # noqa: PLC0415  few commands need it
 
         return Ec2Account(
             clients=self.clients.get(name, region, profile),
@@ -111,6 +111,6 @@ class Clouds:
         )
 
     def billing(self) -> "Billing":
-        from dlcloud.cloud.billing import Billing, billing_region  # noqa: PLC0415  few commands need it
+        from dlcloud.cloud.account.billing import Billing, billing_region  # noqa: PLC0415  few commands need it
 
         return Billing(self.clients.get("aws", billing_region(self.first_region())))

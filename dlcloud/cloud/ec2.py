@@ -2,20 +2,20 @@
 
 from collections.abc import Callable
 
-from dlcloud.cloud.account_images import Ec2OwnImages
-from dlcloud.cloud.buckets import S3Buckets
-from dlcloud.cloud.caller import Ec2Caller
-from dlcloud.cloud.capacity import Ec2Capacity
-from dlcloud.cloud.claims import Ec2Claims
-from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.fleets import Ec2Fleets
-from dlcloud.cloud.images import Images
-from dlcloud.cloud.instance_types import InstanceTypes
-from dlcloud.cloud.instances import Ec2Instances
-from dlcloud.cloud.leftovers import Ec2Leftovers
-from dlcloud.cloud.network_access import Ec2Network
-from dlcloud.cloud.prices import Prices
-from dlcloud.cloud.roles import IamRoles
+from dlcloud.cloud.account.caller import Ec2Caller
+from dlcloud.cloud.account.leftovers import Ec2Leftovers
+from dlcloud.cloud.account.roles import IamRoles
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.compute.account_images import Ec2OwnImages
+from dlcloud.cloud.compute.capacity import Ec2Capacity
+from dlcloud.cloud.compute.claims import Ec2Claims
+from dlcloud.cloud.compute.fleets import Ec2Fleets
+from dlcloud.cloud.compute.images import Images
+from dlcloud.cloud.compute.instances import Ec2Instances
+from dlcloud.cloud.network.network_access import Ec2Network
+from dlcloud.cloud.offers.instance_types import InstanceTypes
+from dlcloud.cloud.offers.prices import Prices
+from dlcloud.cloud.storage.buckets import S3Buckets
 
 
 class Ec2Cloud:

@@ -38,7 +38,7 @@ FEWEST_TYPES = 100
 
 def read_tests(folder: Path) -> list[list[tuple[float, list[float]]]]:
     """Return price and samples of the cheapest types of each test."""
-    with (ROOT / "dlcloud" / "cloud" / "on_demand.csv").open() as file:
+    with (ROOT / "dlcloud" / "cloud" / "offers" / "on_demand.csv").open() as file:
         prices = {row["instance_type"]: float(row["usd_hr_us_east_1"]) for row in csv.DictReader(file)}
     tests: dict[tuple[str, ...], list[tuple[float, list[float]]]] = defaultdict(list)
     with gzip.open(folder / "llm.csv.gz", "rt") as file:

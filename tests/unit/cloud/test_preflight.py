@@ -7,8 +7,8 @@ from decimal import Decimal
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud.account import Ec2Account
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.account.limits import Ec2Account
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.launch.preflight import run_preflight
 from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
