@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.faults import FaultInjector
 from dlcloud.local.api.server import HttpServer
 from dlcloud.local.api.visibility import Visibility

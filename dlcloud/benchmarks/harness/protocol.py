@@ -13,6 +13,7 @@ stay. A setting for which there is still none is skipped.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -20,7 +21,7 @@ from . import statistics, usage, verdicts
 from .case import AcceptedSlice, Case, Session, VariantResult
 from .resume import MeasuredCase
 from .usage import disturbance
-from .variant import VariantError
+from .variant import PeakMeter, VariantError
 
 REDONE_PER_SLICE = 2
 REDONE_PER_CASE = 10
@@ -28,6 +29,9 @@ REDONE_UP_TO_S = 30.0
 """A longer slice is accepted and marked: running it again costs more than it is worth."""
 
 PROGRESS_EVERY_S = 10.0
+
+PEAK_S = 1.0
+"""About how long a peak is measured, for each of its parts; no longer than a slice."""
 
 
 def measure(cases: Sequence[Case], session: Session, *, before: int = 0, after: int = 0) -> None:
@@ -182,6 +186,14 @@ class CaseRun:
     def _finish(self, result: VariantResult) -> None:
         result.finish = result.variant.finish()
         result.facts.update(result.finish.facts)
+        if isinstance(result.variant, PeakMeter) and not self.session.is_finishing():
+            self._measure_peak(result.variant)
+
+    def _measure_peak(self, meter: PeakMeter) -> None:
+        """Measure what the setting is compared with; if that fails, the setting has no share of it."""
+        seconds = min(PEAK_S, self.session.limits.slice_s)
+        with suppress(VariantError):
+            meter.measure_peak(self.session.peaks, seconds)
 
     def _measure_rounds(self) -> None:
         limits, began = self.session.limits, self.session.clock()

@@ -9,7 +9,9 @@ from typing import Any
 from . import statistics
 from .case import AcceptedSlice, Case, Session, VariantResult
 from .records import ComparisonRecord, Measurement, MetricName, ResultRecord
+from .roofline import Work, share_of_peak
 from .statistics import Interval
+from .variant import PeakMeter
 
 DISTURBED_SLICE = 0.08
 """Share that other processes and other machines took of a slice, above which it is disturbed."""
@@ -137,7 +139,7 @@ def record_results(case: Case, results: Sequence[VariantResult], session: Sessio
             setting=result.name,
             baseline=case.baseline_of(result.name) == result.name,
             metrics=_metrics(result, session.generator),
-            facts=_facts(case, results, result),
+            facts={**_facts(case, results, result), **_share_of_peak(result, session)},
             warnings=tuple(warnings),
             stable=not warnings,
         )
@@ -185,6 +187,16 @@ def _facts(case: Case, results: Sequence[VariantResult], result: VariantResult) 
         return result.facts
     compared = case.compare(reference.finish.outputs, result.finish.outputs)
     return {**result.facts, **compared, **({"compared_with": name} if name != baseline else {})}
+
+
+def _share_of_peak(result: VariantResult, session: Session) -> Mapping[str, Any]:
+    """Return the share of the machine's peak; nothing where the work or the peak is unknown."""
+    if not isinstance(result.variant, PeakMeter) or result.variant.metric is not MetricName.THROUGHPUT:
+        return {}
+    work, peak = Work.of_facts(result.facts), session.peaks.best(result.variant.peak_name)
+    if work is None or peak is None:
+        return {}
+    return share_of_peak(work, median(result.values), peak)
 
 
 def _metrics(result: VariantResult, generator: random.Random) -> dict[MetricName, Measurement]:
