@@ -6,7 +6,10 @@ from typing import Any, Protocol
 
 
 class Workload(Protocol):
-    """A framework made ready to run one setting."""
+    """A framework made ready to run one setting.
+
+    It may have `untimed_s`: the seconds so far in its steps that do not count, as of going back to a beginning.
+    """
 
     items_per_step: int  # how many images one step takes; 0 where there is nothing to time
     facts: Mapping[str, Any]  # what is known of the setting before it runs

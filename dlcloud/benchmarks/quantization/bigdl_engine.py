@@ -26,7 +26,7 @@ import numpy as np
 
 from ..harness import hardware, usage
 from ..harness.workload import UntimedWorkload
-from .cache import ModelCache
+from ..harness.cache import ModelCache
 from .inference import Inference, InferenceJob, Part, repeat_images
 
 VERSION = "2.4.0"

@@ -14,7 +14,7 @@ import onnx
 from ..harness.digits import load_folds
 from ..harness.workload import UntimedWorkload
 from . import digits
-from .cache import ModelCache
+from ..harness.cache import ModelCache
 from .inference import DIGITS, InferenceJob, Part, draw_images, repeat_images
 from .onnx_graph import OPSET
 from .onnx_networks import NETWORKS, REVISION, build
