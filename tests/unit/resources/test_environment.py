@@ -16,6 +16,8 @@ import pytest
 
 from dlcloud.launch.image import compile_command
 from dlcloud.resources.texts import template
+from tests.needs import needs
+from tests.programs import find as find_program
 
 LIMIT_S = 600.0
 KEY = "0123456789abcdef"
@@ -149,6 +151,42 @@ def test_an_environment_that_pip_refuses_is_not_complete(home, wheels):
     assert "tinysample==9.9" in progress
     (folder,) = (home / ".cache/dlcloud/environments").glob("refused*/")
     assert not (folder / "complete").exists()
+
+
+@pytest.fixture
+def failing_uv(tmp_path):
+    """A folder with a uv that writes its arguments down and fails."""
+    program = tmp_path / "bin" / "uv"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\nexit 1\n')
+    program.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("own", "asked"), [({}, True), ({"PIP_ONLY_BINARY": ":all:"}, False)], ids=["fails", "lacks a setting"]
+)
+def test_pip_installs_where_uv_fails_or_lacks_a_setting(home, wheels, failing_uv, own, asked):
+    path = f"{failing_uv / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    built = answer(begin(home, wheels, "tinysample==1.0\n", f"uv-{asked}", PATH=path, **own))
+    assert works(built["python"])
+    arguments = (failing_uv / "asked").read_text() if asked else ""
+    assert (failing_uv / "asked").exists() is asked
+    assert (f"--find-links {wheels}" in arguments) is asked
+    assert ("--no-index" in arguments) is asked
+
+
+@needs("uv")
+def test_an_environment_of_uv_has_pip_too(home, wheels, tmp_path):
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\nexec {find_program("uv")} "$@"\n')
+    uv.chmod(0o755)
+    path = f"{uv.parent}{os.pathsep}{os.environ['PATH']}"
+    python = answer(begin(home, wheels, "tinysample==1.0\n", "uv-own", PATH=path))["python"]
+    assert "pip install" in (tmp_path / "asked").read_text()
+    assert works(python)
+    subprocess.run([python, "-m", "pip", "show", "tinysample"], capture_output=True, check=True)
 
 
 def find(home, folder, key=KEY):
