@@ -7,6 +7,7 @@ from .quantization import arguments as quantization
 from .tensorflow_cpu import arguments as tensorflow
 
 BENCHMARKS = {
-    program.ENTRY.name: program.ENTRY for program in (quantization, mixed_precision, tensorflow, language, command)
+    program.ENTRY.name: program.ENTRY
+    for program in (quantization, mixed_precision, tensorflow, language, command)
 }
 """Every benchmark by its name in a recipe."""

@@ -10,7 +10,8 @@ from .roofline import Peak
 class Workload(Protocol):
     """A framework made ready to run one setting.
 
-    It may have `untimed_s`: the seconds so far in its steps that do not count, as of going back to a beginning.
+    It may have `untimed_s`: the seconds of its steps so far that do not count, as of going back to a
+    beginning.
     """
 
     items_per_step: int  # how many images one step takes; 0 where there is nothing to time

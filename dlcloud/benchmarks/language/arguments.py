@@ -55,7 +55,7 @@ ENTRY = Benchmark(
         ),
         Option(
             "model",
-            "a model of your own: a folder in Hugging Face's format, or hub:OWNER/NAME (HF_TOKEN is a secret)",
+            "a model of your own: a folder in Hugging Face's format, or hub:OWNER/NAME (secret: HF_TOKEN)",
             metavar="FOLDER",
         ),
         Option(
@@ -104,7 +104,7 @@ ENTRY = Benchmark(
         Option("requests", "requests at each rate", type=positive, default=40),
         Option(
             "first-token-ms",
-            "the goal: 95 %% of requests have their first token by then".replace("%%", "%"),
+            "the goal: 95 % of requests have their first token by then",
             type=positive_float,
             default=200.0,
             metavar="MS",

@@ -21,10 +21,15 @@ from .serving import ServingVariant
 
 BYTES_PER_MODEL_BYTE = 1.5
 ENGINE_BYTES = 1 << 30
-"""Most memory that a worker is expected to hold; what it takes beyond that is learned from the first of a case."""
+"""Most memory that a worker is expected to hold; more is learned from the first of a case."""
 
-OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "NNCF_CI": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""Nothing is downloaded while it is measured, and NNCF and the hub do not report their use to their makers."""
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "NNCF_CI": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Nothing is downloaded while it is measured, and NNCF does not report its use to its maker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +85,10 @@ class LanguageCases:
         for prompt, streams in product(arguments.prompt, arguments.streams):
             cases.append(self._case(network, models, PROMPT, (prompt, arguments.generate[0], streams)))
             if not models[0].source["encoder"]:
-                for generate in arguments.generate:
-                    cases.append(self._case(network, models, GENERATE, (prompt, generate, streams)))
+                cases.extend(
+                    self._case(network, models, GENERATE, (prompt, generate, streams))
+                    for generate in arguments.generate
+                )
         return cases
 
     def _models(self, network: str, recorder: Recorder) -> list[BuiltModel]:
@@ -208,6 +215,7 @@ class LanguageCases:
             environment=program.environment({**OFFLINE, "OMP_NUM_THREADS": str(arguments.threads)}),
             latencies=True,
             facts={"weights": source["weights"]},
+            peak_name=f"pytorch {setting.partition('+')[0]}",
         )
 
     def _serving(self, network: str, recorder: Recorder) -> list[Case]:
@@ -235,7 +243,7 @@ class LanguageCases:
 
 
 def compare_logits(reference: list[list[float]], other: list[list[float]]) -> dict[str, Any]:
-    """Return how similar two settings' logits are, over positions; a row begins with the most probable token."""
+    """Return how similar two settings' logits are; a row, a position's, begins with its best token."""
     if not reference or not other:
         return {}
     cosines = [_cosine(ours[1:], theirs[1:]) for ours, theirs in zip(reference, other, strict=True)]
@@ -249,7 +257,7 @@ def compare_logits(reference: list[list[float]], other: list[list[float]]) -> di
 
 
 def compare_perplexity(reference: list[list[float]], other: list[list[float]]) -> dict[str, Any]:
-    """Return the perplexity, per byte, of two settings on text held out; a row is the loss on a piece of it."""
+    """Return the perplexity of two settings a byte of text held out; a row is the loss on a piece."""
     ours, theirs = (math.exp(fmean(row[0] for row in rows)) for rows in (reference, other))
     return {
         "pieces_judged": len(other),

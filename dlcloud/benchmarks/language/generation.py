@@ -16,7 +16,7 @@ PROMPT, GENERATE = "prompt", "generate"
 
 COMPARED_TOKENS = 32
 COMPARED_LOGITS = 1024
-"""Logits of a position that are compared, evenly taken from the vocabulary; the largest of all is compared, too."""
+"""Logits of a position that are compared, evenly taken; the largest of all is compared, too."""
 
 JUDGED_TOKENS = 256
 JUDGED_PIECES = 16
@@ -65,9 +65,11 @@ class GenerationJob:
 
 
 class LanguageModel(Protocol):
-    """An engine with a model loaded. Next tokens are given or the engine's own: speed does not depend on them."""
+    """An engine with a model loaded. The next tokens are any: speed does not depend on them."""
 
-    facts: Mapping[str, Any]
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Return what is known before it is timed."""
 
     def read_prompts(self) -> None:
         """Forget all, then process every prompt up to the logits of its last token."""
@@ -128,7 +130,7 @@ def make_workload(job: GenerationJob, model: LanguageModel) -> PromptReading | G
 
 
 def compared_outputs(job: GenerationJob, model: LanguageModel) -> list[list[float]]:
-    """Return a row a position: the most probable token, then some logits; of a trained network its loss alone.
+    """Return a row a position: its best token, then some logits; of a trained network its loss alone.
 
     A row of that is the mean loss, in nats a token, on a piece of the text that it was not trained on.
     """

@@ -82,7 +82,7 @@ def _rope_base(configuration: Mapping[str, Any]) -> float:
 
 
 def _add_tokenizer(writer: Any, folder: Path, configuration: Mapping[str, Any]) -> None:  # noqa: ANN401
-    """Add the tokens of `tokenizer.json`, if it is one of byte pairs; tokens without one are only numbered."""
+    """Add the tokens of `tokenizer.json`, if it is one of byte pairs; others are only numbered."""
     size = configuration["vocab_size"]
     file = folder / "tokenizer.json"
     model = json.loads(file.read_text(encoding="utf-8"))["model"] if file.exists() else {}

@@ -1,7 +1,6 @@
 """Run a network with llama.cpp, in the types of its own quantizer; runs inside workers."""
 
 import ctypes
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,14 @@ import numpy as np
 
 from ..harness.cache import ModelCache
 from ..harness.workload import UntimedWorkload
-from .generation import COMPARED_TOKENS, JUDGED_TOKENS, Generation, GenerationJob, PromptReading, make_workload
+from .generation import (
+    COMPARED_TOKENS,
+    JUDGED_TOKENS,
+    Generation,
+    GenerationJob,
+    PromptReading,
+    make_workload,
+)
 
 # Source: llama.h, enum llama_ftype.
 FILE_TYPES = {"fp32": 0, "bf16": 32, "int8": 7, "int4": 2}
@@ -64,7 +70,9 @@ class LlamaModel:
         self._reading = self._batches(prompts)
         self._next = _Batch(prompts[:, :1], first=job.prompt)
         self._has_read = False
-        facts = job.facts(f"llama.cpp of llama-cpp-python {llama_cpp.__version__}", os.stat(job.model).st_size)
+        facts = job.facts(
+            f"llama.cpp of llama-cpp-python {llama_cpp.__version__}", Path(job.model).stat().st_size
+        )
         self.facts = {**facts, "file_type": TYPE_NAMES[job.precision]}
 
     def read_prompts(self) -> None:
@@ -132,7 +140,9 @@ class LlamaModel:
 class _Batch:
     """Tokens (streams, n) of several sequences, from position `first` of each; freed with the process."""
 
-    def __init__(self, tokens: np.ndarray, *, first: int, logits: bool = True, all_logits: bool = False) -> None:
+    def __init__(
+        self, tokens: np.ndarray, *, first: int, logits: bool = True, all_logits: bool = False
+    ) -> None:
         streams, length = tokens.shape
         self.batch = llama_cpp.llama_batch_init(streams * length, 0, 1)
         self.batch.n_tokens = streams * length

@@ -1,4 +1,4 @@
-"""Send requests to an OpenAI-compatible server as they come in reality: at random moments, whatever it answers.
+"""Send requests to an OpenAI-compatible server as they come in reality: at random moments, unasked.
 
 A request's times count from the moment when it was to be sent, so that a server that is late delays nothing
 that is measured. Standard library only.
@@ -57,7 +57,9 @@ class LoadResult:
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the smallest value that `share` of all do not exceed; infinite if there are none."""
     ordered = sorted(values)
-    return ordered[max(0, -(-round(share * 1e6) * len(ordered) // 1_000_000) - 1)] if ordered else float("inf")
+    return (
+        ordered[max(0, -(-round(share * 1e6) * len(ordered) // 1_000_000) - 1)] if ordered else float("inf")
+    )
 
 
 def arrivals(rate: float, count: int, generator: random.Random) -> list[float]:

@@ -30,7 +30,9 @@ def load(folder: str, precision: str, device: str) -> Any:  # noqa: ANN401 - tra
     """Load a network in a precision, ready for inference."""
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     configuration = transformers.AutoConfig.from_pretrained(folder)
-    maker = transformers.AutoModel if is_encoder(configuration.to_dict()) else transformers.AutoModelForCausalLM
+    maker = (
+        transformers.AutoModel if is_encoder(configuration.to_dict()) else transformers.AutoModelForCausalLM
+    )
     model = maker.from_pretrained(folder, dtype=dtype).to(device).eval()
     if precision in {"int8", "int4"}:
         _quantize(model, precision, device)
@@ -65,14 +67,10 @@ class TorchModel:
         facts = job.facts(f"PyTorch {torch.__version__}", weight_bytes(self._model))
         self.facts = {**facts, "compiled": job.compiled}
 
-    @torch.inference_mode()
     def read_prompts(self) -> None:
-        if self._encodes:
-            self._call(input_ids=self._prompts)
-        else:
+        if not self._encodes:
             self._cache = transformers.DynamicCache(config=self._model.config)
-            self._forward(self._prompts)
-        self._wait()
+        self._forward(self._prompts)
 
     def rewind(self) -> None:
         if self._cache is None:
@@ -80,22 +78,20 @@ class TorchModel:
         else:
             self._cache.crop(self._job.prompt)
 
-    @torch.inference_mode()
     def generate(self) -> None:
         self._forward(self._next)
-        self._wait()
 
-    @torch.inference_mode()
     def logits(self, tokens: np.ndarray) -> np.ndarray:
-        output = self._model(input_ids=torch.from_numpy(tokens)[None].to(self._job.device))
+        with torch.inference_mode():
+            output = self._model(input_ids=torch.from_numpy(tokens)[None].to(self._job.device))
         values = output.last_hidden_state if self._encodes else output.logits
         answer: np.ndarray = values[0].float().cpu().numpy()
         return answer
 
     def _forward(self, tokens: torch.Tensor) -> None:
-        self._call(input_ids=tokens, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
-
-    def _wait(self) -> None:
+        cached = {"past_key_values": self._cache, "use_cache": True, "logits_to_keep": 1}
+        with torch.inference_mode():
+            self._call(input_ids=tokens, **({} if self._encodes else cached))
         if self._job.device == "cuda":
             torch.cuda.synchronize()
 

@@ -130,8 +130,8 @@ class ServingVariant:
         if not self._rate:
             reached = self._tried[0]["first_token_p95_ms"]
             raise VariantError(
-                f"no rate meets the goal: at {self.goal.rates[0]:g} requests/s 95 % have their first token by "
-                f"{reached:.0f} ms, not {self.goal.first_token_ms:g} ms"
+                f"no rate meets the goal: at {self.goal.rates[0]:g} requests/s 95 % have a first token "
+                f"in {reached:.0f} ms, not {self.goal.first_token_ms:g} ms"
             )
         return WarmUp(steps=self._sent, seconds=time.monotonic() - began, settled=True)
 

@@ -10,6 +10,8 @@ import torch
 import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..harness import torch_peak
+from ..harness.roofline import Peak, Work
 from .networks import is_encoder, read_configuration
 from .training_settings import CHECKPOINTING, COMPILE, LORA, LanguageTraining
 
@@ -29,7 +31,11 @@ class LanguageTrainingSteps:
     optimizer: torch.optim.Optimizer
     tokens: torch.Tensor
     items_per_step: int
+    precision: str
     facts: Mapping[str, Any]
+
+    def measure_peak(self, seconds: float) -> Peak:
+        return torch_peak.measure_peak(self.precision, device=self.tokens.device.type, seconds=seconds)
 
     def step(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -47,7 +53,7 @@ def train(
 ) -> LanguageTrainingSteps:
     """Prepare a network; its first step, with all compilation, is done.
 
-    Facts: operations_per_step (FLOP of forward and backward, no recomputation); first_losses.
+    The work in its facts is that of forward and backward, without what checkpointing computes again.
     """
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
@@ -65,6 +71,7 @@ def train(
         ),
         tokens=tokens,
         items_per_step=batch * length,
+        precision=chosen.precision,
         facts={},
     )
     operations = _count_operations(model, tokens, chosen)
@@ -76,7 +83,7 @@ def train(
         "threads": torch.get_num_threads(),
         "parameters": sum(value.numel() for value in model.parameters()),
         "parameters_trained": sum(value.numel() for value in model.parameters() if value.requires_grad),
-        "operations_per_step": operations,
+        **Work(flop=operations / steps.items_per_step).facts(),
         "first_step_s": round(time.perf_counter() - began, 3),
         "optimizer": "adamw",
     }
@@ -84,7 +91,7 @@ def train(
 
 
 def make_trained(folder: str, setting: LanguageTraining) -> Any:  # noqa: ANN401 - transformers' own
-    """Load a network to train: in fp32, of which bf16 is by autocast; with LoRA its own weights stand still."""
+    """Load a network to train, in fp32; bf16 is by autocast. With LoRA its own weights stand still."""
     frozen = LORA in setting.optimizations
     # Weights that are not updated need no fp32.
     dtype = torch.bfloat16 if frozen and setting.precision == "bf16" else torch.float32
@@ -111,12 +118,12 @@ def _loss_of(model: Any, setting: LanguageTraining, device: str) -> Any:  # noqa
     return torch.compile(compute) if COMPILE in setting.optimizations else compute
 
 
-def _count_operations(model: Any, tokens: torch.Tensor, setting: LanguageTraining) -> int:  # noqa: ANN401
+def _count_operations(model: Any, tokens: torch.Tensor, setting: LanguageTraining) -> float:  # noqa: ANN401
     """Count the FLOP of a step, 2 for each multiply-add; what checkpointing computes again is left out.
 
     Two short sequences are counted and scaled: the parts grow with the length, or with its square.
     """
-    counts = []
+    counts: list[float] = []
     lengths = [min(32, tokens.shape[1]), min(64, tokens.shape[1])]
     if CHECKPOINTING in setting.optimizations:
         model.gradient_checkpointing_disable()
@@ -129,8 +136,8 @@ def _count_operations(model: Any, tokens: torch.Tensor, setting: LanguageTrainin
         model.gradient_checkpointing_enable({"use_reentrant": False})
     (short, long), (first, second) = lengths, counts
     if short == long:
-        return int(first * tokens.shape[0])
-    square = (second - first * long / short) / (long**2 - short * long)
+        return float(first * tokens.shape[0])
+    square: float = (second - first * long / short) / (long**2 - short * long)
     linear = first / short - square * short
     length = tokens.shape[1]
-    return round(tokens.shape[0] * (linear * length + square * length**2))
+    return float(tokens.shape[0] * (linear * length + square * length**2))

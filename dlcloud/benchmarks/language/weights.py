@@ -81,7 +81,9 @@ def _write(network: str, seed: int, target: Path) -> None:
 
 def make_model(configuration: Any, dtype: torch.dtype) -> Any:  # noqa: ANN401 - transformers' own
     """Make a network with random weights, of an encoder without a head."""
-    maker = transformers.AutoModel if configuration.model_type in ENCODERS else transformers.AutoModelForCausalLM
+    maker = (
+        transformers.AutoModel if configuration.model_type in ENCODERS else transformers.AutoModelForCausalLM
+    )
     return maker.from_config(configuration, dtype=dtype)
 
 
