@@ -40,17 +40,16 @@ def load(folder: str, precision: str, device: str) -> Any:  # noqa: ANN401 - tra
 
 
 def _quantize(model: Any, precision: str, device: str) -> None:  # noqa: ANN401 - as above
-    from torchao.quantization import (  # noqa: PLC0415 - heavy, and only these precisions need it
-        Int4WeightOnlyConfig,
-        Int8WeightOnlyConfig,
-        quantize_,
-    )
+    # Heavy, and only these precisions need it; the packing for CPUs is torchao's newest.
+    from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig  # noqa: PLC0415
+    from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig, quantize_  # noqa: PLC0415
 
     if precision == "int8":
         quantize_(model, Int8WeightOnlyConfig())
-        return
-    packing = "opaque" if device == "cpu" else "tile_packed_to_4d"
-    quantize_(model, Int4WeightOnlyConfig(group_size=INT4_GROUP, int4_packing_format=packing))
+    elif device == "cpu":
+        quantize_(model, PrototypeInt4WeightOnlyConfig(group_size=INT4_GROUP))
+    else:
+        quantize_(model, Int4WeightOnlyConfig(group_size=128, int4_packing_format="tile_packed_to_4d"))
 
 
 class TorchModel:

@@ -25,7 +25,7 @@ SMALL = {
 """The configuration of the small network, whose tokens are bytes."""
 
 
-class Adapted(nn.Module):
+class Adapted(nn.Module):  # type: ignore[misc]  # PyTorch is not there where types are checked
     """A network with adapters; its state is theirs alone."""
 
     def __init__(self, network: Any, rank: int) -> None:  # noqa: ANN401 - of transformers
