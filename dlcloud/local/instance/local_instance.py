@@ -239,7 +239,7 @@ class LocalInstance:
         for name in _FOLDERS:
             self.tree.make_folder(name)
         self._link_cache()
-        for name in (".profile", ".bash_profile"):
+        for name in (".profile", ".bash_profile", ".bashrc"):
             self.tree.write(f"home/{name}", _PROFILE)
         host_key = self._write_host_key()
         self._write_authorized_keys()
