@@ -40,7 +40,8 @@ from minio.commonconfig import ComposeSource, CopySource
 from minio.datatypes import PostPolicy
 from minio.deleteobjects import DeleteObject
 keys = (os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
-client = Minio(os.environ["AWS_ENDPOINT_URL"].removeprefix("http://"), *keys, secure=False, region="us-east-1")
+address = os.environ["AWS_ENDPOINT_URL"].removeprefix("http://")
+client = Minio(address, *keys, secure=False, region="us-east-1")
 bucket, large = "of-minio", bytes(11 << 20)
 client.make_bucket(bucket)
 client.put_object(bucket, "a/large", io.BytesIO(large), len(large), part_size=5 << 20)
@@ -75,6 +76,9 @@ auth: {ssh_user: ubuntu}
 available_node_types:
   head: {node_config: {InstanceType: c7i.large, ImageId: IMAGE}}
 head_node_type: head
+initialization_commands: []
+setup_commands: []
+head_setup_commands: []
 head_start_ray_commands: [echo begun > begun]
 worker_start_ray_commands: []
 """
