@@ -121,11 +121,12 @@ class Up:
             cluster: The one that this `up` continues; None for a new one.
         """
         context, workload = self.context, self.workload
-        workload.check()
         if cluster is None:
-            workload.check_deadline()
-        elif controller := context.clusters.controller_instance_id(cluster.cluster_id):
-            raise detached_error(cluster, controller)
+            workload.check_deadline()  # the rest was checked by `is_trained`
+        else:
+            workload.check()
+            if controller := context.clusters.controller_instance_id(cluster.cluster_id):
+                raise detached_error(cluster, controller)
         self._warn_of_others()
         _ = workload.environment  # a secret that is missing is refused before anything is asked of EC2
         with stage(context.emit, context.clock, PREFLIGHT):

@@ -33,9 +33,6 @@ PROGRESS_EVERY_S = 10.0
 PEAK_S = 1.0
 """About how long a peak is measured, for each of its parts; no longer than a slice."""
 
-QUICK_RESAMPLES = 400
-"""Enough to decide whether to go on; the reported figures are drawn from more."""
-
 
 def measure(cases: Sequence[Case], session: Session, *, before: int = 0, after: int = 0) -> None:
     """Measure one case after the other; a failure is recorded and the rest goes on.
@@ -99,8 +96,10 @@ class CaseRun:
     rounds: int = 0
     began: float = field(init=False)
     reported_at: float = field(init=False)
+    seed: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.seed = self.session.generator.getrandbits(32)
         self.began = self.reported_at = self.session.clock()
 
     @property
@@ -120,7 +119,7 @@ class CaseRun:
                     self._skip_all(waiting)
                     break
             self.results.sort(key=lambda result: self.case.settings.index(result.name))
-            verdicts.record_results(self.case, self.results, self.session)
+            verdicts.record_results(self.case, self.results, self.session, self.seed)
             complete = bool(self.results) and len(self.results) == len(self.case.variants)
             complete = complete and not self.session.is_finishing()
             self.session.recorder.case_end(
@@ -222,9 +221,7 @@ class CaseRun:
         limits = self.session.limits
         if limits.fixed or not self.pending or not statistics.is_look_due(number, limits.rounds):
             return None
-        widths = verdicts.interval_widths(
-            self.case, self.pending, self.session.generator, resamples=QUICK_RESAMPLES
-        )
+        widths = verdicts.interval_widths(self.case, self.pending, self.seed)
         wide = {name for name, width in widths.items() if width > limits.width}
         needed = wide | {self.case.baseline_of(name) for name in wide}
         self.pending = [result for result in self.pending if result.name in needed]

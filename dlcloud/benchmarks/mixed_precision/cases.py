@@ -14,8 +14,7 @@ from ..harness.case import Case, Session
 from ..harness.protocol import measure
 from ..harness.roofline import Work
 from ..harness.variant import WorkerVariant
-from .proof import ProvenSetting, group_by_memory, prove_settings
-from .settings import (
+from .precisions import (
     BASELINE,
     DEPTHWISE_NETWORKS,
     DIGITS,
@@ -25,6 +24,7 @@ from .settings import (
     available_mib,
     default_settings,
 )
+from .proof import ProvenSetting, group_by_memory, prove_settings
 
 DIGITS_BATCH = 64
 """Images a step when the digits are trained."""

@@ -19,8 +19,8 @@ from ..harness.torch_peak import measure_peak
 from ..harness.torch_work import count_work
 from ..harness.usage import MIB
 from ..harness.workload import UntimedWorkload
+from .precisions import BASELINE, DIGITS, TrainingJob
 from .proof import KernelCounts, count_cuda_kernels, count_onednn_kernels
-from .settings import BASELINE, DIGITS, TrainingJob
 
 PROVEN_STEPS = 3
 
