@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from dlcloud.cloud.account_images import Ec2OwnImages
+from dlcloud.cloud.batch import AwsBatch
 from dlcloud.cloud.buckets import S3Buckets
 from dlcloud.cloud.caller import Ec2Caller
 from dlcloud.cloud.capacity import Ec2Capacity
@@ -58,4 +59,7 @@ class Ec2Cloud:
         self.buckets = S3Buckets(clients)
         self.roles = IamRoles(clients=clients, control_policy=control_policy, pause=pause)
         self.claims = Ec2Claims(clients)
-        self.leftovers = Ec2Leftovers(clients=clients, own_images=self.own_images, roles=self.roles)
+        self.batch = AwsBatch(clients=clients, pause=pause)
+        self.leftovers = Ec2Leftovers(
+            clients=clients, own_images=self.own_images, roles=self.roles, batch=self.batch
+        )

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dlcloud.app.clusters.batch_up import take_late
 from dlcloud.app.clusters.experiment_up import report_fetched
 from dlcloud.app.clusters.take_charge import take_charge
 from dlcloud.app.context import Context
@@ -126,8 +127,10 @@ class Down:
             is_handed_over = context.clusters.last_hand_over(target.cluster_id) is not None
             if is_handed_over and not self._is_fetched(target):
                 self._fetch_handed_over(target)
-            destroy_cluster(context.machines.launcher(target))
-        return self._training(target)
+            launcher = context.machines.launcher(target)
+            destroy_cluster(launcher)
+            late = take_late(context, launcher)
+        return self._training(target, is_fetched=late)
 
     def _fetch_handed_over(self, cluster: Cluster) -> None:
         """Fetch the results from the instance to which this home handed the cluster over."""
@@ -184,10 +187,10 @@ class Down:
 
         return bool(self.context.clusters.intents(cluster.cluster_id, FETCH))
 
-    def _training(self, cluster: Cluster) -> list[Report]:
+    def _training(self, cluster: Cluster, *, is_fetched: bool) -> list[Report]:
 
         context = self.context
-        if not self._is_fetched(cluster):
+        if not is_fetched and not self._is_fetched(cluster):
             return []
         try:
             if not read_recipe(cluster.recipe_text, cluster.recipe_path).workload.elastic:
