@@ -12,8 +12,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-COREUTILS = frozenset({"cat", "echo", "env", "false", "head", "printf", "rm", "sleep", "tee", "true"})
-"""Programs of coreutils that tests call."""
+COREUTILS = frozenset(
+    {"cat", "echo", "env", "false", "head", "printf", "rm", "sleep", "tee", "true", "uname"}
+)
+"""Programs of coreutils that tests call; xdist asks uname for the processor."""
 OF_PYTHON = frozenset({"gcc", "ld", "ldconfig", "objdump"})
 """Programs by which Python's `ctypes.util.find_library` looks for a library; it does without them."""
 OF_THE_PRODUCT = frozenset(

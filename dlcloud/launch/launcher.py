@@ -112,10 +112,7 @@ class Launcher(ManagedCluster):
             UnreachableError, HostKeyError: Fewer than that came up and proved their host keys, although what
                 was lost has been replaced once.
         """
-        first = plan.pools[0]
-        with stage(
-            self.emit, self.clock, f"launching {plan.max_count} {first.instance_type} ({first.market})"
-        ):
+        with stage(self.emit, self.clock, _name_launch(plan)):
             provisioner = self._provisioner(plan)
             self._connect_closely(plan, provisioner)
             provisioned = provisioner.provision(minimum=plan.min_count)
@@ -284,3 +281,12 @@ class Launcher(ManagedCluster):
             refusals=(*launched.refusals, *grown.refusals),
             lost={**launched.lost, **grown.lost},
         )
+
+
+def _name_launch(plan: Plan) -> str:
+    """Return what is launched; which of several pools gives the instances shows only then."""
+    first = plan.pools[0]
+    pool = f"{first.instance_type} ({first.market})"
+    if len(plan.pools) == 1:
+        return f"launching {plan.max_count} {pool}"
+    return f"launching {plan.max_count} instance(s), of {len(plan.pools)} pools {pool} first"

@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
 
 def _import_service() -> Callable[[SitePaths], None]:
     """Import the service: moto makes several sessions of boto3, and objects that are never garbage."""
-    from dlcloud.cloud.clients import share_service_models  # noqa: PLC0415
+    from dlcloud.cloud.api.clients import share_service_models  # noqa: PLC0415
 
     gc.disable()
     share_service_models()

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Any
 from xml.sax.saxutils import escape
 
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.call import Call, Refusal, Reply, json_reply, read_call
 from dlcloud.local.api.faults import FaultInjector
 from dlcloud.local.api.limits import limit_refusal

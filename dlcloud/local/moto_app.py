@@ -16,7 +16,7 @@ from moto.ec2.models.instance_types import (
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.ssm.models import Parameter, SimpleSystemManagerBackend, ssm_backends
 
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.visibility import Visibility
 from dlcloud.local.batch.backend import bind_batch
 from dlcloud.local.batch.compute import JobScheduler

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from dlcloud.cloud.catalog import Catalog
-from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.faults import FaultInjector
 from dlcloud.local.api.server import HttpServer
 from dlcloud.local.api.visibility import Visibility

@@ -60,7 +60,7 @@ class FoundNetwork:
 
 
 class Account(Protocol):
-    """The limits and the usage of an account in one region; see `cloud.account`.
+    """The limits and the usage of an account in one region; see `cloud.account.limits`.
 
     Every method may raise CredentialsError, ThrottledError, or CloudError for a refusal of another kind.
     """

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from dlcloud.benchmarks.harness import hardware
-from dlcloud.benchmarks.mixed_precision.settings import DeviceCapabilities, TrainingSetting
+from dlcloud.benchmarks.mixed_precision.precisions import DeviceCapabilities, TrainingSetting
 
 HERE = DeviceCapabilities(cpu_flags=frozenset(hardware.cpu_flags()))
 HAS_BF16 = HERE.explain_unsupported(TrainingSetting.parse("bf16")) is None
@@ -62,7 +62,7 @@ def test_each_setting_is_proven_by_its_kernels_and_timed(run):
 
 IMITATED = """
 from benchmarks.mixed_precision import proof, training
-from benchmarks.mixed_precision.settings import TrainingSetting
+from benchmarks.mixed_precision.precisions import TrainingSetting
 
 for name in ("fp32", "bf16"):
     facts = training.prove(
@@ -137,7 +137,7 @@ import torch
 from torch import nn
 from benchmarks.mixed_precision import depthwise, torch_networks
 from benchmarks.mixed_precision.pytorch_engine import PyTorchTrainer
-from benchmarks.mixed_precision.settings import TrainingJob
+from benchmarks.mixed_precision.precisions import TrainingJob
 
 PUBLISHED = {
     "vgg16": 138357544, "mobilenet": 4231976, "resnet50": 25557032, "efficientnet-b0": 5288548,

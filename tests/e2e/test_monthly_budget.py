@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlcloud.cloud.ledger import S3Ledger
+from dlcloud.cloud.storage.ledger import S3Ledger
 
 
 @pytest.fixture

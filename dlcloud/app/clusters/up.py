@@ -36,8 +36,8 @@ from dlcloud.planning.plan import Plan
 from dlcloud.recipe.batch_trials import describe_batch, refuse_no_batch
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.report.cost_tables import View, cost_report
-from dlcloud.report.plan_tables import plan_report
+from dlcloud.report.costs.cost_tables import View, cost_report
+from dlcloud.report.plans.plan_tables import plan_report
 from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.results.result import Run
 from dlcloud.runs.nodes import run_workload
@@ -127,11 +127,12 @@ class Up:
             cluster: The one that this `up` continues; None for a new one.
         """
         context, workload = self.context, self.workload
-        workload.check()
         if cluster is None:
-            workload.check_deadline()
-        elif controller := context.clusters.controller_instance_id(cluster.cluster_id):
-            raise detached_error(cluster, controller)
+            workload.check_deadline()  # the rest was checked by `is_trained`
+        else:
+            workload.check()
+            if controller := context.clusters.controller_instance_id(cluster.cluster_id):
+                raise detached_error(cluster, controller)
         self._warn_of_others()
         _ = workload.environment  # a secret that is missing is refused before anything is asked of EC2
         with stage(context.emit, context.clock, PREFLIGHT):

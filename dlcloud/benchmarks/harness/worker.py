@@ -6,6 +6,7 @@ prepare {factory: "module:function" of `benchmarks`, arguments}   -> {facts}
 warm_up {seconds: at most}                                       -> {steps, seconds, settled}
 measure {seconds: at least, latencies: bool}                     -> {items, seconds, latencies_ms}
 finish  {}                                                 -> {resident_mib, peak_mib, outputs, facts}
+peak    {seconds: about}                 -> {dtype, flop_per_s, bytes_per_s}, or {} of a workload without one
 
 A request that fails is answered {error: text, missing: name of the module that is not installed, or null}.
 The end of stdin ends the worker.
@@ -22,12 +23,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
 from . import statistics, usage
-from .workload import Workload
+from .workload import PeakMeasuring, Workload
 
 PR_SET_PDEATHSIG = 1
 """Source: prctl(2), linux/prctl.h."""
@@ -64,6 +66,8 @@ class Worker:
                 return _measure(self._ready(), request["seconds"], latencies=request["latencies"])
             case "finish":
                 return {**_memory(), "facts": _threads(), "outputs": self._ready().outputs()}
+            case "peak":
+                return _peak(self._ready(), request["seconds"])
             case unknown:
                 raise ValueError(f"unknown request {unknown}")
 
@@ -114,6 +118,11 @@ def _measure(workload: Workload, least_s: float, *, latencies: bool) -> Mapping[
         "seconds": ends[-1] - ends[0],
         "latencies_ms": [round(value, 4) for value in thinned],
     }
+
+
+def _peak(workload: Workload, seconds: float) -> dict[str, Any]:
+    peak = workload.measure_peak(seconds) if isinstance(workload, PeakMeasuring) else None
+    return {} if peak is None else asdict(peak)
 
 
 def _memory() -> dict[str, float]:

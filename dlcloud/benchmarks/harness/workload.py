@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
+
+from .roofline import Peak
 
 
 class Workload(Protocol):
@@ -16,6 +18,14 @@ class Workload(Protocol):
 
     def outputs(self) -> list[list[float]]:
         """Return what the setting computes, a row an input, for comparison between settings."""
+
+
+@runtime_checkable
+class PeakMeasuring(Protocol):
+    """A workload that can say what its engine reaches at best in the data type that it computes in."""
+
+    def measure_peak(self, seconds: float) -> Peak | None:
+        """Measure the peak in a few times `seconds`; None if the engine has no product of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,7 @@ from ..harness import program
 from ..harness.case import Case, Session
 from ..harness.protocol import measure
 from ..harness.variant import WorkerVariant
-from .proof import ProvenSetting, group_by_memory, prove_settings
-from .settings import (
+from .precisions import (
     BASELINE,
     DEPTHWISE_NETWORKS,
     DIGITS,
@@ -24,6 +23,7 @@ from .settings import (
     available_mib,
     default_settings,
 )
+from .proof import ProvenSetting, group_by_memory, prove_settings
 
 DIGITS_BATCH = 64
 """Images a step when the digits are trained."""

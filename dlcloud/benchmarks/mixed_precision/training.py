@@ -16,8 +16,8 @@ from ..harness.digits import CLASSES, FOLDS, Fold, load_folds
 from ..harness.kernels import capture_output
 from ..harness.usage import MIB
 from ..harness.workload import UntimedWorkload
+from .precisions import TrainingJob
 from .proof import KernelCounts, count_cuda_kernels, count_onednn_kernels
-from .settings import TrainingJob
 
 PROVEN_STEPS = 3
 

@@ -195,7 +195,7 @@ class SiteInstances:
     def run_service(
         self, instance_id: str, name: str, argv: list[str], env: Mapping[str, str], *, limit_s: float | None
     ) -> int:
-        """Run a program on an instance until it ends; return its exit status. Raises as `InstanceServices.run`."""
+        """Run a program on an instance until it ends; see `InstanceServices.run`."""
         instance = self._entries[instance_id].instance
         running = instance.run_service(name, argv, env, limit_s=limit_s)
         return asyncio.run_coroutine_threadsafe(running, self._loop).result()

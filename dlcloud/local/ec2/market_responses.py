@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from moto.core.responses import ActionResult
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.ec2.instances import SiteInstances
 from dlcloud.local.ec2.mended_responses import MendedResponses
 from dlcloud.local.ec2.services import spot_usd

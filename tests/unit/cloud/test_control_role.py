@@ -6,9 +6,9 @@ import moto
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.instances import PROFILE_PAUSES_S, Ec2Instances
-from dlcloud.cloud.roles import TRIES, IamRoles, Role
+from dlcloud.cloud.account.roles import TRIES, IamRoles, Role
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.compute.instances import PROFILE_PAUSES_S, Ec2Instances
 from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CloudError, CredentialsError
 from dlcloud.resources.texts import control_policy

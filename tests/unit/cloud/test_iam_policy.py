@@ -8,15 +8,15 @@ import boto3
 from botocore import xform_name
 
 import dlcloud.cloud
-from dlcloud.cloud.caller import Ec2Caller
-from dlcloud.cloud.capacity import Ec2Capacity
-from dlcloud.cloud.instances import Ec2Instances
-from dlcloud.cloud.network_access import Ec2Network
+from dlcloud.cloud.account.caller import Ec2Caller
+from dlcloud.cloud.compute.capacity import Ec2Capacity
+from dlcloud.cloud.compute.instances import Ec2Instances
+from dlcloud.cloud.network.network_access import Ec2Network
 from dlcloud.model.instance import KEY_ACTIONS
 from dlcloud.planning.storage import EC2_SERVICES
 from dlcloud.resources.texts import control_policy, iam_policy
 
-SOURCES = sorted(Path(dlcloud.cloud.__file__).parent.glob("*.py"))
+SOURCES = sorted(Path(dlcloud.cloud.__file__).parent.rglob("*.py"))
 PREFIXES = {"service-quotas": "servicequotas"}
 # What EC2 itself does or asks for on the way; no call of ours bears the name.
 IMPLIED = {"ec2:CreateTags", "iam:CreateServiceLinkedRole", "kms:Decrypt"}
@@ -35,7 +35,7 @@ ONLY_BY_PEOPLE = {
 # What a controller may do in buckets comes with them: tests/unit/planning/test_storage_policy.py.
 MODULES_OF_PEOPLE = {
     *(
-        "batch",
+        "batch_queues",
         "billing",
         "buckets",
         "roles",
