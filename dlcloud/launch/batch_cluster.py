@@ -11,8 +11,7 @@ from dlcloud.model.events import stage
 from dlcloud.model.instance import InstanceType
 from dlcloud.planning.batch_queue import BatchRequest
 from dlcloud.planning.plan import Plan
-from dlcloud.recipe.batch_trials import FOLDER
-from dlcloud.recipe.data_set import split_uri
+from dlcloud.planning.storage import join_policies, results_policy, results_uri
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.store.clusters import BATCH, BATCH_JOB, STORAGE_ROLE
 
@@ -116,18 +115,7 @@ class BatchCluster:
         return profile
 
 
-def results_uri(recipe: Recipe, cluster_id: str) -> str:
-    """Return the prefix below which everything of a cluster lies in the bucket of its results."""
-    return f"{recipe.results}/{FOLDER}/{cluster_id}"
-
-
 def batch_policy(uri: str) -> str:
     """Return the policy of Batch's instances and their containers; its ARNs are of the partition `aws`."""
-    bucket, prefix = split_uri(uri)
-    objects = {
-        "Effect": "Allow",
-        "Action": ["s3:GetObject", "s3:PutObject"],
-        "Resource": f"arn:@PARTITION@:s3:::{bucket}/{prefix}/*",
-    }
     agent = {"Effect": "Allow", "Action": list(AGENT_ACTIONS), "Resource": "*"}
-    return json.dumps({"Version": "2012-10-17", "Statement": [objects, agent]})
+    return join_policies([results_policy(uri), json.dumps({"Statement": [agent]})])

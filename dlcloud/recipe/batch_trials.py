@@ -9,9 +9,6 @@ from dlcloud.recipe.batch import IMAGE, RETRIES, requirements_of
 from dlcloud.recipe.batch_array import MOST_ATTEMPTS
 from dlcloud.recipe.recipe import Recipe
 
-FOLDER = "dlcloud"
-"""What lies below the recipe's `results` is below this folder, which the IAM policy names."""
-
 
 def refuse_no_batch(recipe: Recipe) -> None:
     """Refuse what AWS Batch cannot run as trials.

@@ -98,23 +98,31 @@ def test_a_failing_trial_is_repeated_and_given_up_with_its_log(user):
 
 
 def test_a_killed_up_and_a_lost_instance_lose_no_trial(user):
-    path = recipe(user, f"list: [{', '.join(f'{{x: {x}}}' for x in range(8))}]", seconds=4.0, market="spot")
+    path = recipe(
+        user,
+        f"list: [{', '.join(f'{{x: {x}}}' for x in range(8))}]",
+        name="cut-off",
+        seconds=4.0,
+        market="spot",
+    )
     killed = user.begin("up", path, "--on", "batch")
-    wait_until(lambda: runs_of(user, "queued"))
+    wait_until(lambda: runs_of(user, "cut-off"))
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     assert len(left_over(user)) >= 4
     user.control.interrupt(user.alive()[0], grace_s=0)
     done = user.run("up", path, "--on", "batch")
     assert "8 of 8 trials have a result" in done.stdout
-    assert runs_of(user, "queued") == [(number, "done") for number in range(1, 9)]
+    assert runs_of(user, "cut-off") == [(number, "done") for number in range(1, 9)]
     assert left_over(user) == []
 
 
 def test_down_brings_results_and_gc_sees_a_forgotten_queue(user):
-    path = recipe(user, f"list: [{', '.join(f'{{x: {x}}}' for x in range(8))}]", seconds=4.0)
+    path = recipe(
+        user, f"list: [{', '.join(f'{{x: {x}}}' for x in range(8))}]", name="forgotten", seconds=4.0
+    )
     killed = user.begin("up", path, "--on", "batch")
-    wait_until(lambda: runs_of(user, "queued"))
+    wait_until(lambda: runs_of(user, "forgotten"))
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     stored = [*(user.home / ".dlcloud").glob("store.sqlite*")]
@@ -127,9 +135,9 @@ def test_down_brings_results_and_gc_sees_a_forgotten_queue(user):
         file.unlink()
     for file in stored:
         (user.home / file.name).rename(file)
-    before = len(runs_of(user, "queued"))
+    before = len(runs_of(user, "forgotten"))
     user.run("down", "--all")
     assert left_over(user) == []
-    assert len(runs_of(user, "queued")) >= before
-    assert {state for _, state in runs_of(user, "queued")} == {"done"}
+    assert len(runs_of(user, "forgotten")) >= before
+    assert {state for _, state in runs_of(user, "forgotten")} == {"done"}
     assert "8 of 8 trials have a result" in user.run("up", path, "--on", "batch").stdout

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from dlcloud.app.clusters.experiment_up import ExperimentUp
 from dlcloud.app.context import Context
-from dlcloud.launch.batch_cluster import BatchCluster, results_uri
+from dlcloud.launch.batch_cluster import BatchCluster
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.members import mark_ended
 from dlcloud.model.cluster import Cluster, Member
@@ -16,6 +16,7 @@ from dlcloud.model.events import Notice, Progress, Warned
 from dlcloud.model.money import member_usd, price_of, total_usd
 from dlcloud.planning.batch_queue import BatchJob
 from dlcloud.planning.plan import Plan
+from dlcloud.planning.storage import results_uri
 from dlcloud.recipe.batch_trials import trials_definition
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.resources.texts import template

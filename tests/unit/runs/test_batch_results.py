@@ -8,7 +8,7 @@ import boto3
 import pytest
 from botocore.validate import validate_parameters
 
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import InstanceError, RecipeError
 from dlcloud.recipe.batch_trials import describe_batch, refuse_no_batch, trials_definition
 from dlcloud.recipe.recipe import read_recipe
