@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlcloud.launch.launcher import Launcher
-from dlcloud.model.cluster import ClusterState
+from dlcloud.launch.members import mark_ended
+from dlcloud.model.cluster import ClusterState, Member
 from dlcloud.model.events import stage
 from dlcloud.model.instance import InstanceType
+from dlcloud.model.money import price_of
 from dlcloud.planning.batch_queue import BatchRequest
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.storage import join_policies, results_policy, results_uri
@@ -113,6 +115,33 @@ class BatchCluster:
         )
         clusters.end_intent(intent_id, profile, clock.now())
         return profile
+
+
+def note_members(launcher: Launcher) -> None:
+    """Store the instances that Batch has launched, with their prices, and those that it has ended."""
+    clusters, now = launcher.store.clusters, launcher.clock.now()
+    listed = launcher.describe_instances()
+    stored = {member.instance.instance_id: member for member in clusters.members(launcher.cluster_id)}
+    new = [instance for name, instance in listed.items() if name not in stored and instance.alive]
+    types = sorted({instance.instance_type for instance in new})
+    prices = launcher.cloud.prices.find(types, sorted({one.market for one in new})) if new else []
+    members = []
+    for instance in new:
+        price = price_of(instance, prices)
+        members.append(
+            Member(
+                instance=instance,
+                hourly_usd=None if price is None else price.hourly_usd,
+                price_source="" if price is None else price.source,
+                price_as_of=None if price is None else price.as_of,
+            )
+        )
+    gone = [
+        member
+        for name, member in stored.items()
+        if member.ended_at is None and (name not in listed or not listed[name].alive)
+    ]
+    clusters.put_members(launcher.cluster_id, [*members, *mark_ended(gone, listed, now)])
 
 
 def batch_policy(uri: str) -> str:

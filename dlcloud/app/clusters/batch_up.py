@@ -7,13 +7,12 @@ from datetime import timedelta
 
 from dlcloud.app.clusters.experiment_up import ExperimentUp
 from dlcloud.app.context import Context
-from dlcloud.launch.batch_cluster import BatchCluster
+from dlcloud.launch.batch_cluster import BatchCluster, note_members
 from dlcloud.launch.launcher import Launcher
-from dlcloud.launch.members import mark_ended
-from dlcloud.model.cluster import Cluster, Member
+from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import BudgetError, DlcloudError, InstanceError
 from dlcloud.model.events import Notice, Progress, Warned
-from dlcloud.model.money import member_usd, price_of, total_usd
+from dlcloud.model.money import member_usd, total_usd
 from dlcloud.planning.batch_queue import BatchJob
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.storage import results_uri
@@ -21,7 +20,7 @@ from dlcloud.recipe.batch_trials import trials_definition
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.resources.texts import template
 from dlcloud.results.result import Run, RunState
-from dlcloud.results.trials import ExperimentProgress, Trial, TrialState, TrialStatus, best_trial
+from dlcloud.results.trials import ExperimentProgress, Trial, TrialState, TrialStatus, best_trial, usd_at_end
 from dlcloud.runs.batch_results import BatchResults, make_manifest, pack_code
 from dlcloud.runs.experiment_runner import FIRST_FAILURES, refuse_failed
 from dlcloud.store.clusters import BATCH, BATCH_JOB
@@ -108,12 +107,13 @@ class BatchUp:
         launcher, clock = self.launcher, self.context.clock
         ends_at = launcher.cluster.created_at + timedelta(minutes=self.plan.life_minutes)
         runs: list[Run] = []
+        began_s = clock.monotonic()
         while True:
             job = launcher.cloud.batch.describe(job_id)
             new = self._results.take(name)
             runs += new
             note_members(launcher)
-            self._emit(job, new)
+            self._emit(job, new, each_s=(clock.monotonic() - began_s) / len(runs) if runs else None)
             if job.is_over:
                 break
             if self._is_hopeless(runs):
@@ -139,57 +139,42 @@ class BatchUp:
     def _is_hopeless(self, runs: Sequence[Run]) -> bool:
         return len(runs) >= FIRST_FAILURES and not any(run.state is RunState.DONE for run in runs)
 
-    def _emit(self, job: BatchJob, new: Sequence[Run]) -> None:
+    def _emit(self, job: BatchJob, new: Sequence[Run], *, each_s: float | None) -> None:
         """Emit the failures among new runs, and how far the experiment is."""
         for run in new:
             if run.state is RunState.FAILED:
                 message = f"trial {run.trial} failed: dlcloud logs {run.run_id}"
                 self.context.emit(Warned(message=message, instance_id=run.instance_id))
-        progress = self._progress(job)
-        done = progress.done + progress.failed
-        self.context.emit(Progress(message=progress.describe(), done=done, total=progress.total))
+        progress = self._progress(job, each_s)
+        self.context.emit(
+            Progress(
+                message=progress.describe(),
+                done=progress.done + progress.failed,
+                total=progress.total,
+                remaining_s=progress.left_s,
+                rows=progress.rows(),
+            )
+        )
 
-    def _progress(self, job: BatchJob) -> ExperimentProgress:
+    def _progress(self, job: BatchJob, each_s: float | None) -> ExperimentProgress:
+        """Return how far it is; `each_s` is the time from one result to the next."""
         experiment, cluster = self.experiment.experiment, self.launcher.cluster
         statuses, now = self._statuses(), self.context.clock.now()
         members = self.context.clusters.members(cluster.cluster_id)
+        usd = total_usd(member_usd(member, cluster.disk_gib, now) for member in members)
+        left = sum(status.state is TrialState.WAITING for status in statuses)
+        left_s = None if each_s is None else left * each_s
         return ExperimentProgress(
             total=experiment.count,
             done=sum(status.state is TrialState.DONE for status in statuses),
             running=job.running,
             failed=sum(status.state is TrialState.FAILED for status in statuses),
             pruned=0,
-            usd=total_usd(member_usd(member, cluster.disk_gib, now) for member in members),
-            left_s=None,
+            usd=usd,
+            left_s=left_s,
             best=best_trial(statuses, maximize=experiment.goal == "maximize"),
+            end_usd=usd_at_end(members, usd, left_s, disk_gib=cluster.disk_gib, region=cluster.region),
         )
-
-
-def note_members(launcher: Launcher) -> None:
-    """Store the instances that Batch has launched, with their prices, and those that it has ended."""
-    clusters, now = launcher.store.clusters, launcher.clock.now()
-    listed = launcher.describe_instances()
-    stored = {member.instance.instance_id: member for member in clusters.members(launcher.cluster_id)}
-    new = [instance for name, instance in listed.items() if name not in stored and instance.alive]
-    types = sorted({instance.instance_type for instance in new})
-    prices = launcher.cloud.prices.find(types, sorted({one.market for one in new})) if new else []
-    members = []
-    for instance in new:
-        price = price_of(instance, prices)
-        members.append(
-            Member(
-                instance=instance,
-                hourly_usd=None if price is None else price.hourly_usd,
-                price_source="" if price is None else price.source,
-                price_as_of=None if price is None else price.as_of,
-            )
-        )
-    gone = [
-        member
-        for name, member in stored.items()
-        if member.ended_at is None and (name not in listed or not listed[name].alive)
-    ]
-    clusters.put_members(launcher.cluster_id, [*members, *mark_ended(gone, listed, now)])
 
 
 def results_of(launcher: Launcher, recipe: Recipe) -> BatchResults:
