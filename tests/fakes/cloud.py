@@ -254,10 +254,11 @@ class FakeNetwork(_Subject):
 
     def revoke_ssh(self, cluster_id):
         group = self._cloud.groups.get(cluster_id)
-        return self._cloud._call(
+        self._cloud._call(
             "network.revoke_ssh",
             lambda: self._cloud.rules.difference_update({r for r in self._cloud.rules if r[0] == group}),
         )
+        return [] if group is None else [group]
 
 
 class FakeCapacity(_Subject):

@@ -44,7 +44,7 @@ class FakeAccount:
     dry_runs: dict = field(default_factory=dict)
     asked_dry: list = field(default_factory=list)
 
-    def dry_run(self, action, request):
+    def dry_run(self, action, request, **_):
         self.asked_dry.append((action, request))
         error = self.dry_runs.get((action, request.market)) or self.dry_runs.get(action)
         if error is not None:
