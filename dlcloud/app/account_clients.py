@@ -8,7 +8,7 @@ from getpass import getpass
 
 from dlcloud.app.profiles import find_profile
 from dlcloud.app.terminal.console import Console
-from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.api.clients import Clients
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.model.errors import CredentialsError
 

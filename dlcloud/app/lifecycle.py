@@ -35,7 +35,7 @@ from dlcloud.model.events import Emit, Notice, Warned
 from dlcloud.model.money import money, total_usd
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.recipe import read_recipe
-from dlcloud.report.cost_details import cost_of_cluster
+from dlcloud.report.costs.cost_details import cost_of_cluster
 from dlcloud.runs.stoppable import StoppedError
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.sessions import PLUGIN, start_session
-from dlcloud.cloud.tunnel import EndpointTunnels
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.network.sessions import PLUGIN, start_session
+from dlcloud.cloud.network.tunnel import EndpointTunnels
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import CloudError, RecipeError, UnreachableError
 from dlcloud.model.remote import Access, Endpoint

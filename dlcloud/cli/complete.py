@@ -42,7 +42,7 @@ def complete_runs(_: click.Context, __: click.Parameter, incomplete: str) -> lis
 
 def complete_types(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete instance types of the bundled table."""
-    from dlcloud.cloud.catalog import Catalog
+    from dlcloud.cloud.offers.catalog import Catalog
 
     return _matching((hardware.name for hardware in Catalog()), incomplete)
 

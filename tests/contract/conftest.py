@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dlcloud.cloud.account import Ec2Account
-from dlcloud.cloud.catalog import Catalog
-from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.account.limits import Ec2Account
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.compute.images import Images
 from dlcloud.cloud.ec2 import Ec2Cloud
-from dlcloud.cloud.images import Images
-from dlcloud.cloud.instance_types import InstanceTypes
-from dlcloud.cloud.prices import Prices
+from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.cloud.offers.instance_types import InstanceTypes
+from dlcloud.cloud.offers.prices import Prices
 from dlcloud.local.site import LocalSite
 from dlcloud.resources.texts import control_policy
 

@@ -24,7 +24,7 @@ import dlcloud.cli
 import dlcloud.cloud
 import dlcloud.ssh
 from dlcloud.cli import main as cli
-from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.api.clients import Clients
 from dlcloud.launch import acquire, members
 from dlcloud.store.database import Database
 

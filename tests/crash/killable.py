@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.instances import Ec2Instances
-from dlcloud.cloud.roles import IamRoles
+from dlcloud.cloud.account.roles import IamRoles
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.compute.instances import Ec2Instances
 from dlcloud.local.site import LocalSite
 from dlcloud.model.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.resources.texts import control_policy

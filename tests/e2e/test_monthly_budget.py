@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlcloud.cloud.ledger import S3Ledger
+from dlcloud.cloud.storage.ledger import S3Ledger
 
 
 @pytest.fixture
@@ -43,6 +43,19 @@ def test_a_plan_that_could_pass_the_limit_does_not_start(limited, tmp_path):
     assert "no limit" in limited.run("budget", "none").stderr
     assert "budget" not in config.read_text()
     assert "profiles:" in config.read_text()
+
+
+def test_the_limit_holds_wherever_instances_are_launched(limited):
+    limited.run("budget", "1/month", "--rehearsals")
+    long = recipe(limited, 24, "held")
+    for words in (("bench", long), ("up", long, "--detach"), ("image", "build", long)):
+        assert "are left for" in limited.run(*words, expect=3).stderr, words
+    assert limited.alive() == []
+    limited.run("up", recipe(limited, 4, "grows"), "--keep", "--name", "grows")
+    limited.run("budget", "0.5/month", "--rehearsals")
+    assert "are left for" in limited.run("resize", "grows", "2", expect=3).stderr
+    assert len(limited.alive()) == 1
+    limited.run("down", "grows")
 
 
 def test_the_limit_holds_for_everybody_who_names_the_bucket(limited, tmp_path):

@@ -1,13 +1,14 @@
 """Folders of instances as hostile programs leave them, and all that the daemon does in one."""
 
 import contextlib
+import multiprocessing
 import os
 import random
 import shutil
 import socket
 import stat
-import threading
 import time
+import warnings
 from pathlib import Path
 
 from dlcloud.local.instance.console import read_console
@@ -24,7 +25,15 @@ from dlcloud.local.tree.instance_tree import InstanceTree
 PATHS = (
     *("etc", "etc/hosts", "etc/ssh", "etc/ssh/ssh_host_ed25519_key", "etc/ssh/ssh_host_ed25519_key.pub"),
     *("etc/ssh/ssh_host_x_key.pub", "etc/x"),
-    *("home", "home/.ssh", "home/.ssh/authorized_keys", "home/.cache", "home/.profile", "home/.bash_profile"),
+    *(
+        "home",
+        "home/.ssh",
+        "home/.ssh/authorized_keys",
+        "home/.cache",
+        "home/.profile",
+        "home/.bash_profile",
+        "home/.bashrc",
+    ),
     *("home/dlcloud", "home/x"),
     *("root", "root/.ssh", "root/.ssh/authorized_keys", "tmp", "opt", "usr", "usr/bin/x"),
     *("run", "run/nologin", "run/units", "run/units/x", "run/cloud-init", "run/lock"),
@@ -169,22 +178,42 @@ def _remove(*_):
     """Leave nothing there."""
 
 
-class Swapper(threading.Thread):
-    """Changes the folder of an instance for as long as the daemon works in it."""
+class Swapper:
+    """Changes the folder of an instance for as long as the daemon works in it.
 
-    def __init__(self, seed, root, outside):
-        super().__init__(daemon=True)
-        self._random, self._root, self._outside = random.Random(seed), root, outside
-        self._ended = threading.Event()
+    A process of its own: a thread would hold the interpreter's lock while the daemon's call is measured.
+    It is a fork: an ordinary user may be unable to start root's Python.
+    """
 
-    def run(self):
-        while not self._ended.is_set():
-            plant(self._random, self._root, self._outside)
-            time.sleep(0.0002)
+    def __init__(self):
+        self._pipe, other = multiprocessing.Pipe()
+        process = multiprocessing.get_context("fork").Process(target=_swap, args=(other,), daemon=True)
+        with warnings.catch_warnings():  # that this process has threads: the other uses none of their locks
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        self._process = process
+
+    def begin(self, *trial):
+        """Change a folder by a seed: the seed, the folder, and what is outside of it."""
+        self._pipe.send(trial)
 
     def end(self):
-        self._ended.set()
-        self.join()
+        """Return after the last change."""
+        self._pipe.send(None)
+        self._pipe.recv()
+
+    def close(self):
+        self._process.kill()
+        self._process.join()
+
+
+def _swap(pipe):
+    while True:
+        seed, root, outside = pipe.recv()
+        random_ = random.Random(seed)
+        while not pipe.poll(0.0002):
+            plant(random_, root, outside)
+        pipe.send(pipe.recv())
 
 
 class Daemon:
@@ -289,10 +318,18 @@ class Daemon:
 
 def _own_time():
     """Return a time in seconds that stands still while this thread waits for a processor."""
-    queued_ns = 0
-    with contextlib.suppress(OSError):
-        queued_ns = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
-    return time.monotonic() - queued_ns / 1e9
+    return time.monotonic() - _queued_ns() / 1e9
+
+
+def _queued_ns():
+    try:
+        statistics = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+    except OSError:
+        return 0
+    try:
+        return int(os.read(statistics, 256).split()[1])
+    finally:
+        os.close(statistics)
 
 
 def _contents(folder):
@@ -308,7 +345,7 @@ def _contents(folder):
     return b"".join(parts)
 
 
-def try_tree(seed, folder, owner, slowest_s):
+def try_tree(seed, folder, owner, slowest_s, swapper):
     """Make one tree, do everything in it, and return what went wrong, and the slowest call."""
     random_ = random.Random(seed)
     for name in ("cache", "images", "instances"):
@@ -324,15 +361,15 @@ def try_tree(seed, folder, owner, slowest_s):
         plant(random_, daemon.root, canary.folder)
     if random_.random() < 0.5:
         plant(random_, folder / "cache", canary.folder)
-    swapper = Swapper(seed, daemon.root, canary.folder) if random_.random() < 0.5 else None
-    if swapper is not None:
-        swapper.start()
+    is_swapped = random_.random() < 0.5
+    if is_swapped:
+        swapper.begin(seed, daemon.root, canary.folder)
     try:
         daemon.serve()
         daemon.copy(1)
         daemon.serve()
     finally:
-        if swapper is not None:
+        if is_swapped:
             swapper.end()
     is_removed = daemon.remove()
     faults = [canary.fault()]

@@ -69,7 +69,7 @@ def part_of(family: str) -> int:
 
 
 def read_prices() -> dict[str, float]:
-    with (ROOT / "dlcloud" / "cloud" / "on_demand.csv").open() as file:
+    with (ROOT / "dlcloud" / "cloud" / "offers" / "on_demand.csv").open() as file:
         return {row["instance_type"]: float(row["usd_hr_us_east_1"]) for row in csv.DictReader(file)}
 
 

@@ -8,7 +8,7 @@ from dlcloud.app.context import Context
 from dlcloud.app.recipe_files import read_recipe_file, with_profile
 from dlcloud.app.routes import refuse_missing_program
 from dlcloud.app.terminal.screen import say
-from dlcloud.cloud.partitions import partition_of
+from dlcloud.cloud.api.partitions import partition_of
 from dlcloud.launch.preflight import ACCOUNT_PLAN, REQUIRED, Preflight, run_preflight
 from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.denials import missing_statements

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dlcloud.cloud.instance_types import InstanceTypes
+from dlcloud.cloud.offers.instance_types import InstanceTypes
 from dlcloud.launch.preflight import ACCOUNT_PLAN, Preflight
 from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.errors import CloudError

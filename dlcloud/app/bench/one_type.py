@@ -19,7 +19,7 @@ from dlcloud.model.remote import Dial
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.protocols import Cloud
 from dlcloud.recipe.job_environment import JobEnvironment
-from dlcloud.report.bench_tables import TypePlan
+from dlcloud.report.plans.bench_tables import TypePlan
 from dlcloud.results.bench import BenchJob, BenchmarkMatrix, TypeResult, fits
 from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.probe import probe_machine

@@ -14,7 +14,7 @@ from dlcloud.prediction.measured_types import TypeTable
 from dlcloud.prediction.offers import PredictedJob, predict_jobs
 from dlcloud.prediction.predictor import Belief, weights_of
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.report.prediction import prediction_report
+from dlcloud.report.plans.prediction import prediction_report
 from dlcloud.report.table import Format, Report
 from dlcloud.resources.type_table import type_table
 from dlcloud.results.result_row import ResultRow

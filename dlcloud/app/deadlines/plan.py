@@ -9,7 +9,7 @@ from dlcloud.app.context import Context
 from dlcloud.app.deadlines.traces import load_windows, scale_counts
 from dlcloud.app.recipe_files import read_recipe_file
 from dlcloud.app.terminal.screen import say
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.elastic.deadline_scaler import ASSUMED_BOOT_S
 from dlcloud.elastic.speed import ASSUMED_CHANGEOVER_S
 from dlcloud.model.errors import CloudError, RecipeError
@@ -17,9 +17,9 @@ from dlcloud.model.events import Notice
 from dlcloud.model.instance import FEWEST_SCORED_TYPES, Market
 from dlcloud.recipe.deadline import read_duration
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.report.deadline_tables import deadline_costs_chart, deadline_costs_report
 from dlcloud.report.files import report_file
 from dlcloud.report.html.page import bundle, page, picture
+from dlcloud.report.plans.deadline_tables import deadline_costs_chart, deadline_costs_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import template
 from dlcloud.scheduling.deadline_costs import (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlcloud.app.deadlines.traces import load_windows, scale_counts
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
 from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB

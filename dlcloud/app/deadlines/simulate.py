@@ -14,7 +14,7 @@ from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.report.files import report_file
 from dlcloud.report.html.page import bundle, page, picture
 from dlcloud.report.html.simulation_charts import simulation_charts
-from dlcloud.report.simulation import simulation_report
+from dlcloud.report.plans.simulation import simulation_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import template
 from dlcloud.scheduling.deadline_costs import keep_base

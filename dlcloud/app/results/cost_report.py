@@ -15,17 +15,17 @@ from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.events import Notice
 from dlcloud.model.instance import Market
 from dlcloud.prediction.offers import PredictedJob, predict_jobs
-from dlcloud.report.bars import spending_charts
-from dlcloud.report.buying import buying_sections
-from dlcloud.report.cost_details import billed_records, billed_section, unasked
-from dlcloud.report.cost_tables import EMPTY, View, cost_report
+from dlcloud.report.costs.bars import spending_charts
+from dlcloud.report.costs.buying import buying_sections
+from dlcloud.report.costs.cost_details import billed_records, billed_section, unasked
+from dlcloud.report.costs.cost_tables import EMPTY, View, cost_report
+from dlcloud.report.costs.spending_tables import spending_records, spending_sections, total_section
 from dlcloud.report.files import report_file
 from dlcloud.report.html.charts import cost_charts
 from dlcloud.report.html.course_charts import course_charts
 from dlcloud.report.html.page import bundle, page, picture
 from dlcloud.report.html.prediction_charts import prediction_charts
 from dlcloud.report.html.timeline_charts import step_charts, timeline_charts
-from dlcloud.report.spending_tables import spending_records, spending_sections, total_section
 from dlcloud.report.table import Format, Report, render
 from dlcloud.report.trainings import training_records, trainings_section
 from dlcloud.resources.texts import template

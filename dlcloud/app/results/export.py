@@ -9,11 +9,11 @@ from dlcloud.app.context import Context
 from dlcloud.app.recipe_files import read_recipe_text
 from dlcloud.app.results.rows import load_rows, refuse_unknown
 from dlcloud.app.terminal.screen import say
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.batch import batch_job_definition, batch_notes
 from dlcloud.recipe.recipe import read_recipe
-from dlcloud.report.cost_tables import cost_report
+from dlcloud.report.costs.cost_tables import cost_report
 from dlcloud.report.files import report_file, write_parquet
 from dlcloud.report.table import Format, Report, envelope, render
 from dlcloud.results.result_row import ResultRow

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from datetime import datetime
 
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.hardware import hardware_of
 from dlcloud.results.cost import InstanceRuns, RunCost, cost_of_nodes, cost_of_run, prices_of_run

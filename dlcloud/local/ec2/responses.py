@@ -11,6 +11,7 @@ from moto.ec2.exceptions import EC2ClientError, OperationNotPermitted4
 from moto.ec2.utils import filter_iam_instance_profiles
 from moto.iam.exceptions import NotFoundException
 
+from dlcloud.local.ec2.launch_capacity import NO_CAPACITY, GrantingResponses
 from dlcloud.local.ec2.launch_checks import (
     block_devices,
     check_free_tier,
@@ -18,7 +19,6 @@ from dlcloud.local.ec2.launch_checks import (
     check_launch,
     check_profile,
 )
-from dlcloud.local.ec2.launch_grants import NO_CAPACITY, GrantingResponses
 from dlcloud.local.ec2.network import check_default_vpc, check_network, has_public_address
 from dlcloud.local.ec2.record import InstanceRecord, StateReason, template_version
 from dlcloud.local.ec2.services import on_demand_price
@@ -196,12 +196,6 @@ class LocalResponses(GrantingResponses):
         if not self.params.get("VpcId"):
             check_default_vpc(self.ec2_backend)
         return super().create_security_group()
-
-    def associate_address(self) -> ActionResult:
-        """Refuse an Elastic IP: it would be an address of the internet, and not reach the instance."""
-        raise EC2ClientError(
-            "UnsupportedOperation", "Instances of the local EC2 have loopback addresses only."
-        )
 
     def request_spot_fleet(self) -> ActionResult:
         """Refuse Spot Fleets."""

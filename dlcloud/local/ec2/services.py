@@ -9,7 +9,7 @@ from typing import Any
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
 
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.capacity.account_plan import LocalAccountPlan
 from dlcloud.local.capacity.pools import DEFAULT_VCPUS
 from dlcloud.local.ec2.instances import NotRunningError, SiteInstances

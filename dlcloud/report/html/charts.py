@@ -6,9 +6,10 @@ from typing import Any
 from dlcloud.benchmarks.harness.verdict_words import Verdict
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money
-from dlcloud.report.bars import cost_bars
 from dlcloud.report.cells import REHEARSED, UNSTABLE, digits, speed_up
-from dlcloud.report.html.encoding import (
+from dlcloud.report.costs.bars import cost_bars
+from dlcloud.report.costs.scaling import scaling_charts
+from dlcloud.report.encoding import (
     BLUE,
     DESCRIPTION,
     GREY,
@@ -26,7 +27,6 @@ from dlcloud.report.html.encoding import (
     scale,
     title_of,
 )
-from dlcloud.report.scaling import scaling_charts
 from dlcloud.results.node_scaling import rows_apart, scalings_of
 from dlcloud.results.ranking import Group, group_rows, pareto_front
 from dlcloud.results.result import Comparison

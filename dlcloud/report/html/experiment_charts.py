@@ -7,8 +7,7 @@ from typing import Any
 
 from dlcloud.model.money import money
 from dlcloud.report.cells import digits
-from dlcloud.report.experiment_tables import ExperimentTable
-from dlcloud.report.html.encoding import (
+from dlcloud.report.encoding import (
     BLUE,
     DESCRIPTION,
     PALETTE,
@@ -20,6 +19,7 @@ from dlcloud.report.html.encoding import (
     nominal,
     scale,
 )
+from dlcloud.report.experiment_tables import ExperimentTable
 from dlcloud.results.result import Run, RunState
 from dlcloud.results.trials import TrialStatus
 

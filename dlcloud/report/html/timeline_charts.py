@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dlcloud.report.encoding import BLUE, DESCRIPTION, ORANGE, SHAPES, Chart, Spec, field, nominal, scale
 from dlcloud.report.html.course_charts import seconds_since_launch
-from dlcloud.report.html.encoding import BLUE, DESCRIPTION, ORANGE, SHAPES, Chart, Spec, field, nominal, scale
 from dlcloud.results.course import Course
 from dlcloud.results.timeline import Step, Timeline
 from dlcloud.results.training_summary import number_segments

@@ -8,7 +8,7 @@ import pytest
 
 from dlcloud.app.bench.summary import offer_again
 from dlcloud.app.results.measure_again import commands_again
-from dlcloud.report.cost_tables import PLAIN
+from dlcloud.report.costs.cost_tables import PLAIN
 from dlcloud.resources.texts import recipe_text
 from dlcloud.results.settling import MOST
 from dlcloud.runs.matrix import matrix_of_recipe

@@ -9,12 +9,12 @@ import moto
 import pytest
 from botocore.stub import Stubber
 
-from dlcloud.cloud.catalog import Catalog
-from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.compute.images import Images
 from dlcloud.cloud.ec2 import Ec2Cloud
-from dlcloud.cloud.images import Images
-from dlcloud.cloud.instance_types import InstanceTypes
-from dlcloud.cloud.prices import Prices
+from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.cloud.offers.instance_types import InstanceTypes
+from dlcloud.cloud.offers.prices import Prices
 from dlcloud.model.instance import Image, Market
 from dlcloud.planning.launch_request import LaunchRequest
 from dlcloud.resources.texts import control_policy

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.cloud.billing import Billing
+from dlcloud.cloud.account.billing import Billing
 from dlcloud.model.errors import CloudError, CredentialsError
 from dlcloud.results.cost import BilledCost
 

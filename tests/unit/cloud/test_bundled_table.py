@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 
 MEASURED = Path(__file__).parents[2] / "fixtures" / "ec2-hardware.csv"
 ISA = {"avx512f": "avx512", "avx512_vnni": "vnni", "avx512_bf16": "bf16", "amx_int8": "amx"}

@@ -3,7 +3,7 @@
 import botocore.utils
 import pytest
 
-from dlcloud.cloud.clients import Clients, parse_timestamp
+from dlcloud.cloud.api.clients import Clients, parse_timestamp
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import json
 import pytest
 from botocore import exceptions as boto
 
-from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.faults import TRIES, translate_errors
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.api.faults import TRIES, translate_errors
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
 from tests.fakes.clock import FakeClock
 from tests.unit.cloud.conftest import NOWHERE, REGION, cloud_over, request

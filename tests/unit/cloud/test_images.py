@@ -3,8 +3,8 @@
 import pytest
 from botocore.stub import ANY
 
-from dlcloud.cloud import images
-from dlcloud.cloud.images import DEEP_LEARNING_OWNER
+from dlcloud.cloud.compute import images
+from dlcloud.cloud.compute.images import DEEP_LEARNING_OWNER
 from dlcloud.model.errors import CloudError, CredentialsError
 from dlcloud.model.instance import Image
 from tests.fakes.clock import FakeClock

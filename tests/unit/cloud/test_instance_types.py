@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.instance import Market
 from tests.fakes.clock import FakeClock
 from tests.unit.cloud.conftest import cloud_over

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dlcloud
-from dlcloud.cloud.partitions import partition_of, service_region
+from dlcloud.cloud.api.partitions import partition_of, service_region
 from dlcloud.resources.texts import control_policy, iam_policy
 
 ROOT = Path(dlcloud.__file__).parents[1]

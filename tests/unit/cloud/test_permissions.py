@@ -16,11 +16,11 @@ from botocore.exceptions import BotoCoreError, ClientError
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
-from dlcloud.cloud.account import Ec2Account
-from dlcloud.cloud.billing import Billing
-from dlcloud.cloud.catalog import Catalog
-from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.denial_decoder import decode
+from dlcloud.cloud.account.billing import Billing
+from dlcloud.cloud.account.limits import Ec2Account
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.api.denial_decoder import decode
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.call import read_call
 from dlcloud.local.api.policy import AccessRequest, is_allowed
 from dlcloud.local.ec2.placement_groups import PlacementGroup, groups_of

@@ -7,9 +7,9 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.cloud.catalog import Catalog
-from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.prices import MANY
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.cloud.offers.prices import MANY
 from dlcloud.model.instance import Market
 from tests.fakes.clock import FakeClock
 from tests.unit.cloud.conftest import cloud_over

@@ -11,7 +11,7 @@ from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.elastic.reports import parse_reports
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
-from dlcloud.report.cost_tables import View, cost_report
+from dlcloud.report.costs.cost_tables import View, cost_report
 from dlcloud.report.html.charts import cost_charts
 from dlcloud.report.html.page import page
 from dlcloud.report.html.timeline_charts import timeline_charts

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.requests import run_instances_arguments, template_data
-from dlcloud.cloud.roles import IamRoles, Role
+from dlcloud.cloud.account.roles import IamRoles, Role
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.compute.requests import run_instances_arguments, template_data
 from dlcloud.model.instance import Image
 from dlcloud.resources.texts import control_policy
 from tests.fakes.local_ec2 import UBUNTU

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from dlcloud.local.tree import beneath
-from tests.fuzz.trees import try_tree
+from tests.fuzz.trees import Swapper, try_tree
 from tests.needs import needs
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,10 +31,11 @@ def try_trees(folder, first, count):
     """Try trees by the seeds from `first` on, and print how many there were and the slowest call."""
     owner = INSTANCES if os.getuid() == 0 else os.getuid()
     slowest, begin = ("", 0.0), time.monotonic()
-    for seed in range(first, first + count):
-        fault, taken = try_tree(seed, folder / f"tree-{seed}", owner, SLOWEST_S)
-        assert not fault, f"seed {seed}: {fault}"
-        slowest = max(slowest, taken, key=lambda entry: entry[1])
+    with contextlib.closing(Swapper()) as swapper:
+        for seed in range(first, first + count):
+            fault, taken = try_tree(seed, folder / f"tree-{seed}", owner, SLOWEST_S, swapper)
+            assert not fault, f"seed {seed}: {fault}"
+            slowest = max(slowest, taken, key=lambda entry: entry[1])
     took = f"{count} trees in {time.monotonic() - begin:.0f} s"
     print(f"{took}; slowest: {slowest[0]}, {slowest[1]:.3f} s")  # noqa: T201 - the figure
 

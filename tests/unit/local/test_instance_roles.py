@@ -10,13 +10,13 @@ import pytest
 from botocore.exceptions import ClientError
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dlcloud.cloud.catalog import Catalog
-from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.account.roles import POLICY_NAME
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.compute.images import Images
 from dlcloud.cloud.ec2 import Ec2Cloud
-from dlcloud.cloud.images import Images
-from dlcloud.cloud.instance_types import InstanceTypes
-from dlcloud.cloud.prices import Prices
-from dlcloud.cloud.roles import POLICY_NAME
+from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.cloud.offers.instance_types import InstanceTypes
+from dlcloud.cloud.offers.prices import Prices
 from dlcloud.local.instance.container import Container
 from dlcloud.local.instance.sshd import LoginFiles, SshServer
 from dlcloud.local.tree.instance_tree import InstanceTree

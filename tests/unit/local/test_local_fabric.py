@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud.catalog import Catalog
-from dlcloud.cloud.instance_types import InstanceTypes
-from dlcloud.cloud.requests import run_instances_arguments
+from dlcloud.cloud.compute.requests import run_instances_arguments
+from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.cloud.offers.instance_types import InstanceTypes
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import NetworkCard
 from dlcloud.planning.launch_request import NetworkInterface

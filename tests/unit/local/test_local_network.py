@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud.account import Ec2Account
-from dlcloud.cloud.catalog import Catalog
-from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.requests import run_instances_arguments, template_data
+from dlcloud.cloud.account.limits import Ec2Account
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.compute.requests import run_instances_arguments, template_data
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.instance import Image
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_ec2 import UBUNTU

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.faults import Fault, FaultInjector
 from dlcloud.local.capacity.pools import UNLIMITED, Capacity, Offer, Pool, Strategy, allocate
 from dlcloud.local.ec2.services import on_demand_price, spot_usd

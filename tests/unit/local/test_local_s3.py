@@ -18,7 +18,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud.buckets import S3Buckets
+from dlcloud.cloud.storage.buckets import S3Buckets
 from dlcloud.local.s3.bodies import BodyError, decode_body, verify_digests
 from dlcloud.local.s3.signatures import Signed
 from dlcloud.model.errors import CredentialsError

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dlcloud.cloud.clients import Clients
+from dlcloud.cloud.api.clients import Clients
 from dlcloud.model.errors import CredentialsError
 from dlcloud.model.login import Login
 

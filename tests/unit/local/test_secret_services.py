@@ -4,8 +4,8 @@ import secrets
 
 import pytest
 
-from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.secret_values import SecretValues
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.storage.secret_values import SecretValues
 from dlcloud.model.errors import CloudError
 from dlcloud.recipe.secrets import read_source
 from dlcloud.resources.texts import iam_policy

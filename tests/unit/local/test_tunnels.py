@@ -6,10 +6,10 @@ from contextlib import closing
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud.account import Ec2Account
-from dlcloud.cloud.catalog import Catalog
-from dlcloud.cloud.clients import Clients
-from dlcloud.cloud.tunnel import EndpointTunnels
+from dlcloud.cloud.account.limits import Ec2Account
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.network.tunnel import EndpointTunnels
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import CloudError, UnreachableError
 from dlcloud.recipe.network import Network
 from tests.fakes.clock import FakeClock

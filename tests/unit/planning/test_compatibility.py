@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Accelerator, Image, Market
 from dlcloud.planning.compatibility import check_types

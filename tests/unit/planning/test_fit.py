@@ -4,7 +4,7 @@ import dataclasses
 
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness.benchmark import Benchmark, HardwareNeed
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.hardware import Hardware
 from dlcloud.planning.fit import FLAGS_OF_ISA, Machine, fit, machine_of_probe, machine_of_type
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.planning.successors import KnownType, successors
 
 

@@ -7,14 +7,14 @@ from math import exp
 
 import pytest
 
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.instance import Market
 from dlcloud.prediction.choice import choose_types
 from dlcloud.prediction.linear import factor, solve_lower
 from dlcloud.prediction.measured_types import format_table, parse_table
 from dlcloud.prediction.offers import predict_jobs
 from dlcloud.prediction.predictor import Belief, Calibration, Measurement, learn, predict, weights_of
-from dlcloud.report.prediction import prediction_report
+from dlcloud.report.plans.prediction import prediction_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.type_table import type_table
 from tests.fakes.samples import run

@@ -7,7 +7,7 @@ import pytest
 from botocore.session import get_session
 from botocore.validate import ParamValidator
 
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.batch import batch_job_definition, batch_notes
 from dlcloud.recipe.recipe import read_recipe

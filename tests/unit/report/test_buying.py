@@ -6,7 +6,7 @@ from decimal import Decimal
 from dlcloud.model.instance import Market
 from dlcloud.prediction.offers import PredictedJob, PredictedOffer
 from dlcloud.prediction.predictor import Estimate
-from dlcloud.report.buying import buying_sections
+from dlcloud.report.costs.buying import buying_sections
 from dlcloud.report.html.prediction_charts import prediction_charts
 from tests.fakes.samples import run
 from tests.unit.report.conftest import lines, metric, quote, result

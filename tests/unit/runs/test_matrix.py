@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dlcloud.benchmarks.catalog import BENCHMARKS
-from dlcloud.cloud.catalog import Catalog
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import CapacityError, InstanceError, PartialError, QuotaError, RecipeError
 from dlcloud.planning.fit import Machine
 from dlcloud.results.bench import TypeResult, done_before, fault_of, fits

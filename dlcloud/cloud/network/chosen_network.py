@@ -1,0 +1,150 @@
+"""Look up the VPC, the subnets and the security groups that a recipe names, by id or tag."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.api.faults import translate_errors
+from dlcloud.model.errors import CloudError
+from dlcloud.model.remote import Access
+from dlcloud.planning.protocols import FoundNetwork, Subnet
+
+if TYPE_CHECKING:  # pydantic, which most commands never need
+    from dlcloud.recipe.network import Network
+
+READY = ("create-complete", "update-in-progress", "update-complete")
+"""States of an endpoint that carries connections. Source: aws-cli, customizations/ec2instanceconnect."""
+
+HasRoute = Callable[[str], bool]
+
+
+def find_network(
+    clients: Clients, network: "Network", routes: Callable[[str], tuple[HasRoute, HasRoute]]
+) -> FoundNetwork:
+    """Return what a recipe's network is in the account.
+
+    Args:
+        clients: The region's.
+        network: The recipe's; without VPC and subnets it is the default VPC.
+        routes: Returns, for a VPC, tests of subnet ids: a route to an internet gateway, and one to a NAT.
+
+    Raises:
+        CloudError: There is no such thing, or the parts are of different VPCs.
+    """
+    vpc_id = _vpc_id(clients, network)
+    listed = _subnets(clients, network, vpc_id)
+    vpcs = sorted({str(subnet["VpcId"]) for subnet in listed})
+    if len(vpcs) > 1:
+        raise CloudError(f"network.subnets are of several VPCs: {', '.join(vpcs)}", "set network.vpc to one")
+    vpc_id = vpcs[0]
+    reaches_internet, has_nat = routes(vpc_id)
+    subnets: dict[str, Subnet] = {}
+    for subnet in sorted(listed, key=lambda subnet: -int(subnet["AvailableIpAddressCount"])):
+        subnets.setdefault(
+            subnet["AvailabilityZone"],
+            Subnet(
+                zone_id=subnet.get("AvailabilityZoneId", ""),
+                subnet_id=subnet["SubnetId"],
+                assigns_addresses=bool(subnet["MapPublicIpOnLaunch"]),
+                reaches_internet=reaches_internet(subnet["SubnetId"]),
+                has_nat=has_nat(subnet["SubnetId"]),
+            ),
+        )
+    return FoundNetwork(
+        vpc_id=vpc_id,
+        subnets=dict(sorted(subnets.items())),
+        groups=_groups(clients, network, vpc_id),
+        cidrs=_cidrs(clients, vpc_id) if network.is_private else (),
+        endpoints=_endpoints(clients, vpc_id) if network.access is Access.INSTANCE_CONNECT_ENDPOINT else (),
+    )
+
+
+def _vpc_id(clients: Clients, network: "Network") -> str:
+    """Return the id of the VPC; empty if the subnets say it."""
+    if not network.vpc and network.subnets:
+        return ""
+    names = [network.vpc] if network.vpc else []
+    filters = [] if network.vpc else [{"Name": "is-default", "Values": ["true"]}]
+    with translate_errors("looking up the VPC (ec2:DescribeVpcs)"):
+        answer = clients.get("ec2").describe_vpcs(Filters=[*_filters(names, "vpc-id"), *filters])
+    ids = [str(vpc["VpcId"]) for vpc in answer["Vpcs"]]
+    if len(ids) != 1:
+        ids_text = f"{len(ids)} VPCs: {', '.join(ids)}" if ids else "no VPC"
+        raise CloudError(
+            f"{network.vpc or 'the default VPC'} names {ids_text}", "set network.vpc to the id of one"
+        )
+    return ids[0]
+
+
+def _subnets(clients: Clients, network: "Network", vpc_id: str) -> list[dict[str, Any]]:
+    """Return each subnet once: a name may be of several, and several names of one."""
+    of_vpc = [{"Name": "vpc-id", "Values": [vpc_id]}] if vpc_id else []
+    subnets: dict[str, dict[str, Any]] = {}
+    for name in network.subnets or [""]:
+        filters = [*of_vpc, *_filters([name] if name else [], "subnet-id")]
+        with translate_errors("looking up subnets (ec2:DescribeSubnets)"):
+            listed = clients.get("ec2").describe_subnets(Filters=filters)["Subnets"]
+        if not listed:
+            where = f" in {vpc_id}" if vpc_id else f" in {clients.region}"
+            raise CloudError(
+                f"there is no subnet {name}".rstrip() + where, "aws ec2 describe-subnets lists them"
+            )
+        subnets |= {subnet["SubnetId"]: subnet for subnet in listed}
+    return list(subnets.values())
+
+
+def _groups(clients: Clients, network: "Network", vpc_id: str) -> tuple[str, ...]:
+    ids: dict[str, None] = {}
+    for name in network.security_groups:
+        filters = [{"Name": "vpc-id", "Values": [vpc_id]}, *_filters([name], "group-id")]
+        with translate_errors("looking up security groups (ec2:DescribeSecurityGroups)"):
+            listed = clients.get("ec2").describe_security_groups(Filters=filters)["SecurityGroups"]
+        if not listed:
+            message = f"there is no security group {name} in {vpc_id}"
+            raise CloudError(message, "a group is of one VPC: aws ec2 describe-security-groups lists them")
+        ids |= dict.fromkeys(str(group["GroupId"]) for group in listed)
+    return tuple(ids)
+
+
+def _cidrs(clients: Clients, vpc_id: str) -> tuple[str, ...]:
+    """Return the address ranges of a VPC, from which its endpoints and bastions connect."""
+    with translate_errors("looking up the VPC (ec2:DescribeVpcs)"):
+        (vpc,) = clients.get("ec2").describe_vpcs(VpcIds=[vpc_id])["Vpcs"]
+    ranges: Iterable[dict[str, Any]] = vpc.get("CidrBlockAssociationSet") or [vpc]
+    return tuple(str(entry["CidrBlock"]) for entry in ranges)
+
+
+def _endpoints(clients: Clients, vpc_id: str) -> tuple[str, ...]:
+    """Return the ids of the endpoints from whose own addresses connections come, which the VPC's ranges have.
+
+    Raises:
+        CloudError: All that are there keep the client's address, which no group of dlcloud's admits.
+    """
+    ready = ready_endpoints(clients, vpc_id)
+    usable = [endpoint for endpoint in ready if not endpoint.get("PreserveClientIp")]
+    if ready and not usable:
+        names = ", ".join(str(endpoint["InstanceConnectEndpointId"]) for endpoint in ready)
+        raise CloudError(
+            f"{names} preserves client addresses (PreserveClientIp), and instances admit the VPC's only",
+            "aws ec2 create-instance-connect-endpoint --no-preserve-client-ip --subnet-id SUBNET, or another "
+            "network.access in the recipe",
+        )
+    return tuple(str(endpoint["InstanceConnectEndpointId"]) for endpoint in usable)
+
+
+def ready_endpoints(clients: Clients, vpc_id: str) -> list[dict[str, Any]]:
+    """Return a VPC's EC2 Instance Connect Endpoints that carry connections."""
+    filters = [{"Name": "vpc-id", "Values": [vpc_id]}, {"Name": "state", "Values": list(READY)}]
+    with translate_errors("looking up endpoints (ec2:DescribeInstanceConnectEndpoints)"):
+        return clients.pages(
+            "ec2", "describe_instance_connect_endpoints", "InstanceConnectEndpoints", Filters=filters
+        )
+
+
+def _filters(names: Sequence[str], id_filter: str) -> list[dict[str, Any]]:
+    """Return the filters of names that are ids, or `tag:KEY=VALUE`."""
+    filters = []
+    for name in names:
+        tag, equals, value = name.partition("=")
+        filters.append({"Name": tag if equals else id_filter, "Values": [value if equals else name]})
+    return filters

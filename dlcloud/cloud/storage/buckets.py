@@ -1,0 +1,176 @@
+"""S3, as far as the launcher asks it: what a prefix holds, and how far a training's checkpoints are."""
+
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from botocore.exceptions import ClientError
+
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.api.faults import translate_errors
+from dlcloud.model.errors import CloudError
+from dlcloud.recipe.data_set import DataSet, split_uri
+
+MANIFEST = re.compile(r"manifest-(?P<step>\d{12})-[0-9a-f]{32}-(?P<size>\d+)\.json")
+CHECKPOINT = re.compile(r"step-\d{12}-[0-9a-f]{32}\.pt")
+"""The names that trainer.uploader gives; the checkpoint beside a manifest is `step-STEP-DIGEST.pt`."""
+GONE = {"NoSuchUpload"}
+
+
+class S3Buckets:
+    """Buckets of any region, by the credentials of one."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._regions: dict[str, str] = {}
+
+    def describe_prefix(self, uri: str) -> DataSet:
+        """Return region, number and size of the files below a prefix.
+
+        Raises:
+            CloudError: There is no such bucket, nothing below the prefix, or no permission.
+        """
+        bucket, prefix = split_uri(uri)
+        with translate_errors(f"looking at {uri} (s3:ListBucket)"):
+            region = self._region(bucket)
+            pages = self._clients.get("s3", region).get_paginator("list_objects_v2")
+            sizes = [
+                item["Size"]
+                for page in pages.paginate(Bucket=bucket, Prefix=_folder(prefix))
+                for item in page.get("Contents", ())
+                if not item["Key"].endswith("/")
+            ]
+        if not sizes:
+            raise CloudError(f"data: there is nothing below {uri}/", f"aws s3 ls {uri}/")
+        return DataSet(uri=uri, region=region, files=len(sizes), size=sum(sizes))
+
+    def newest_step(self, uri: str) -> int:
+        """Return the committed steps of the newest whole checkpoint below a prefix; 0 if there is none.
+
+        Raises:
+            CloudError: There is no such bucket, or no permission.
+        """
+        return _newest_step(self._sizes(uri))
+
+    def last_step(self, uri: str, program: str) -> int:
+        """Return the newest step if the training of a program ended with it; else 0.
+
+        Args:
+            uri: Where its checkpoints are.
+            program: The digest that the trainer's uploader was given.
+
+        Raises:
+            CloudError: There is no such bucket, or no permission.
+        """
+        sizes = self._sizes(uri)
+        step = _newest_step(sizes)
+        return step if f"finished-{step:012}-{program}.json" in sizes else 0
+
+    def _sizes(self, uri: str) -> dict[str, int]:
+        """Return the size of each object below a prefix, by its name."""
+        bucket, prefix = split_uri(uri)
+        with translate_errors(f"looking into {uri} (s3:ListBucket)"):
+            pages = self._clients.get("s3", self._known_region(uri)).get_paginator("list_objects_v2")
+            return {
+                item["Key"].rpartition("/")[2]: item["Size"]
+                for page in pages.paginate(Bucket=bucket, Prefix=_folder(prefix))
+                for item in page.get("Contents", ())
+            }
+
+    def put(self, uri: str, name: str, content: bytes) -> None:
+        """Store an object below a prefix.
+
+        Raises:
+            CloudError: There is no such bucket, or no permission.
+        """
+        with translate_errors(f"storing {name} in {uri} (s3:PutObject)"):
+            self._clients.get("s3", self._known_region(uri)).put_object(**_object(uri, name), Body=content)
+
+    def get(self, uri: str, name: str) -> bytes:
+        """Return an object below a prefix; raises as `put` does, and where there is none."""
+        with translate_errors(f"reading {name} from {uri} (s3:GetObject)"):
+            return bytes(
+                self._clients.get("s3", self._known_region(uri))
+                .get_object(**_object(uri, name))["Body"]
+                .read()
+            )
+
+    def names(self, uri: str) -> set[str]:
+        """Return the names, without folders, of the objects below a prefix; raises as `put` does."""
+        return set(self._sizes(uri))
+
+    def abort_uploads(self, uri: str) -> int:
+        """Abort the unfinished uploads of checkpoints below a prefix, and return how many there were.
+
+        S3 bills their parts until then, and lists them among no objects.
+        Source: S3 user guide, "Uploading and copying objects using multipart upload".
+
+        Raises:
+            CloudError: There is no such bucket, or no permission.
+        """
+        bucket, prefix = split_uri(uri)
+        with translate_errors(f"looking for unfinished uploads to {uri} (s3:ListBucketMultipartUploads)"):
+            pages = self._clients.get("s3", self._region(bucket)).get_paginator("list_multipart_uploads")
+            uploads = [
+                {"Key": upload["Key"], "UploadId": upload["UploadId"]}
+                for page in pages.paginate(Bucket=bucket, Prefix=_folder(prefix))
+                for upload in page.get("Uploads", ())
+                if CHECKPOINT.fullmatch(upload["Key"].rpartition("/")[2])
+            ]
+        for upload in uploads:
+            with translate_errors(f"aborting an upload to {uri} (s3:AbortMultipartUpload)", ignore=GONE):
+                self._clients.get("s3", self._region(bucket)).abort_multipart_upload(Bucket=bucket, **upload)
+        return len(uploads)
+
+    def region_of(self, uri: str) -> str:
+        """Return the region of a bucket; raises as `newest_step` does."""
+        with translate_errors(f"looking up the region of {uri} (s3:ListBucket)"):
+            return self._region(split_uri(uri)[0])
+
+    def _known_region(self, uri: str) -> str:
+        """Return the region of a bucket, asked for once."""
+        bucket = split_uri(uri)[0]
+        if bucket not in self._regions:
+            self._regions[bucket] = self._region(bucket)
+        return self._regions[bucket]
+
+    def _region(self, bucket: str) -> str:
+        """Return the region of a bucket, which S3 also states to those who may list a part of it only.
+
+        Source: S3 API reference, HeadBucket: x-amz-bucket-region.
+        """
+        try:
+            answer = self._clients.get("s3").head_bucket(Bucket=bucket)
+        except ClientError as error:
+            metadata = error.response["ResponseMetadata"]
+            if metadata["HTTPStatusCode"] == HTTPStatus.NOT_FOUND:
+                raise CloudError(f"there is no bucket {bucket}", f"aws s3 mb s3://{bucket}") from error
+            region = metadata["HTTPHeaders"].get("x-amz-bucket-region")
+            if not region:
+                raise
+            return str(region)
+        return str(answer.get("BucketRegion") or self._clients.region)
+
+
+def checkpoint_name(manifest: str) -> str:
+    """Return the name of the checkpoint that a manifest is of."""
+    _, step, digest, _ = manifest.split("-")
+    return f"step-{step}-{digest}.pt"
+
+
+def _object(uri: str, name: str) -> dict[str, str]:
+    bucket, prefix = split_uri(uri)
+    return {"Bucket": bucket, "Key": f"{_folder(prefix)}{name}"}
+
+
+def _newest_step(sizes: Mapping[str, int]) -> int:
+    steps = (
+        int(match["step"])
+        for name in sizes
+        if (match := MANIFEST.fullmatch(name)) and sizes.get(checkpoint_name(name)) == int(match["size"])
+    )
+    return max(steps, default=0)
+
+
+def _folder(prefix: str) -> str:
+    return f"{prefix}/" if prefix else ""

@@ -1,0 +1,350 @@
+"""The answer of a report: the cheapest and the fastest of each case, and what would settle a tie."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from dlcloud.model.instance import Market
+from dlcloud.model.money import money
+from dlcloud.report import cells
+from dlcloud.report.costs.job import case_name, time_text, usd_text
+from dlcloud.report.costs.printed import fact_notes
+from dlcloud.report.durations import duration
+from dlcloud.report.table import Section
+from dlcloud.results.ranking import Best, By, best_of_case, newest_of_cases, rank
+from dlcloud.results.result_row import ResultRow
+from dlcloud.results.settling import Settling, settle
+from dlcloud.results.user_job import UserJob, estimate_job
+
+SUPERLATIVES = {By.COST: "cheapest", By.THROUGHPUT: "fastest", By.LATENCY: "shortest latency"}
+MOST_TABLES = 3
+"""More cases than this are a line each."""
+
+NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What the answer is for.
+
+    Attributes:
+        by: What else is named beside the cheapest and the fastest.
+        market: Whose price decides what is cheapest.
+        job: The user's own, None if none was given.
+        summary: A line for each case, whatever their number.
+        commands: The beginning of the command that measures a run's workload again, by run id.
+    """
+
+    by: By | None = None
+    market: Market = Market.ON_DEMAND
+    job: UserJob | None = None
+    summary: bool = False
+    commands: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseAnswer:
+    """The winners of one case, by what they win, and what would settle those that have none."""
+
+    rows: Sequence[ResultRow]
+    winners: Mapping[By, Best]
+    settlings: Mapping[By, Settling]
+
+    @property
+    def is_rehearsal(self) -> bool:
+        return self.rows[0].rehearsal
+
+    @property
+    def name(self) -> str:
+        return case_name(self.rows[0])
+
+
+def answers_of(rows: Sequence[ResultRow], question: Question) -> list[CaseAnswer]:
+    """Return the answer of each case that has a throughput."""
+    superlatives = dict.fromkeys([By.COST, By.THROUGHPUT, question.by or By.COST])
+    answers = []
+    for case in newest_of_cases(rows):
+        winners = {by: best_of_case(case, by, question.market) for by in superlatives}
+        settlings = {by: settle(best, by, question.market) for by, best in winners.items()}
+        needed = {by: settling for by, settling in settlings.items() if settling is not None}
+        answers.append(CaseAnswer(rows=case, winners=winners, settlings=needed))
+    return answers
+
+
+def answer_sections(rows: Sequence[ResultRow], question: Question) -> list[Section]:
+    """Return the sections that answer the question; none without a throughput."""
+    answers = answers_of(rows, question)
+    if not answers:
+        return []
+    if question.summary or len(answers) > MOST_TABLES:
+        return [_summary(answers, question)]
+    return [_answer(answer, question) for answer in answers]
+
+
+def answer_records(rows: Sequence[ResultRow], question: Question) -> list[dict[str, Any]]:
+    """Return the same for programs: a record for each case and superlative."""
+    return [
+        _record(answer, by, best, question)
+        for answer in answers_of(rows, question)
+        for by, best in answer.winners.items()
+    ]
+
+
+def _record(answer: CaseAnswer, by: By, best: Best, question: Question) -> dict[str, Any]:
+    row, settling = best.row, answer.settlings.get(by)
+    return {
+        "benchmark": answer.rows[0].run.workload,
+        "case": best.case,
+        "rehearsal": answer.is_rehearsal,
+        "superlative": SUPERLATIVES[by],
+        "instance_type": row.run.instance_type if row and not row.rehearsal else None,
+        "setting": row.result.setting if row else None,
+        "reason": best.reason,
+        "run": row.run.run_id if row else None,
+        "between": [_name(other) for other in best.tied],
+        "samples_to_settle": settling.samples if settling else None,
+        "usd_to_settle": settling.usd if settling else None,
+        "command": _command(settling, question) if settling else None,
+    }
+
+
+def _answer(answer: CaseAnswer, question: Question) -> Section:
+    """Return the figures of the winners of a case side by side, and why others are not named."""
+    columns: dict[int, tuple[ResultRow, list[str]]] = {}
+    for by, best in answer.winners.items():
+        if best.row is not None:
+            columns.setdefault(id(best.row), (best.row, []))[1].append(_superlative(by, question))
+    figures = _figures(answer.rows[0], question)
+    rows = [[title, *(text(row) for row, _ in columns.values())] for title, text in figures]
+    return Section(
+        heading=f"the answer: {answer.name}{_rehearsed(answer)}",
+        titles=["", *(" and ".join(names) for _, names in columns.values())] if columns else (),
+        rows=[row for row in rows if any(row[1:])] if columns else (),
+        notes=_notes(answer, question),
+        leads=2,
+    )
+
+
+def _figures(first: ResultRow, question: Question) -> list[tuple[str, Callable[[ResultRow], str]]]:
+    """Return the lines of an answer: their titles and texts."""
+    unit = first.throughput.unit if first.throughput else "items/s"
+    mark = cells.REHEARSED if first.rehearsal else ""
+    lines: list[tuple[str, Callable[[ResultRow], str]]] = [
+        ("setting" if first.rehearsal else "type, setting", _name),
+        (f"{unit}{mark}", _throughput),
+    ]
+    if question.by is By.LATENCY:
+        lines.append((f"p50 ms{mark}", _latency))
+    titles = {Market.ON_DEMAND: "USD", Market.SPOT: "spot USD"}
+    for market, title in titles.items():
+        lines.append((f"{title} per million {first.items}{mark}", _per_million(market)))
+    lines += [
+        (f"{title} per hour", _hourly(market)) for market, title in titles.items() if not first.rehearsal
+    ]
+    if question.job and question.job.fits(first):
+        lines.append((f"{question.job.text}: time{mark}", _job_time(question.job)))
+        for market, title in titles.items():
+            lines.append((f"{question.job.text}: {title}{mark}", _job_usd(question.job, market)))
+    return lines
+
+
+def settling_notes(first: ResultRow, second: ResultRow, commands: Mapping[str, str]) -> list[str]:
+    """Return what would name the faster of two rows between which none can be named, with the command."""
+    question = Question(commands=commands)
+    rows = tuple(rank([first, second], By.THROUGHPUT, question.market))
+    answer = CaseAnswer(rows=rows, winners={}, settlings={})
+    best = Best(case=first.result.case, row=None, reason="", tied=rows)
+    settling = settle(best, By.THROUGHPUT, question.market)
+    return _on_aws(answer, question) if settling is None else _settling_note(settling, question)
+
+
+def _summary(answers: Sequence[CaseAnswer], question: Question) -> Section:
+    units = dict.fromkeys(answer.rows[0].throughput.unit for answer in answers if answer.rows[0].throughput)
+    workloads = {answer.rows[0].run.workload for answer in answers}
+    is_shared = len(workloads) == 1 and all(answer.rows[0].result.case for answer in answers)
+    has_mark = any(answer.is_rehearsal for answer in answers)
+    notes = [] if len(units) == 1 else [f"throughput: {', '.join(units)}"]
+    notes.append("≈: no winner can be named between these; USD/M: USD per million items")
+    if has_mark:
+        notes.append("* rehearsal: the speed is of this machine, and of no instance type")
+    bests = [best for answer in answers for best in answer.winners.values()]
+    notes += dict.fromkeys(f"none: {best.reason}" for best in bests if best.row is None and not best.tied)
+    return Section(
+        heading="the answer, case by case" + (f": {workloads.pop()}" if is_shared else ""),
+        titles=(
+            "case",
+            _superlative(By.COST, question),
+            "USD/M",
+            "fastest",
+            next(iter(units), "items/s"),
+            *([f"{question.job.text}: USD, time"] if question.job else []),
+        ),
+        rows=[
+            (answer.rows[0].result.case if is_shared else answer.name, *_summary_row(answer, question))
+            for answer in answers
+        ],
+        notes=[*notes, *_tie_notes(answers, question), *_all_on_aws(answers, question)],
+        numeric=frozenset({2, 4}),
+        optional=(4,) if question.job else (),
+        leads=2,
+    )
+
+
+def _summary_row(answer: CaseAnswer, question: Question) -> tuple[str, ...]:
+    cheapest, fastest = answer.winners[By.COST], answer.winners[By.THROUGHPUT]
+    usd, mark = cells.usd(question.market), cells.REHEARSED if answer.is_rehearsal else ""
+    speed = fastest.row.throughput if fastest.row else None
+    first, second = _winner(cheapest), _winner(fastest)
+    return (
+        first,
+        usd(cheapest.row) if cheapest.row else _about(usd, cheapest.tied),
+        "the same" if first == second and first != NONE else second,
+        cells.digits(speed.value) + mark if speed else _about(_speed(mark), fastest.tied),
+        *([_summary_job(answer, question.job, question.market, mark)] if question.job else []),
+    )
+
+
+def _about(text: Callable[[ResultRow], str], tied: Sequence[ResultRow]) -> str:
+    """Return about the figure of rows of which none wins; empty without rows."""
+    return f"≈ {text(tied[0])}" if tied else ""
+
+
+def _speed(mark: str) -> Callable[[ResultRow], str]:
+    return lambda row: cells.digits(row.throughput.value) + mark if row.throughput else ""
+
+
+def _summary_job(answer: CaseAnswer, job: UserJob, market: Market, mark: str) -> str:
+    """Return what the job takes on the cheapest; between several about that of the first."""
+    cheapest, fastest = answer.winners[By.COST], answer.winners[By.THROUGHPUT]
+    row = next(iter([*filter(None, [cheapest.row]), *cheapest.tied, *filter(None, [fastest.row])]), None)
+    row = row or next(iter(fastest.tied or answer.rows), None)
+    if row is None or not job.fits(row):
+        return f"counts {answer.rows[0].items}"
+    (estimate,) = estimate_job([row], job)
+    has_usd = not answer.is_rehearsal or len({other.run.instance_type for other in answer.rows}) == 1
+    usd = estimate.usd(market) if has_usd else None
+    about = "" if row is cheapest.row else "≈ "
+    return about + (f"{money(usd)}, " if usd is not None else "") + duration(estimate.seconds) + mark
+
+
+def _winner(best: Best) -> str:
+    if best.row is not None:
+        return _name(best.row)
+    if not best.tied:
+        return NONE
+    others = f" and {len(best.tied) - 2} more" if len(best.tied) > 2 else ""  # noqa: PLR2004  a pair is shown
+    return " ≈ ".join(_name(row) for row in best.tied[:2]) + others
+
+
+def _notes(answer: CaseAnswer, question: Question) -> list[str]:
+    notes = fact_notes(answer.rows, _name)
+    if answer.is_rehearsal:
+        notes.append(_rehearsal_note(answer))
+    for by, best in answer.winners.items():
+        if best.row is None:
+            notes.append(f"no {_superlative(by, question)} is named: {best.reason}")
+    reasons = {best.reason for best in answer.winners.values() if best.row is not None}
+    notes += sorted(reasons)
+    return [*notes, *_tie_notes([answer], question), *_on_aws(answer, question)]
+
+
+def _on_aws(answer: CaseAnswer, question: Question) -> list[str]:
+    """Return the command that measures on AWS what was rehearsed; none if it is not known."""
+    prefix = question.commands.get(answer.rows[0].run.run_id, "")
+    types = dict.fromkeys(row.run.instance_type for row in answer.rows)
+    words = [prefix, *(f"-i {name}" for name in types)]
+    return ["to measure it on AWS:", f"  {' '.join(words)}"] if prefix and answer.is_rehearsal else []
+
+
+def _all_on_aws(answers: Sequence[CaseAnswer], question: Question) -> list[str]:
+    """Return the same of several cases, each command once."""
+    return [*dict.fromkeys(note for answer in answers for note in _on_aws(answer, question))]
+
+
+def _tie_notes(answers: Sequence[CaseAnswer], question: Question) -> list[str]:
+    """Return what would settle the ties, each command once."""
+    notes: dict[str, None] = {}
+    for answer in answers:
+        for settling in answer.settlings.values():
+            notes |= dict.fromkeys(_settling_note(settling, question))
+    return list(notes)
+
+
+def _settling_note(settling: Settling, question: Question) -> list[str]:
+    is_one_type = len(settling.types) == 1
+    names = " and ".join(cells.setting(row) if is_one_type else _name(row) for row in settling.rows[:2])
+    if settling.samples is None:
+        return [f"{names} differ by {settling.gap * 100:.1f} %: more runs would hardly decide; take either"]
+    cost = f", about {duration(settling.seconds)} of instances" if settling.seconds is not None else ""
+    cost += f" and {money(settling.usd)} USD" if settling.usd is not None else ""
+    text = f"about {settling.samples} samples of each setting would settle {names}{cost}"
+    command = _command(settling, question)
+    return [text + ":", f"  {command}"] if command else [text]
+
+
+def _command(settling: Settling, question: Question) -> str:
+    """Return the command that measures the tied rows again; empty if it is not known."""
+    prefix = question.commands.get(settling.rows[0].run.run_id, "")
+    if not prefix or settling.samples is None:
+        return ""
+    return " ".join([prefix, *(f"-i {name}" for name in settling.types), f"--repeats {settling.samples}"])
+
+
+def _rehearsal_note(answer: CaseAnswer) -> str:
+    types = list(dict.fromkeys(row.run.instance_type for row in answer.rows))
+    text = "* rehearsal: the speed is of this machine, and of no instance type"
+    return f"{text}; USD at the price of {types[0]}" if len(types) == 1 else text
+
+
+def _rehearsed(answer: CaseAnswer) -> str:
+    return " (rehearsal)" if answer.is_rehearsal else ""
+
+
+def _superlative(by: By, question: Question) -> str:
+    is_spot = (by, question.market) == (By.COST, Market.SPOT)
+    return SUPERLATIVES[by] + (" on spot" if is_spot else "")
+
+
+def _name(row: ResultRow) -> str:
+    """Name a row by type and setting; a rehearsal is no figure of a type."""
+    return cells.setting(row) if row.rehearsal else f"{row.run.instance_type} {cells.setting(row)}"
+
+
+def _throughput(row: ResultRow) -> str:
+    return (
+        _with_interval(cells.digits(row.throughput.value), cells.interval(row.throughput))
+        if row.throughput
+        else ""
+    )
+
+
+def _latency(row: ResultRow) -> str:
+    metric = row.result.metrics.get("latency_p50")
+    return _with_interval(cells.digits(metric.value), cells.interval(metric)) if metric else ""
+
+
+def _per_million(market: Market) -> Callable[[ResultRow], str]:
+    def text(row: ResultRow) -> str:
+        usd, bounds = row.usd_per_million(market), row.usd_interval(market)
+        interval = f"{money(bounds[0])}–{money(bounds[1])}" if bounds else ""
+        return "" if usd is None else _with_interval(money(usd), interval)
+
+    return text
+
+
+def _hourly(market: Market) -> Callable[[ResultRow], str]:
+    price = cells.price(market)
+    return lambda row: "" if row.prices.price(market) is None else price(row)
+
+
+def _job_time(job: UserJob) -> Callable[[ResultRow], str]:
+    return lambda row: time_text(estimate_job([row], job)[0])
+
+
+def _job_usd(job: UserJob, market: Market) -> Callable[[ResultRow], str]:
+    return lambda row: usd_text(estimate_job([row], job)[0], market)
+
+
+def _with_interval(text: str, interval: str) -> str:
+    return f"{text} ({interval})" if interval else text

@@ -1,0 +1,160 @@
+"""Two sides compared: ratios with intervals and verdicts in words, then what else differs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from dlcloud.benchmarks.harness.verdict_words import Verdict
+from dlcloud.model.money import rounded
+from dlcloud.report.cells import REHEARSED, UNSTABLE, digits, ratio
+from dlcloud.report.costs.answer import settling_notes
+from dlcloud.report.table import Cell, Report, Section
+from dlcloud.results.compare import Difference, Pair
+from dlcloud.results.ranking import reason_of
+from dlcloud.results.result_row import ResultRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """The names of the two sides, as the user typed them."""
+
+    first: str
+    second: str
+
+
+def compare_report(
+    sides: Sides,
+    pairs: Sequence[Pair],
+    differing: Sequence[Difference],
+    commands: Mapping[str, str] = MappingProxyType({}),
+) -> Report:
+    """Return the comparison: above 1, the second side is faster.
+
+    Args:
+        sides: The names of both.
+        pairs: What was measured on both.
+        differing: In what else they differ.
+        commands: The beginning of the command that measures a run's workload again, by run id.
+    """
+    sections = [_ratio_section(sides, pairs, commands)]
+    if differing:
+        sections.append(_difference_section(sides, differing))
+    return Report(
+        command="compare",
+        records=[_record(sides, pair) for pair in pairs],
+        sections=sections,
+        empty="",
+        extra={"differences": [{"what": d.name, "a": d.first, "b": d.second} for d in differing]},
+    )
+
+
+def _ratio_section(sides: Sides, pairs: Sequence[Pair], commands: Mapping[str, str]) -> Section:
+    unit = pairs[0].first.throughput.unit if pairs[0].first.throughput else "items/s"
+    mark = REHEARSED if any(_is_rehearsal(pair) for pair in pairs) else ""
+    notes = [f"ratio: {unit} of B over A with its 95 % interval; above 1, B is faster"]
+    notes.append("cost: USD per million of B over A, each at the price of the market it ran in")
+    if mark:
+        notes.append("* rehearsal: the speed is of this machine, and says nothing of the types")
+    if not all(_is_stable(pair) for pair in pairs):
+        notes.append("~: a side did not settle")
+    if not all(pair.ratio.paired for pair in pairs):
+        notes.append("of two runs: the interval comes from those of both medians")
+    tied = [pair for pair in pairs if pair.ratio.verdict not in {Verdict.FASTER, Verdict.SLOWER}]
+    verdicts = dict.fromkeys(str(pair.ratio.verdict or Verdict.UNDECIDED) for pair in tied)
+    notes += [f"{verdict}: {reason_of(verdict)}" for verdict in verdicts]
+    notes += dict.fromkeys(
+        note for pair in tied for note in settling_notes(pair.first, pair.second, commands)
+    )
+    names = [_names(pair) for pair in pairs]
+    # The setting is always shown, of the others those in which the rows differ.
+    titles = [title for title in names[0] if title == "setting" or len({of[title] for of in names}) > 1]
+    count = len(titles)
+    return Section(
+        heading=f"A: {sides.first}\nB: {sides.second}",
+        titles=(*titles, "A", "B", f"ratio{mark}", "verdict", "cost"),
+        rows=[
+            [*(name[title] for title in titles), *_figures(pair)]
+            for pair, name in zip(pairs, names, strict=True)
+        ],
+        notes=notes,
+        numeric=frozenset({count, count + 1, count + 4}),
+    )
+
+
+def _is_stable(pair: Pair) -> bool:
+    return pair.first.result.stable and pair.second.result.stable
+
+
+def _is_rehearsal(pair: Pair) -> bool:
+    return pair.first.rehearsal or pair.second.rehearsal
+
+
+def _names(pair: Pair) -> dict[str, str]:
+    first, second = pair.first, pair.second
+    settings = dict.fromkeys((first.result.setting, second.result.setting))
+    types = dict.fromkeys((first.run.instance_type, second.run.instance_type))
+    return {
+        "type": " → ".join(types),
+        "benchmark": first.run.workload,
+        "case": first.result.case,
+        "setting": " → ".join(settings) + ("" if _is_stable(pair) else UNSTABLE),
+    }
+
+
+def _figures(pair: Pair) -> tuple[str, ...]:
+    cost = pair.usd_ratio
+    return (
+        _throughput(pair.first),
+        _throughput(pair.second),
+        _ratio(pair),
+        pair.ratio.verdict,
+        "" if cost is None else f"{ratio(float(cost))}x",
+    )
+
+
+def _throughput(row: ResultRow) -> str:
+    return digits(row.throughput.value) if row.throughput else ""
+
+
+def _ratio(pair: Pair) -> str:
+    """Format a ratio with its interval, where there is one."""
+    value = pair.ratio
+    if value.low is None or value.high is None:
+        return f"{ratio(value.value)}x"
+    return f"{ratio(value.value)}x ({ratio(value.low)}–{ratio(value.high)})"
+
+
+def _difference_section(sides: Sides, differing: Sequence[Difference]) -> Section:
+    return Section(
+        heading="what else differs",
+        titles=("what", "A", "B"),
+        rows=[(difference.name, difference.first, difference.second) for difference in differing],
+        notes=[f"A: {sides.first}; B: {sides.second}"],
+    )
+
+
+def _record(sides: Sides, pair: Pair) -> dict[str, Cell]:
+    first, second, value = pair.first, pair.second, pair.ratio
+    return {
+        "a": sides.first,
+        "b": sides.second,
+        "benchmark": first.run.workload,
+        "case": first.result.case,
+        "setting_a": first.result.setting,
+        "setting_b": second.result.setting,
+        "type_a": first.run.instance_type,
+        "type_b": second.run.instance_type,
+        "run_a": first.run.run_id,
+        "run_b": second.run.run_id,
+        "throughput_a": first.throughput.value if first.throughput else None,
+        "throughput_b": second.throughput.value if second.throughput else None,
+        "unit": first.throughput.unit if first.throughput else None,
+        "ratio": value.value,
+        "ratio_low": value.low,
+        "ratio_high": value.high,
+        "verdict": value.verdict,
+        "paired": value.paired,
+        "usd_ratio": None if pair.usd_ratio is None else rounded(pair.usd_ratio, 6),
+        "rehearsal": _is_rehearsal(pair),
+        "stable": _is_stable(pair),
+    }
