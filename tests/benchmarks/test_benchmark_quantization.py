@@ -8,9 +8,10 @@ from functools import partial
 import pytest
 
 from dlcloud.benchmarks import catalog
+from dlcloud.benchmarks.harness.cache import ModelCache
+from dlcloud.benchmarks.harness.facts import FactReader
 from dlcloud.benchmarks.harness.variant import VariantError
 from dlcloud.benchmarks.quantization import builders
-from dlcloud.benchmarks.quantization.cache import ModelCache
 from dlcloud.benchmarks.quantization.cases import compare_logits
 
 PROGRAMS = sorted(catalog.BENCHMARKS)
@@ -251,7 +252,7 @@ def test_builds_run_at_once_and_keep_their_order():
         both.wait()
         return name
 
-    assert builders.build_all([partial(build, "fp32"), partial(build, "int8")], 2, builders.FactReader()) == [
+    assert builders.build_all([partial(build, "fp32"), partial(build, "int8")], 2, FactReader()) == [
         "fp32",
         "int8",
     ]
@@ -259,7 +260,7 @@ def test_builds_run_at_once_and_keep_their_order():
 
 def test_a_build_that_fails_ends_the_processes_of_the_others():
     failed = threading.Event()
-    reader = builders.FactReader()
+    reader = FactReader()
 
     class Variant:
         def close(self):

@@ -11,10 +11,10 @@ from typing import Any
 
 from ..harness import program
 from ..harness.case import Case
+from ..harness.facts import FactReader
 from ..harness.records import Recorder
 from ..harness.roofline import Work
 from ..harness.variant import VariantError, WorkerVariant
-from .builders import FactReader
 from .engine_models import EngineModel, build_engine_models
 from .engines import DEFAULT, ENGINES, Isa
 from .formats import read_description, read_title
