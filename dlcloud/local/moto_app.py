@@ -23,11 +23,11 @@ from dlcloud.local.batch.compute import JobScheduler
 from dlcloud.local.capacity.pools import VcpuQuotas
 from dlcloud.local.ec2.fleets import LocalFleetResponses
 from dlcloud.local.ec2.instances import SiteInstances
-from dlcloud.local.ec2.market_responses import index_offerings
 from dlcloud.local.ec2.members import add_members
 from dlcloud.local.ec2.network import NetworkedBackend
 from dlcloud.local.ec2.spot import SpotRequests
 from dlcloud.local.instance.machine_images import parameters
+from dlcloud.local.moto_data import RegionOfferings
 from dlcloud.model import instance as core_instance
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -54,7 +54,6 @@ def create_moto_app(
         "catalog": catalog,
         "quotas": quotas,
         "visibility": visibility,
-        "offerings": index_offerings(),
     }
     responses = cast("type[LocalFleetResponses]", type("BoundResponses", (LocalFleetResponses,), bound))
     ec2_urls.url_paths["{0}/"] = responses.dispatch
@@ -107,14 +106,9 @@ def _add_retired_types(catalog: Catalog) -> None:
     for hardware in missing:
         INSTANCE_TYPES[hardware.name] = _description(hardware)
         InstanceTypeBackend.instance_types.append(InstanceType(hardware.name))
+    names = [hardware.name for hardware in missing]
     for location_type, regions in INSTANCE_TYPE_OFFERINGS.items():
-        for offerings in regions.values():
-            places = sorted({offering["Location"] for offering in offerings})
-            offerings += [
-                {"InstanceType": hardware.name, "Location": place, "LocationType": location_type}
-                for hardware in missing
-                for place in places
-            ]
+        INSTANCE_TYPE_OFFERINGS[location_type] = RegionOfferings(location_type, list(regions), names)
 
 
 def _description(hardware: core_instance.InstanceType) -> dict[str, Any]:

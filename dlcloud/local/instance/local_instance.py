@@ -22,6 +22,7 @@ from dlcloud.local.instance.addresses import Listeners
 from dlcloud.local.instance.cloudinit import WRITE_FILES, describe_files, read_user_data, root_key
 from dlcloud.local.instance.console import read_console
 from dlcloud.local.instance.container import Container
+from dlcloud.local.instance.firewall import GuardedListener
 from dlcloud.local.instance.hosts import hosts_line
 from dlcloud.local.instance.identity import Identity, Notices
 from dlcloud.local.instance.leftovers import remove_root
@@ -100,6 +101,8 @@ class LocalInstance:
         self.services = InstanceServices(container=self.container)
         self.container.on_end = lambda: self.power("0")
         self._ssh: SshServer | None = None
+        self.elastic: GuardedListener | None = None
+        self._elastic_acceptor: asyncssh.SSHAcceptor | None = None
         self._last_stage: asyncio.Task[object] | None = None
         self.public_host_key = ""
         self._booted_at: datetime | None = None
@@ -191,6 +194,14 @@ class LocalInstance:
         self._ssh.admit(public_key, seconds=seconds)
         return True
 
+    async def answer_at(self, listener: GuardedListener | None) -> None:
+        """Answer SSH at an Elastic IP beside the instance's own address; None: no longer."""
+        if self._elastic_acceptor is not None:
+            self._elastic_acceptor.close()
+        self.elastic, self._elastic_acceptor = listener, None
+        if listener is not None and self._ssh is not None:
+            self._elastic_acceptor = await self._ssh.open(listener)
+
     async def end_logins(self) -> None:
         """Take no new SSH connections and cut the open ones, as sshd at SIGTERM."""
         if self._last_stage is not None:
@@ -236,7 +247,7 @@ class LocalInstance:
         for name in _FOLDERS:
             self.tree.make_folder(name)
         self._link_cache()
-        for name in (".profile", ".bash_profile"):
+        for name in (".profile", ".bash_profile", ".bashrc"):
             self.tree.write(f"home/{name}", _PROFILE)
         host_key = self._write_host_key()
         self._write_authorized_keys()
