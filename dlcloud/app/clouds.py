@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from dlcloud.app.account_clients import AccountClients
 from dlcloud.app.terminal.console import Console
 from dlcloud.cloud.compute.instances import Ec2Instances
+from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.cloud.storage.secret_values import SecretValues
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Cluster
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from dlcloud.cloud.account.billing import Billing
     from dlcloud.cloud.account.limits import Ec2Account
     from dlcloud.cloud.ec2 import Ec2Cloud
-    from dlcloud.cloud.storage.secret_values import SecretValues
 
 
 @dataclass(kw_only=True)
@@ -87,15 +88,12 @@ class Clouds:
         clients = self.clients.get(name, region, profile)
         return Ec2Instances(clients=clients, pause=self.clock.sleep, inside=self.on_instance)
 
-    def secret_values(self, name: str, region: str) -> "SecretValues":
-        from dlcloud.cloud.storage.secret_values import SecretValues  # noqa: PLC0415  few recipes have any
-
+    def secret_values(self, name: str, region: str) -> SecretValues:
         return SecretValues(self.clients.get(name, region))
 
     def account(self, name: str, region: str, profile: str | None = None) -> "Ec2Account":
         """Return the account's limits, usage and subnets in a region; `profile` as for `cloud`."""
         from dlcloud.cloud.account.limits import Ec2Account  # noqa: PLC0415  few commands need it
-        from dlcloud.cloud.offers.catalog import Catalog  # noqa: PLC0415  as above
 
         return Ec2Account(
             clients=self.clients.get(name, region, profile),

@@ -60,6 +60,12 @@ def test_fp32_and_int8_on_the_real_engine(alone, engine_python):
     assert fp32["facts"]["flop_per_input"] == int8["facts"]["flop_per_input"] == 1_496_064
     assert fp32["facts"]["uncounted_operators"] == ["Add", "GlobalAveragePool", "MaxPool", "Relu"]
     assert fp32["facts"]["bytes_per_input"] > fp32["facts"]["model_bytes"]
+    two = results["tiny batch 2", "onnxruntime fp32"]["facts"]
+    assert two["bytes_per_input"] == fp32["facts"]["bytes_per_input"] - fp32["facts"]["weight_bytes"] / 2
+    assert int8["facts"]["bytes_per_input"] == fp32["facts"]["bytes_per_input"] / 4
+    for result in results.values():
+        assert 0 < result["facts"]["share_of_peak_percent"] <= 100
+        assert result["facts"]["bound"] in {"compute", "memory"}
     assert {result["facts"]["weights"] for result in results.values()} == {"random"}
     assert "top" not in done.stdout
     assert "random" in done.stdout

@@ -25,12 +25,7 @@ def context(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(context):
-    values = {
-        "cluster_name": "sweep-ab",
-        "ended_at": samples.THEN,
-        "trial": 1,
-        "trial_values": '{"lr": "0.1"}',
-    }
+    values = {"ended_at": samples.THEN, "trial": 1, "trial_values": '{"lr": "0.1"}'}
     run = samples.run("sweep-1", cluster_name="sweep-ab", **values)
     context.runs.add(run)
     return run

@@ -39,7 +39,7 @@ COMMANDS = {
         {
             "planning": {"left_out"},
             "results": {"cost", "result", "run_progress"},
-            "cloud": {"api", "compute"},
+            "cloud": {"api", "compute", "offers", "storage"},
             "report": {"durations", "layout", "progress", "table"},
         },
     ),

@@ -224,6 +224,7 @@ def fetch(home, folder, source, port, **changes):
     return peer(home, folder, "fetch", **(order | {"port": port} | changes))
 
 
+@needs("tar")
 def test_an_environment_is_copied_from_a_peer_and_works(home, source, tmp_path):
     assert not find(home, tmp_path)["complete"]
     compiled = home / ".cache/dlcloud/environments" / source["name"] / "bin/__pycache__"
@@ -245,6 +246,7 @@ def test_an_environment_is_copied_from_a_peer_and_works(home, source, tmp_path):
     assert str(home) not in shown.stdout
 
 
+@needs("tar")
 def test_a_peer_serves_one_client_and_only_with_the_key(home, source, tmp_path):
     port = peer(home, home, "serve", **source)["port"]
     assert "closed the connection" in fetch(home, tmp_path, source, port, key="cd" * 32)
@@ -278,6 +280,7 @@ def relay(port, change):
     return listener.getsockname()[1]
 
 
+@needs("tar")
 @pytest.mark.parametrize(
     "change",
     [
