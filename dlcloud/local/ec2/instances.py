@@ -33,7 +33,6 @@ from dlcloud.model.instance import InstanceState, Market
 _GRACE_S = 5.0
 _LAST_GRACE_S = 1.0  # where the daemon ends
 _NAMING_S = 0.2
-
 _END_REASONS = {BootFault.ENDS: StateReason.BOOT, BootFault.NO_KEY: StateReason.KEY}
 
 log = logging.getLogger(__name__)
@@ -47,10 +46,6 @@ class SiteInstances:
     """The instances of one site. Public methods may be called from any thread.
 
     Args:
-        paths: Where the instances' folders are.
-        isolation: What keeps instances from the machine.
-        interpreter: The Python of their programs.
-        loop: The event loop that runs the instances' servers.
         boot_delay_s: How long an instance stays `pending`.
         iam: Returns the metadata documents of an instance's id and profile.
     """

@@ -53,14 +53,9 @@ class LocalInstance:
     """The folder, the processes and the servers of an instance.
 
     Args:
-        identity: Its properties.
         root: Its folder, made at boot and removed at the end; `bin` and `lib` are read-only to its programs.
-        container: Runs its programs.
-        instance_users: The user ids of instances' programs.
         image: The folder that its image is a copy of; missing for those that the local EC2 comes with.
         cache: The folder that all instances share as `~/.cache`, or one of its own there.
-        listeners: Its bound sockets.
-        interpreter: The Python of its programs.
         properties: Returns its metadata documents by path, as they are now.
         iam: Returns its role's metadata documents by path.
         power: Carries out an order of its shutdown program.

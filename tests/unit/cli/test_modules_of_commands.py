@@ -21,6 +21,7 @@ PACKAGES = {"app", "cloud", "detached", "local", "model", "planning", "recipe", 
 PACKAGES |= {"benchmarks", "results", "scheduling", "store", "system"}
 OVER_SSH = PACKAGES | {"launch", "ssh"}
 PLANNING = {
+    "batch_queue",
     "control_claim",
     "launch_request",
     "left_out",
