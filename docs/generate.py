@@ -25,7 +25,6 @@ from dlcloud.benchmarks.harness import benchmark
 from dlcloud.cli.main import COMMANDS, dlcloud
 from dlcloud.model import errors
 from dlcloud.results.selftest import RISKS
-from dlcloud.results.selftest_limits import NOT_SHOWN
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -127,12 +126,9 @@ def exit_codes() -> Iterator[str]:
 
 
 def selftest() -> Iterator[str]:
-    """Yield what the self-test shows, row by row, and what it cannot show."""
+    """Yield what the self-test shows, row by row."""
     rows = [(number, claim, looked_at) for number, claim, looked_at, _ in RISKS]
     yield from table(("row", "what is to hold", "what the self-test looks at"), rows)
-    yield "## What it cannot show"
-    yield ""
-    yield from table(("not shown", "because", "what shows it"), list(NOT_SHOWN))
 
 
 BLOCKS: dict[str, Callable[[], Iterator[str]]] = {

@@ -1,14 +1,16 @@
 """Build the Python environment of a workload, once per machine: environment.py KEY [VERSION] < requirements.
 
 KEY is a digest of the requirements. If the machine's own Python is older than VERSION, uv installs a newer
-one. A complete environment is reused, also one that was copied from another folder; two builders of one wait
-for each other; an incomplete one is rebuilt. Progress goes to stderr; the last line of stdout is JSON:
-{"python": path of the interpreter, "reused": bool, "seconds": float}.
+one. uv installs the packages where it is on the PATH or where they are many; pip does where uv fails, or has
+settings that uv lacks. A complete environment is reused, also one that was copied from another folder; two
+builders of one wait for each other; an incomplete one is rebuilt. Progress goes to stderr; the last line of
+stdout is JSON: {"python": path of the interpreter, "reused": bool, "seconds": float}.
 
 environment.py --find KEY [VERSION] builds nothing; its JSON is
 {"name": of its folder, "system": the C library, "complete": bool}.
 """
 
+import configparser
 import fcntl
 import json
 import os
@@ -20,9 +22,34 @@ import sys
 import time
 
 UV = "uv==0.13.9"
-"""Only for a machine whose own Python is too old: 20 MB, and a build of Python by Astral."""
+"""20 MB; for a machine whose own Python is too old, it brings a build of Python by Astral."""
+MANY = 8
+"""With so many packages, fetching uv takes less time than it saves. Source: 30 packages, November 2026."""
 LARGEST_SCRIPT = 1 << 20
 EXTRA_INDEX = "--extra-index-url "
+AS_UV = {
+    "index-url": "--index-url",
+    "extra-index-url": "--extra-index-url",
+    "find-links": "--find-links",
+    "constraint": "--constraint",
+    "no-index": "--no-index",
+    "cert": "SSL_CERT_FILE",
+}
+"""By pip's setting, uv's option; in capitals, a variable."""
+WITHOUT_MEANING = {
+    "cache-dir",
+    "config-file",
+    "default-timeout",
+    "disable-pip-version-check",
+    "no-cache-dir",
+    "no-input",
+    "progress-bar",
+    "quiet",
+    "retries",
+    "root-user-action",
+    "timeout",
+}
+"""Settings of pip that change no package."""
 # Without links: behind links of two homes, it is one folder with one path.
 CACHE = (
     pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser().resolve() / "dlcloud/environments"
@@ -61,32 +88,115 @@ def is_older(minimum: str) -> bool:
 
 def build(folder: pathlib.Path, requirements: str, minimum: str) -> None:
     """Create the environment and mark it complete."""
+    settings = read_pip_settings()
+    if "index-url" in settings:  # then pip asks no other index
+        requirements = "\n".join(line for line in requirements.split("\n") if EXTRA_INDEX not in line)
+    packages = [line for line in requirements.split("\n") if line and line[0] not in "#-"]
+    report("installing " + ", ".join(packages)[:200])
+    is_for_uv = set(settings) <= set(AS_UV) | WITHOUT_MEANING
+    uv = find_uv() if is_for_uv and not is_older(minimum) else ""
+    if not (uv and build_by_uv(uv, folder, requirements, settings)):
+        build_by_pip(folder, requirements, minimum, settings if is_for_uv and len(packages) >= MANY else None)
+    (folder / "complete").write_text(str(folder))
+
+
+def build_by_uv(uv: str, folder: pathlib.Path, requirements: str, settings: "dict[str, str]") -> bool:
+    """Install the packages while the interpreter brings pip, which takes seconds; False if either fails."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if run(sys.executable, "-m", "venv", "--without-pip", folder).returncode:
+        return False
+    command = [str(folder / "bin" / "python"), "-m", "ensurepip", "--default-pip"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bringing_pip:
+        is_installed = install_by_uv(uv, folder, requirements, settings)
+    return is_installed and bringing_pip.returncode == 0
+
+
+def build_by_pip(
+    folder: pathlib.Path, requirements: str, minimum: str, fetching: "dict[str, str] | None"
+) -> None:
+    """Create the environment with pip, and install by it, or by uv that it fetches with these settings."""
     shutil.rmtree(folder, ignore_errors=True)
     tool = folder.with_name(folder.name + "-uv")
     create(tool if is_older(minimum) else folder)
     if is_older(minimum):
         install_python(folder, tool, minimum)
-    path = folder / "requirements.txt"
-    if EXTRA_INDEX in requirements and has_own_index(folder / "bin" / "python"):
-        requirements = "\n".join(line for line in requirements.split("\n") if EXTRA_INDEX not in line)
-    path.write_text(requirements)
-    packages = [line for line in requirements.split("\n") if line and line[0] not in "#-"]
-    report("installing " + ", ".join(packages)[:200])
+    elif fetching is not None:
+        uv = fetch_uv(folder)
+        if uv and install_by_uv(uv, folder, requirements, fetching):
+            return
+    path = write_requirements(folder, requirements)
     # Python compiles the modules that are imported; pip would compile all, one after the other.
     result = run(*pip_install(folder), "--no-compile", "-r", path)
     if result.returncode:
         sys.exit("pip failed: " + result.stdout[-2000:])
-    (folder / "complete").write_text(str(folder))
 
 
-def pip_install(folder: pathlib.Path) -> "list[str | pathlib.Path]":
+def write_requirements(folder: pathlib.Path, requirements: str) -> pathlib.Path:
+    """Keep the requirements beside what is installed."""
+    path = folder / "requirements.txt"
+    path.write_text(requirements)
+    return path
+
+
+def read_pip_settings() -> "dict[str, str]":
+    """Return pip's settings by name, of its files and its variables."""
+    names = ["/etc/xdg/pip/pip.conf", "/etc/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf"]
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    own = os.environ.get("PIP_CONFIG_FILE", os.devnull)
+    parser.read([pathlib.Path(name).expanduser() for name in [*names, own]])
+    settings = {}
+    for section in ("global", "install"):
+        if parser.has_section(section):
+            settings.update(parser.items(section))
+    variables = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    settings.update({name[4:].lower().replace("_", "-"): value for name, value in variables.items()})
+    return {name.replace("_", "-"): value for name, value in settings.items() if value}
+
+
+def find_uv() -> str:
+    """Return the path of uv: on the PATH, or fetched for an earlier environment; empty if there is none."""
+    kept = CACHE / UV.replace("==", "-") / "bin" / "uv"
+    return shutil.which("uv") or (str(kept) if kept.exists() else "")
+
+
+def fetch_uv(folder: pathlib.Path) -> str:
+    """Return the path of uv, fetched by the pip of an environment and kept for later ones; empty if not."""
+    tool = CACHE / UV.replace("==", "-")
+    options = ["--no-deps", "--no-compile", "--retries", 1, "--target", tool]
+    return str(tool / "bin" / "uv") if run(*pip_install(folder), *options, UV).returncode == 0 else ""
+
+
+def install_by_uv(uv: str, folder: pathlib.Path, requirements: str, settings: "dict[str, str]") -> bool:
+    """Install packages from where pip would; False if that fails for any reason."""
+    options = ["--index-strategy", "unsafe-best-match", "--no-config", "--no-progress", "-q"]
+    environment = dict(os.environ)
+    for name, value in settings.items():
+        option = AS_UV.get(name, "")
+        if option == "--no-index":
+            options += [option] * (value.lower() in {"1", "true", "yes", "on"})
+        elif option.startswith("--"):
+            options += [word for place in value.split() if is_there(place) for word in (option, place)]
+        elif option:
+            environment[option] = value
+    path = write_requirements(folder, requirements)
+    command = [uv, "pip", "install", "--python", str(folder / "bin" / "python"), *options, "-r", str(path)]
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode:
+        report("uv failed, pip takes over: " + done.stdout[-500:])
+    return done.returncode == 0
+
+
+def is_there(place: str) -> bool:
+    """True unless a place of packages is a path of this machine that does not exist: pip passes over it."""
+    path = place[len("file://") :] if place.startswith("file://") else place  # noqa: FURB188  is of Python 3.9
+    return "://" in path or pathlib.Path(path).exists()
+
+
+def pip_install(folder: pathlib.Path) -> "list[object]":
     """Return the command that installs into an environment."""
     return [folder / "bin" / "python", "-m", "pip", "install", "--no-input", "-q"]
-
-
-def has_own_index(python: pathlib.Path) -> bool:
-    """True if pip is configured for an index other than PyPI, which then is the only one it may ask."""
-    return ".index-url=" in run(python, "-m", "pip", "config", "list").stdout
 
 
 def relocate(folder: pathlib.Path) -> None:

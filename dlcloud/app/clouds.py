@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING
 
 from dlcloud.app.account_clients import AccountClients
 from dlcloud.app.terminal.console import Console
-from dlcloud.cloud.compute.images import Images
-from dlcloud.cloud.ec2 import Ec2Cloud
-from dlcloud.cloud.network.network_access import own_cidr
+from dlcloud.cloud.compute.instances import Ec2Instances
 from dlcloud.cloud.offers.catalog import Catalog
-from dlcloud.cloud.offers.instance_types import InstanceTypes
-from dlcloud.cloud.offers.prices import Prices
 from dlcloud.cloud.storage.secret_values import SecretValues
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.model.clock import Clock
@@ -24,8 +20,7 @@ from dlcloud.store.database import Database
 if TYPE_CHECKING:
     from dlcloud.cloud.account.billing import Billing
     from dlcloud.cloud.account.limits import Ec2Account
-
-LOCAL_CIDR = "127.0.0.1/32"
+    from dlcloud.cloud.ec2 import Ec2Cloud
 
 
 @dataclass(kw_only=True)
@@ -60,7 +55,7 @@ class Clouds:
             on_instance=self.on_instance,
         )
 
-    def cloud_of(self, cluster: Cluster) -> Ec2Cloud:
+    def cloud_of(self, cluster: Cluster) -> "Ec2Cloud":
         """Return EC2 in a cluster's region, by the credentials that launched it."""
         inside = self.on_instance or cluster.is_private
         return self.cloud(cluster.cloud, cluster.region, cluster.profile, inside=inside)
@@ -71,32 +66,29 @@ class Clouds:
 
     def cloud(
         self, name: str, region: str, profile: str | None = None, *, inside: bool | None = None
-    ) -> Ec2Cloud:
+    ) -> "Ec2Cloud":
         """Return EC2 in a region: AWS's, or the local one, which is started if it does not run.
 
         `profile` is the name of one, empty for none; by default this command's. `inside`: the instances are
         reached by their private addresses; by default if this process runs on an instance.
         """
-        local = name == "local"
-        clients = self.clients.get(name, region, profile)
-        catalog = Catalog()
-        answers = AnswerCache(self.database)
-        cache = None if local else PriceCache(self.database)
-        return Ec2Cloud(
-            clients=clients,
-            types=InstanceTypes(
-                clients=clients, catalog=catalog, cache=None if local else answers, clock=self.clock
-            ),
-            images=Images(clients=clients, cache=answers, clock=self.clock),
-            prices=Prices(clients=clients, catalog=catalog, cache=cache, clock=self.clock),
-            own_cidr=(lambda: LOCAL_CIDR) if local else own_cidr,
+        from dlcloud.cloud.ec2 import open_cloud  # noqa: PLC0415  `status` needs `instances` alone
+
+        return open_cloud(
+            self.clients.get(name, region, profile),
+            answers=AnswerCache(self.database),
+            kept_prices=None if name == "local" else PriceCache(self.database),
+            clock=self.clock,
             control_policy=control_policy,
-            pause=self.clock.sleep,
             inside=self.on_instance if inside is None else inside,
         )
 
-    def secret_values(self, name: str, region: str) -> SecretValues:
+    def instances(self, name: str, region: str, profile: str | None = None) -> Ec2Instances:
+        """Return the instances of EC2 in a region; `profile` as for `cloud`."""
+        clients = self.clients.get(name, region, profile)
+        return Ec2Instances(clients=clients, pause=self.clock.sleep, inside=self.on_instance)
 
+    def secret_values(self, name: str, region: str) -> SecretValues:
         return SecretValues(self.clients.get(name, region))
 
     def account(self, name: str, region: str, profile: str | None = None) -> "Ec2Account":

@@ -5,17 +5,23 @@ from collections.abc import Callable
 from dlcloud.cloud.account.caller import Ec2Caller
 from dlcloud.cloud.account.leftovers import Ec2Leftovers
 from dlcloud.cloud.account.roles import IamRoles
+from dlcloud.cloud.api.answers import Cache
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.compute.account_images import Ec2OwnImages
+from dlcloud.cloud.compute.batch_queues import AwsBatch
 from dlcloud.cloud.compute.capacity import Ec2Capacity
 from dlcloud.cloud.compute.claims import Ec2Claims
 from dlcloud.cloud.compute.fleets import Ec2Fleets
 from dlcloud.cloud.compute.images import Images
 from dlcloud.cloud.compute.instances import Ec2Instances
-from dlcloud.cloud.network.network_access import Ec2Network
+from dlcloud.cloud.network.network_access import Ec2Network, own_cidr
+from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.cloud.offers.instance_types import InstanceTypes
-from dlcloud.cloud.offers.prices import Prices
+from dlcloud.cloud.offers.prices import KeptPrices, Prices
 from dlcloud.cloud.storage.buckets import S3Buckets
+from dlcloud.model.clock import Clock
+
+LOCAL_CIDR = "127.0.0.1/32"
 
 
 class Ec2Cloud:
@@ -58,4 +64,41 @@ class Ec2Cloud:
         self.buckets = S3Buckets(clients)
         self.roles = IamRoles(clients=clients, control_policy=control_policy, pause=pause)
         self.claims = Ec2Claims(clients)
-        self.leftovers = Ec2Leftovers(clients=clients, own_images=self.own_images, roles=self.roles)
+        self.batch = AwsBatch(clients=clients, pause=pause)
+        self.leftovers = Ec2Leftovers(
+            clients=clients, own_images=self.own_images, roles=self.roles, batch=self.batch
+        )
+
+
+def open_cloud(
+    clients: Clients,
+    *,
+    answers: Cache,
+    kept_prices: KeptPrices | None,
+    clock: Clock,
+    control_policy: Callable[[str, str, str], str],
+    inside: bool,
+) -> Ec2Cloud:
+    """Return EC2 in the region of the clients.
+
+    Args:
+        clients: The region's boto3 clients.
+        answers: Keeps what AWS answered on types and images.
+        kept_prices: Keeps prices; None for the local EC2, of which no price and no type is kept.
+        clock: Dates answers, and waits.
+        control_policy: See `Ec2Cloud`.
+        inside: See `Ec2Cloud`.
+    """
+    is_local, catalog = kept_prices is None, Catalog()
+    return Ec2Cloud(
+        clients=clients,
+        types=InstanceTypes(
+            clients=clients, catalog=catalog, cache=None if is_local else answers, clock=clock
+        ),
+        images=Images(clients=clients, cache=answers, clock=clock),
+        prices=Prices(clients=clients, catalog=catalog, cache=kept_prices, clock=clock),
+        own_cidr=(lambda: LOCAL_CIDR) if is_local else own_cidr,
+        control_policy=control_policy,
+        pause=clock.sleep,
+        inside=inside,
+    )

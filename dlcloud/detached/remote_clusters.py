@@ -132,8 +132,7 @@ class DetachedClusters:
             UnreachableError: It does not answer, or takes no keys.
             HostKeyError: Another machine answers.
         """
-        from dlcloud.ssh.dial import Dialer  # noqa: PLC0415  it brings paramiko, which `find` never needs
-        from dlcloud.ssh.keys import create_key  # noqa: PLC0415
+        from dlcloud.ssh import dial, keys  # noqa: PLC0415  they bring paramiko, which `find` never needs
 
         cloud = self.cloud(detached.cloud, detached.region, detached.profile)
         if not detached.is_private:
@@ -142,9 +141,9 @@ class DetachedClusters:
             key = self.store.paths.key(detached.cluster_id)
             if not key.exists():
                 key = Path(temporary) / "key"
-                cloud.instances.admit_key(detached.instance, detached.user, create_key(key))
+                cloud.instances.admit_key(detached.instance, detached.user, keys.create_key(key))
             known_hosts = Path(temporary) / "known_hosts"
-            dialer = Dialer(
+            dialer = dial.Dialer(
                 key_path=key,
                 known_hosts=known_hosts,
                 secret=lambda _: None,

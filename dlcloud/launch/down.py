@@ -13,8 +13,9 @@ from dlcloud.model.errors import CloudError
 from dlcloud.model.events import Emit, Warned, stage
 from dlcloud.model.instance import Instance
 from dlcloud.model.wait import wait_until
+from dlcloud.planning.batch_queue import BATCH_KIND
 from dlcloud.planning.protocols import Cloud, CloudNetwork
-from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP, REFUSED, STORAGE_ROLE
+from dlcloud.store.clusters import BATCH, GROUP, PLACEMENT_GROUP, REFUSED, STORAGE_ROLE
 from dlcloud.system.parallel import fan_out
 
 TERMINATION_TIMEOUT_S = 600.0
@@ -37,6 +38,9 @@ def terminate_cluster(managed: ManagedCluster) -> list[Member]:
     clusters.set_state(cluster.cluster_id, ClusterState.STOPPING)
     with stage(managed.emit, managed.clock, f"terminating the instances of {cluster.name}"):
         requested_at, is_late = managed.clock.now(), _appear_s(managed) > 0
+        if clusters.intents(cluster.cluster_id, BATCH):
+            # It would replace instances that are terminated.
+            cloud.batch.delete(cluster.cluster_id)
         # What cannot wait for the end of the instances goes on beside it.
         terminated, closed = fan_out(lambda step: step(managed), [_terminate_all, _close])
         if terminated.error is not None:
@@ -71,9 +75,7 @@ def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit)
     def ids(kind: str) -> list[str]:
         return [leftover.resource_id for leftover in leftovers if leftover.kind == kind]
 
-    for leftover in leftovers:
-        if leftover.kind == "iam-role":
-            cloud.roles.delete(leftover.cluster_id)
+    _delete_launching(leftovers, cloud)
     instance_ids = ids("instance")
     with stage(emit, clock, f"terminating {len(instance_ids)} instance(s) in {cloud.region}"):
         cloud.instances.terminate(instance_ids)
@@ -104,6 +106,15 @@ def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit)
             cloud.fleets.delete_templates(cluster_id)
             if cluster_id not in slow:
                 _delete_groups(cluster_id, network=cloud.network, clock=clock, hint="dlcloud gc")
+
+
+def _delete_launching(leftovers: Sequence[Leftover], cloud: Cloud) -> None:
+    """Delete what could launch more, or let others do it."""
+    for cluster_id in {item.cluster_id for item in leftovers if item.kind == BATCH_KIND}:
+        cloud.batch.delete(cluster_id)
+    for leftover in leftovers:
+        if leftover.kind == "iam-role":
+            cloud.roles.delete(leftover.cluster_id)
 
 
 def _close(managed: ManagedCluster) -> dict[str, Instance]:

@@ -112,10 +112,7 @@ class Launcher(ManagedCluster):
             UnreachableError, HostKeyError: Fewer than that came up and proved their host keys, although what
                 was lost has been replaced once.
         """
-        first = plan.pools[0]
-        with stage(
-            self.emit, self.clock, f"launching {plan.max_count} {first.instance_type} ({first.market})"
-        ):
+        with stage(self.emit, self.clock, _name_launch(plan)):
             provisioner = self._provisioner(plan)
             self._connect_closely(plan, provisioner)
             provisioned = provisioner.provision(minimum=plan.min_count)
@@ -209,7 +206,7 @@ class Launcher(ManagedCluster):
         """Return what requests the plan's instances, its security group made."""
         self.store.clusters.set_disk(self.cluster_id, plan.disk_gib)
         group = plan.placement_group if plan.placement_group != NEW_GROUP else group_name(self.cluster_id)
-        group_id = self._create_group(plan.network.vpc_id)
+        group_id = self.create_group(plan.network.vpc_id)
         return Provisioner(managed=self, plan=plan, security_group_id=group_id, placement_group=group)
 
     def _connect_closely(self, plan: Plan, provisioner: Provisioner) -> None:
@@ -222,7 +219,7 @@ class Launcher(ManagedCluster):
             name = self.cloud.capacity.create_placement_group(self.cluster_id, self.cluster.tags)
             clusters.end_intent(intent_id, name, self.clock.now())
 
-    def _create_group(self, vpc_id: str) -> str:
+    def create_group(self, vpc_id: str) -> str:
         """Return the id of the security group, made if it is missing; the intent of the first is stored."""
         clusters = self.store.clusters
         intents = clusters.intents(self.cluster_id, GROUP)
@@ -284,3 +281,12 @@ class Launcher(ManagedCluster):
             refusals=(*launched.refusals, *grown.refusals),
             lost={**launched.lost, **grown.lost},
         )
+
+
+def _name_launch(plan: Plan) -> str:
+    """Return what is launched; which of several pools gives the instances shows only then."""
+    first = plan.pools[0]
+    pool = f"{first.instance_type} ({first.market})"
+    if len(plan.pools) == 1:
+        return f"launching {plan.max_count} {pool}"
+    return f"launching {plan.max_count} instance(s), of {len(plan.pools)} pools {pool} first"

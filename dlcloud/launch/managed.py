@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dlcloud.model.clock import Clock
-from dlcloud.model.cluster import Cluster
+from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.events import Emit
 from dlcloud.model.instance import Instance
 from dlcloud.model.remote import Connection, Dial
@@ -38,6 +38,11 @@ class ManagedCluster:
     def describe_instances(self) -> dict[str, Instance]:
         """Return every instance that carries the cluster's tag, by its id: one call of EC2."""
         return {instance.instance_id: instance for instance in self.cloud.instances.find(self.cluster_id)}
+
+    def is_ending(self) -> bool:
+        """True once its termination has begun, by this command or another."""
+        stored = self.store.clusters.find(self.cluster_id)
+        return stored is not None and stored.state in {ClusterState.STOPPING, ClusterState.DOWN}
 
     def connect(self, instance: Instance, wait_s: float = 0.0) -> Connection:
         """Return a connection to an instance.

@@ -143,8 +143,9 @@ class RemoteJobs:
                 answer = connection.check(f"{JOB} state {folder_of(run)}")
                 state, exit_status = parse_job_state(answer, run.instance_id)
             except UnreachableError as error:
-                message = f"{error.message}; reconnecting"
-                self.managed.emit(Warned(message=message, instance_id=run.instance_id))
+                if not self.managed.is_ending():
+                    message = f"{error.message}; reconnecting"
+                    self.managed.emit(Warned(message=message, instance_id=run.instance_id))
                 self.reconnect(member, run)
                 continue
             except RemoteCommandError as error:

@@ -7,7 +7,6 @@ from dlcloud.model.errors import BudgetError, CapacityError, QuotaError
 from dlcloud.model.instance import InstanceType, Market, Price
 from dlcloud.model.money import SECONDS_PER_HOUR, cost_of_seconds, rounded
 from dlcloud.model.remote import Access
-from dlcloud.planning.account_limits import Shortage, find_shortage, least_remedy
 from dlcloud.planning.account_settings import describe_account
 from dlcloud.planning.compatibility import check_types
 from dlcloud.planning.facts import NO_CAPACITY, CapacityPool, ExistingCapacity, PreflightFacts
@@ -21,6 +20,7 @@ from dlcloud.planning.networks import (
 )
 from dlcloud.planning.placement import check_placement, fabric_interfaces
 from dlcloud.planning.quota import quota_key
+from dlcloud.planning.quota_shortages import Shortage, find_shortage, least_remedy
 from dlcloud.planning.reserved_capacity import MARGINAL_USD, ReservedCapacity
 from dlcloud.planning.reserved_plan import take_reserved
 from dlcloud.planning.subnets import best_zones, describe_unfit, needs_addresses, refuse_network, zones_to_ask

@@ -9,6 +9,7 @@ from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.cluster import Leftover
 from dlcloud.model.instance import X86_64, Image, Instance, InstanceType, Market, Price
 from dlcloud.model.own_images import OwnImage
+from dlcloud.planning.batch_queue import CloudBatch
 from dlcloud.planning.launch_request import FleetRequest, LaunchRequest, LaunchResult
 from dlcloud.planning.quota import Usage
 from dlcloud.planning.reserved_capacity import CapacityReservation
@@ -267,6 +268,15 @@ class CloudBuckets(Protocol):
     def region_of(self, uri: str) -> str:
         """Return the region of a bucket."""
 
+    def put(self, uri: str, name: str, content: bytes) -> None:
+        """Store an object below a prefix."""
+
+    def get(self, uri: str, name: str) -> bytes:
+        """Return an object below a prefix."""
+
+    def names(self, uri: str) -> set[str]:
+        """Return the names, without folders, of the objects below a prefix."""
+
 
 class CloudRoles(Protocol):
     """The roles of clusters' instances."""
@@ -291,6 +301,9 @@ class CloudRoles(Protocol):
         self, cluster_id: str, policy: str, tags: Mapping[str, str], *, boundary: str = ""
     ) -> str:
         """Return the name of the instance profile of a cluster's buckets, made where it is missing."""
+
+    def put_batch(self, cluster_id: str, policy: str, tags: Mapping[str, str], *, boundary: str = "") -> str:
+        """Return the name of the instance profile of AWS Batch's instances, and of the role of containers."""
 
     def delete(self, cluster_id: str) -> None:
         """Delete the cluster's role with its instance profile; no error where they are gone."""
@@ -357,6 +370,9 @@ class Cloud(Protocol):
 
     @property
     def capacity(self) -> CloudCapacity: ...
+
+    @property
+    def batch(self) -> CloudBatch: ...
 
     @property
     def buckets(self) -> CloudBuckets: ...

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dlcloud.report.costs.job import duration
+from dlcloud.report.durations import duration
 from dlcloud.results.run_progress import RunProgress
 
 

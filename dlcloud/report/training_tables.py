@@ -5,7 +5,7 @@ from decimal import Decimal
 
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money, rounded
-from dlcloud.report.costs.job import duration
+from dlcloud.report.durations import duration
 from dlcloud.report.table import Cell, Report, Section
 from dlcloud.results.training_summary import InstanceCost, Training, market_usd
 from dlcloud.scheduling.outlook import Outlook, describe_probability, describe_seconds

@@ -6,7 +6,7 @@ from typing import Any
 
 from dlcloud.model.money import money, rounded
 from dlcloud.report.cells import REHEARSED, digits
-from dlcloud.report.costs.job import duration
+from dlcloud.report.durations import duration
 from dlcloud.report.table import Section
 from dlcloud.results.training_summary import Training
 

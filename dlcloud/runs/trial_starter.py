@@ -10,14 +10,12 @@ from dlcloud.launch.setup import FOLDER
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import UnreachableError
 from dlcloud.model.remote import Connection
+from dlcloud.recipe.experiment import VALUES_FILE, trial_variables, trial_words
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload import Setting
 from dlcloud.results.result import Run
 from dlcloud.results.trials import Trial
 from dlcloud.runs.run import Runner
-
-VALUES_FILE = "values.json"
-"""In the folder in which a trial's command runs."""
 
 LONGEST_NAME = 40
 """Of a setting, in characters."""
@@ -132,19 +130,12 @@ def trial_setting(recipe: Recipe, trial: Trial) -> Setting:
     """Return the setting of the command that has a trial's values."""
     experiment = recipe.experiment
     has_arguments = experiment is None or experiment.arguments
-    words = [word for name, value in trial.values.items() for word in (f"--{name}", value)]
     is_search = experiment is not None and experiment.search is not None
     records = {"DLCLOUD_RECORDS": RECORDS} if is_search else {}
-    variables = {f"DLCLOUD_VALUE_{_variable(name)}": value for name, value in trial.values.items()}
     return Setting(
         name=trial_name(trial),
-        environment={
-            **variables,
-            "DLCLOUD_VALUES": VALUES_FILE,
-            "DLCLOUD_TRIAL": str(trial.number),
-            **records,
-        },
-        arguments=words if has_arguments else [],
+        environment={**trial_variables(trial.values, trial.number), **records},
+        arguments=trial_words(trial.values) if has_arguments else [],
     )
 
 
@@ -158,7 +149,3 @@ def trial_name(trial: Trial) -> str:
     """Return the name of a trial's setting in reports: its values, or its number where they are long."""
     text = str(trial)
     return text if len(text) <= LONGEST_NAME else f"trial {trial.number}"
-
-
-def _variable(name: str) -> str:
-    return name.upper().replace("-", "_")

@@ -183,7 +183,7 @@ def test_noise_is_measured_longer_and_then_called_unstable(bench, machine):
     assert recorder.comparisons[0].samples == 30  # 60 s of two slices of 1 s each
     assert recorder.comparisons[0].verdict == "no difference seen"
     assert not recorder.results[0].stable
-    assert "time was up" in recorder.results[0].warnings[0]
+    assert "time was up with the narrowest interval of a speed-up over it" in recorder.results[0].warnings[0]
 
 
 def test_the_time_goes_to_those_whose_speed_up_is_not_known_yet(bench, machine):
@@ -199,12 +199,24 @@ def test_the_time_goes_to_those_whose_speed_up_is_not_known_yet(bench, machine):
     assert before == 9
     _, of_clear, of_noisy = recorder.results
     assert (of_clear.warnings, of_clear.stable) == ((), True)
-    assert of_noisy.warnings[0].startswith("time was up with the interval")
+    assert of_noisy.warnings[0].startswith("time was up with the interval of its speed-up ")
     shown = {line.split()[1]: line for line in render(recorder).splitlines() if line.startswith("case ")}
     assert ", time was up" in shown["noisy"]
     assert ", time was up" not in shown["clear"]
     messages = [record["message"] for record in bench.records("progress")]
     assert any(message.endswith("still measured: noisy") for message in messages)
+
+
+def test_the_interval_that_ended_the_rounds_is_the_one_reported(machine):
+    ended_early = 0
+    for number in range(40):
+        bench, generator = Bench(machine, Limits()), random.Random(number)
+        variants = [FakeVariant(name, 10.0, machine, noise=0.02, generator=generator) for name in ("a", "b")]
+        recorder = bench.run(*variants)
+        if recorder.comparisons[0].samples < 30:  # 60 s of two slices of 1 s each
+            ended_early += 1
+            assert [result.warnings for result in recorder.results] == [(), ()]
+    assert ended_early > 30
 
 
 GIB = 1 << 30

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from dlcloud.benchmarks.harness import protocol, statistics
+from dlcloud.benchmarks.harness import statistics
 from dlcloud.benchmarks.harness.statistics import Interval, Verdict
 
 
@@ -41,9 +41,9 @@ def experiment(generator, noise, *, true_ratio=1.0, most=42):
         candidate.append(pair[1] * true_ratio)
         pairs = statistics.speed_ups(baseline, candidate, higher_is_better=True)
         if len(pairs) >= most or statistics.is_look_due(len(pairs), statistics.MINIMUM_PAIRS):
-            interval = statistics.bootstrap(pairs, generator, resamples=protocol.QUICK_RESAMPLES)
+            interval = statistics.bootstrap(pairs, generator, resamples=400)
             if len(pairs) >= most or interval.relative_width <= 0.05:
-                return statistics.bootstrap(pairs, generator)
+                return interval
 
 
 @pytest.mark.parametrize("noise", [quiet, noisy, with_outliers, Drifting()])

@@ -172,3 +172,29 @@ def test_bad_arguments_exit_2_and_name_the_argument(alone, fault):
     assert status == 2
     assert f"argument {fault[0]}" in stderr
     assert not (alone / "records.jsonl").exists()
+
+
+def counted(name, peak, flop=1e7, peak_name="sample fp32"):
+    variant = {"name": name, "factory": "counted", "arguments": {"flop": flop}, "peak_name": peak_name}
+    return {**variant, "environment": {"SAMPLE_PEAK": str(peak)}}
+
+
+def test_results_state_their_share_of_the_best_peak_of_their_name(alone):
+    variants = [counted("a", 1e12), counted("b", 2e12), counted("c", 2e12), counted("d", 1, peak_name="")]
+    status, _, stderr = run(alone, [*variants, counted("e", 0, peak_name="none")], "--max-seconds", "0.5")
+    assert status == 0, stderr
+    assert stderr.count("measured a peak") == 3  # one a name and environment
+    facts = {result["setting"]: result["facts"] for result in records(alone, "result")}
+    assert [facts[name]["peak_gflops"] for name in "abc"] == [2000, 2000, 2000]
+    assert 0 < facts["a"]["share_of_peak_percent"] < 100
+    assert facts["a"]["bound"] == "compute"
+    assert not {"share_of_peak_percent", "bound"} & {*facts["d"], *facts["e"]}
+
+
+def test_a_result_above_the_peak_raises_it(alone):
+    status, _, stderr = run(alone, [counted("a", 1.0, flop=1e9)], "--max-seconds", "0.5")
+    assert status == 0, stderr
+    (result,) = records(alone, "result")
+    assert result["facts"]["share_of_peak_percent"] == 100
+    assert result["facts"]["peak_raised_percent"] > 0
+    assert result["facts"]["peak_gflops"] == result["facts"]["reached_gflops"]

@@ -14,14 +14,14 @@ from dlcloud.benchmarks.harness.kernels import uses_tensor_cores
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.harness.variant import VariantError
 from dlcloud.benchmarks.mixed_precision import __main__ as program
-from dlcloud.benchmarks.mixed_precision import proof, settings
+from dlcloud.benchmarks.mixed_precision import precisions, proof
 from dlcloud.benchmarks.mixed_precision.cases import compare_training, sign_test
-from dlcloud.benchmarks.mixed_precision.proof import count_cuda_kernels, count_onednn_kernels
-from dlcloud.benchmarks.mixed_precision.settings import (
+from dlcloud.benchmarks.mixed_precision.precisions import (
     DeviceCapabilities,
     TrainingPrecision,
     TrainingSetting,
 )
+from dlcloud.benchmarks.mixed_precision.proof import count_cuda_kernels, count_onednn_kernels
 
 T4 = DeviceCapabilities(gpu="Tesla T4", compute_capability=(7, 5))
 V100 = DeviceCapabilities(gpu="Tesla V100-SXM2-16GB", compute_capability=(7, 0))
@@ -94,7 +94,7 @@ def test_the_reason_names_what_a_machine_lacks(machine, setting, lacks):
 @pytest.mark.parametrize("machine", [T4, A10G, SAPPHIRE_RAPIDS])
 @pytest.mark.parametrize("engine", ["pytorch", "keras"])
 def test_the_defaults_begin_with_the_baseline_and_suit_the_engine(machine, engine):
-    chosen = settings.default_settings(machine, engine, depthwise=True)
+    chosen = precisions.default_settings(machine, engine, depthwise=True)
     assert chosen[0].name == "fp32"
     assert any(setting.is_reduced and machine.explain_unsupported(setting) is None for setting in chosen)
     program.parse(["--engine", engine, "--setting", *(setting.name for setting in chosen)])
@@ -108,13 +108,13 @@ def test_a_gpu_shown_by_the_driver_is_used_and_a_hidden_one_is_missed(tmp_path, 
     assert hardware.gpus() == [
         {"name": "Tesla T4", "memory_mib": 15360.0, "driver": "580.95", "compute_capability": "7.5"}
     ]
-    machine = settings.detect_capabilities("auto")
+    machine = precisions.detect_capabilities("auto")
     assert (machine.gpu, machine.compute_capability, machine.device) == ("Tesla T4", (7, 5), "cuda")
-    assert settings.available_mib(machine) == 15360
-    assert settings.detect_capabilities("cpu").device == "cpu"
+    assert precisions.available_mib(machine) == 15360
+    assert precisions.detect_capabilities("cpu").device == "cpu"
     driver.write_text("#!/bin/sh\nexit 9\n")
     with pytest.raises(LookupError, match="no GPU"):
-        settings.detect_capabilities("cuda")
+        precisions.detect_capabilities("cuda")
 
 
 def test_an_absent_gpu_ends_the_program_in_one_line(capsys, monkeypatch, tmp_path):
@@ -296,5 +296,5 @@ def test_the_catalog_knows_every_parameter():
 
 
 def test_depthwise_is_no_default_without_depthwise_convolutions():
-    chosen = settings.default_settings(SAPPHIRE_RAPIDS, "pytorch", depthwise=False)
+    chosen = precisions.default_settings(SAPPHIRE_RAPIDS, "pytorch", depthwise=False)
     assert "bf16+channels_last+heap" in [setting.name for setting in chosen]

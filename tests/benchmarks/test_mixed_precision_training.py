@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from dlcloud.benchmarks.harness import hardware
-from dlcloud.benchmarks.mixed_precision.settings import DeviceCapabilities, TrainingSetting
+from dlcloud.benchmarks.mixed_precision.precisions import DeviceCapabilities, TrainingSetting
 
 HERE = DeviceCapabilities(cpu_flags=frozenset(hardware.cpu_flags()))
 HAS_BF16 = HERE.explain_unsupported(TrainingSetting.parse("bf16")) is None
@@ -51,6 +51,8 @@ def test_each_setting_is_proven_by_its_kernels_and_timed(run):
         if name.startswith("fp32"):
             assert facts["kernels_in_precision"] == facts["kernels_in_all"]
         assert facts["weights"] == "random"
+        assert facts["flop_per_input"] == results["fp32"]["facts"]["flop_per_input"] > 0
+        assert 0 < facts["share_of_peak_percent"] <= 100
         assert facts["first_losses"] == pytest.approx(results["fp32"]["facts"]["first_losses"], rel=0.05)
         assert {"throughput", "latency_p50", "epoch_duration", "peak_memory"} <= result["metrics"].keys()
         epoch, throughput = result["metrics"]["epoch_duration"], result["metrics"]["throughput"]
@@ -62,7 +64,7 @@ def test_each_setting_is_proven_by_its_kernels_and_timed(run):
 
 IMITATED = """
 from benchmarks.mixed_precision import proof, training
-from benchmarks.mixed_precision.settings import TrainingSetting
+from benchmarks.mixed_precision.precisions import TrainingSetting
 
 for name in ("fp32", "bf16"):
     facts = training.prove(
@@ -137,7 +139,7 @@ import torch
 from torch import nn
 from benchmarks.mixed_precision import depthwise, torch_networks
 from benchmarks.mixed_precision.pytorch_engine import PyTorchTrainer
-from benchmarks.mixed_precision.settings import TrainingJob
+from benchmarks.mixed_precision.precisions import TrainingJob
 
 PUBLISHED = {
     "vgg16": 138357544, "mobilenet": 4231976, "resnet50": 25557032, "efficientnet-b0": 5288548,

@@ -45,6 +45,19 @@ def test_a_plan_that_could_pass_the_limit_does_not_start(limited, tmp_path):
     assert "profiles:" in config.read_text()
 
 
+def test_the_limit_holds_wherever_instances_are_launched(limited):
+    limited.run("budget", "1/month", "--rehearsals")
+    long = recipe(limited, 24, "held")
+    for words in (("bench", long), ("up", long, "--detach"), ("image", "build", long)):
+        assert "are left for" in limited.run(*words, expect=3).stderr, words
+    assert limited.alive() == []
+    limited.run("up", recipe(limited, 4, "grows"), "--keep", "--name", "grows")
+    limited.run("budget", "0.5/month", "--rehearsals")
+    assert "are left for" in limited.run("resize", "grows", "2", expect=3).stderr
+    assert len(limited.alive()) == 1
+    limited.run("down", "grows")
+
+
 def test_the_limit_holds_for_everybody_who_names_the_bucket(limited, tmp_path):
     s3 = limited.client("s3")
     s3.create_bucket(Bucket="team-results")

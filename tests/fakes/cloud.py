@@ -307,6 +307,16 @@ class FakeBuckets(_Subject):
         return "us-east-1"
 
 
+class FakeBatch(_Subject):
+    """AWS Batch without jobs."""
+
+    def delete(self, cluster_id):
+        return self._cloud._call("batch.delete", lambda: self._cloud.queues.discard(cluster_id))
+
+    def find(self):
+        return iter(())
+
+
 class FakeRoles(_Subject):
     """Roles, whose profiles instances are given."""
 
@@ -386,6 +396,7 @@ class FakeCloud:
     templates: dict = field(default_factory=dict)
     fleets_made: set = field(default_factory=set)
     roles_made: dict = field(default_factory=dict)
+    queues: set = field(default_factory=set)
     profiles: dict = field(default_factory=dict)
     policies: dict = field(default_factory=dict)
     data_sets: dict = field(default_factory=dict)
@@ -411,6 +422,7 @@ class FakeCloud:
         self.fleets = FakeFleets(self)
         self.network = FakeNetwork(self)
         self.capacity = FakeCapacity(self)
+        self.batch = FakeBatch(self)
         self.buckets = FakeBuckets(self)
         self.roles = FakeRoles(self)
         self.claims = FakeClaims(self)

@@ -1,18 +1,20 @@
 """Races over recorded samples: are dear types stopped, is the cheapest kept, and what is saved.
 
-    python tests/performance/racing.py FOLDER [--replays 10000] [--spread 1]
+    python tests/performance/racing.py FOLDER [--replays 10000] [--spread 1] [--part judging] [--seed 1]
 
 FOLDER has `llm.csv.gz` of SpareCores/sc-inspector-data. A replay draws a test and 16 of the 40 types on
 which it is cheapest. Each type's machine is as fast as its recorded samples, times a factor of its own with
 a deviation of 5 %; its samples are drawn from the five recorded ones. The truth is the cost of those
 machines. Saved are the USD of all replays beside measuring, in each, all types with as many samples as the
 last one had. `--spread 4` multiplies the distances of a type's samples: is the error kept where machines are
-noisier than the prior of the spread expects?
+noisier than the prior of the spread expects? `--part` replays one half of the families only, split by the
+SHA-256 of their names: constants are chosen on the tuning half and judged on the other.
 """
 
 import argparse
 import csv
 import gzip
+import hashlib
 import random
 import sys
 from collections import defaultdict
@@ -34,10 +36,15 @@ from dlcloud.prediction.racing import (  # noqa: E402  the path comes first
 
 ENTRANTS, DRAWN_FROM, BETWEEN = 16, 40, 0.05
 FEWEST_TYPES = 100
+PARTS = {"all": {0, 1}, "tuning": {0}, "judging": {1}}
 
 
-def read_tests(folder: Path) -> list[list[tuple[float, list[float]]]]:
-    """Return price and samples of the cheapest types of each test."""
+def half_of(family: str) -> int:
+    return int(hashlib.sha256(family.encode()).hexdigest(), 16) % 2
+
+
+def read_tests(folder: Path, part: str) -> list[list[tuple[float, list[float]]]]:
+    """Return price and samples of the cheapest types of each test, of the families of a part."""
     with (ROOT / "dlcloud" / "cloud" / "offers" / "on_demand.csv").open() as file:
         prices = {row["instance_type"]: float(row["usd_hr_us_east_1"]) for row in csv.DictReader(file)}
     tests: dict[tuple[str, ...], list[tuple[float, list[float]]]] = defaultdict(list)
@@ -46,10 +53,14 @@ def read_tests(folder: Path) -> list[list[tuple[float, list[float]]]]:
             samples = [float(row[f"tokens_s_{i}"]) for i in range(1, 6) if row[f"tokens_s_{i}"]]
             if row["gpu"] or row["type"] not in prices or len(samples) < 5:
                 continue
+            if half_of(row["type"].partition(".")[0]) not in PARTS[part]:
+                continue
             key = (row["model"], row["prompt_tokens"], row["generated_tokens"])
             tests[key].append((prices[row["type"]], samples))
     kept = [
-        sorted(t, key=lambda one: one[0] / fmean(one[1])) for t in tests.values() if len(t) >= FEWEST_TYPES
+        sorted(t, key=lambda one: one[0] / fmean(one[1]))
+        for t in tests.values()
+        if len(t) >= FEWEST_TYPES * len(PARTS[part]) / 2
     ]
     return [types[:DRAWN_FROM] for types in kept]
 
@@ -107,8 +118,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--replays", type=int, default=10_000)
     parser.add_argument("--spread", type=float, default=1.0)
+    parser.add_argument("--part", choices=list(PARTS), default="all")
+    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    tests, rng = read_tests(options.folder), random.Random(1)
+    tests, rng = read_tests(options.folder, options.part), random.Random(options.seed)
     results = [replay(rng.choice(tests), rng, options.spread) for _ in range(options.replays)]
     mean = {key: fmean(float(result[key]) for result in results) for key in results[0]}
     mean["saved"] = 1 - mean["spent"] / mean["whole"]

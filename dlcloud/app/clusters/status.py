@@ -220,7 +220,7 @@ def _lines_of_one(context: Context, cluster: Cluster) -> list[InstanceLine]:
 def _reported(context: Context, cloud: str, region: str, profile: str) -> list[Instance]:
     if cloud == "local" and context.local_site.find() is None:
         return []  # its instances ended with it; a look must not start another local EC2
-    return context.clouds.cloud(cloud, region, profile).instances.find()
+    return context.clouds.instances(cloud, region, profile).find()
 
 
 def _lines_of(

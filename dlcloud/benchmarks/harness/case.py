@@ -9,6 +9,7 @@ from typing import Any
 from . import statistics, usage
 from .records import Recorder
 from .resume import MeasuredCase
+from .roofline import Peaks
 from .usage import CpuTimes, Disturbance
 from .variant import Finish, Slice, Variant, WarmUp
 
@@ -64,6 +65,7 @@ class Session:
     free_bytes: Callable[[], int | None] = usage.free_bytes
     clock: Callable[[], float] = time.monotonic  # seconds from any start, monotonic
     is_finishing: Callable[[], bool] = lambda: False  # True once no further round is to begin
+    peaks: Peaks = field(default_factory=Peaks)  # of this machine, as far as they were measured
     # Duration of each case so far; the remaining time is estimated from it.
     took_s: list[float] = field(default_factory=list)
 

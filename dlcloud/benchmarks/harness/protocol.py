@@ -13,6 +13,7 @@ stay. A setting for which there is still none is skipped.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -20,7 +21,7 @@ from . import statistics, usage, verdicts
 from .case import AcceptedSlice, Case, Session, VariantResult
 from .resume import MeasuredCase
 from .usage import disturbance
-from .variant import VariantError
+from .variant import PeakMeter, VariantError
 
 REDONE_PER_SLICE = 2
 REDONE_PER_CASE = 10
@@ -29,8 +30,8 @@ REDONE_UP_TO_S = 30.0
 
 PROGRESS_EVERY_S = 10.0
 
-QUICK_RESAMPLES = 400
-"""Enough to decide whether to go on; the reported figures are drawn from more."""
+PEAK_S = 1.0
+"""About how long a peak is measured, for each of its parts; no longer than a slice."""
 
 
 def measure(cases: Sequence[Case], session: Session, *, before: int = 0, after: int = 0) -> None:
@@ -95,8 +96,10 @@ class CaseRun:
     rounds: int = 0
     began: float = field(init=False)
     reported_at: float = field(init=False)
+    seed: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.seed = self.session.generator.getrandbits(32)
         self.began = self.reported_at = self.session.clock()
 
     @property
@@ -116,7 +119,7 @@ class CaseRun:
                     self._skip_all(waiting)
                     break
             self.results.sort(key=lambda result: self.case.settings.index(result.name))
-            verdicts.record_results(self.case, self.results, self.session)
+            verdicts.record_results(self.case, self.results, self.session, self.seed)
             complete = bool(self.results) and len(self.results) == len(self.case.variants)
             complete = complete and not self.session.is_finishing()
             self.session.recorder.case_end(
@@ -183,6 +186,14 @@ class CaseRun:
     def _finish(self, result: VariantResult) -> None:
         result.finish = result.variant.finish()
         result.facts.update(result.finish.facts)
+        if isinstance(result.variant, PeakMeter) and not self.session.is_finishing():
+            self._measure_peak(result.variant)
+
+    def _measure_peak(self, meter: PeakMeter) -> None:
+        """Measure what the setting is compared with; if that fails, the setting has no share of it."""
+        seconds = min(PEAK_S, self.session.limits.slice_s)
+        with suppress(VariantError):
+            meter.measure_peak(self.session.peaks, seconds)
 
     def _measure_rounds(self) -> None:
         limits, began = self.session.limits, self.session.clock()
@@ -210,9 +221,7 @@ class CaseRun:
         limits = self.session.limits
         if limits.fixed or not self.pending or not statistics.is_look_due(number, limits.rounds):
             return None
-        widths = verdicts.interval_widths(
-            self.case, self.pending, self.session.generator, resamples=QUICK_RESAMPLES
-        )
+        widths = verdicts.interval_widths(self.case, self.pending, self.seed)
         wide = {name for name, width in widths.items() if width > limits.width}
         needed = wide | {self.case.baseline_of(name) for name in wide}
         self.pending = [result for result in self.pending if result.name in needed]

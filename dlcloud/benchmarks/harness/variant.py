@@ -12,10 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from . import usage
 from .records import Measurement, MetricName
+from .roofline import Peak, Peaks
 from .usage import MemoryUser
 
 PIECE_BYTES = 1 << 16
@@ -112,6 +113,18 @@ class Variant(MemoryUser, Protocol):
 
     def close(self) -> None:
         """End all its processes; allowed even if `start` failed or was never called."""
+
+
+@runtime_checkable
+class PeakMeter(Protocol):
+    """A variant that can measure what its machine reaches at best."""
+
+    @property
+    def peak_name(self) -> str:
+        """Return what the peak is called, such as `openvino int8`; empty if it is compared with none."""
+
+    def measure_peak(self, peaks: Peaks, seconds: float) -> None:
+        """Measure the peak unless it was measured before; may raise VariantError."""
 
 
 @dataclass(slots=True)
@@ -216,6 +229,7 @@ class WorkerVariant:
     process_spread: float = PROCESS_SPREAD
     python: str = sys.executable  # the interpreter, if it is not the one that measures
     expected_bytes: int = 0  # the most memory it may hold; 0 if unknown
+    peak_name: str = ""  # what the machine's peak is called, such as `openvino int8`; empty without one
     _worker: WorkerProcess | None = field(init=False, default=None)
 
     def start(self) -> Mapping[str, Any]:
@@ -251,6 +265,15 @@ class WorkerVariant:
             MetricName.PEAK_MEMORY: Measurement.exact(reply["peak_mib"], "MiB"),
         }
         return Finish(metrics=metrics, outputs=reply["outputs"], facts=reply["facts"])
+
+    def measure_peak(self, peaks: Peaks, seconds: float) -> None:
+        if self.peak_name:
+            environment = json.dumps([self.python, dict(self.environment)], sort_keys=True)
+            peaks.keep(self.peak_name, environment, lambda: self._ask_peak(seconds))
+
+    def _ask_peak(self, seconds: float) -> Peak | None:
+        reply = self._running.ask({"do": "peak", "seconds": seconds}, timeout_s=seconds + STEP_TIMEOUT_S)
+        return Peak(**reply) if reply else None
 
     def close(self) -> None:
         if self._worker is not None:

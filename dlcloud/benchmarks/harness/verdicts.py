@@ -9,7 +9,9 @@ from typing import Any
 from . import statistics
 from .case import AcceptedSlice, Case, Session, VariantResult
 from .records import ComparisonRecord, Measurement, MetricName, ResultRecord
+from .roofline import Work, share_of_peak
 from .statistics import Interval
+from .variant import PeakMeter
 
 DISTURBED_SLICE = 0.08
 """Share that other processes and other machines took of a slice, above which it is disturbed."""
@@ -39,8 +41,10 @@ class _Pair:
         ours, theirs = ([accepted for accepted in slices if accepted.round in rounds] for slices in both)
         return ours, theirs
 
-    def speed_up(self, generator: random.Random, resamples: int) -> Interval:
+    def speed_up(self, seed: int) -> Interval:
         """Return the speed-up with an interval that includes what other work may explain of it.
+
+        The same slices and seed give the same interval: the one that ended the rounds is the one reported.
 
         On a busy machine one process may for many slices share its CPU with more foreign processes than the
         other: two equal settings then differed by a factor of two, round after round. So the interval reaches
@@ -52,14 +56,14 @@ class _Pair:
             [accepted.value for accepted in theirs],
             higher_is_better=self.baseline.variant.metric.higher_is_better,
         )
-        measured = statistics.bootstrap(ratios, generator, resamples=resamples)
+        measured = _draw(ratios, seed)
         explained = _share_left(ours) / _share_left(theirs)
         low, high = measured.low * min(1.0, explained), measured.high * max(1.0, explained)
         return replace(measured, low=low, high=high)
 
-    def compare(self, case: str, generator: random.Random) -> ComparisonRecord:
+    def compare(self, case: str, seed: int) -> ComparisonRecord:
         """Return how the settings compare, not only the two processes that were measured for them."""
-        speed_up = self.speed_up(generator, RESAMPLES)
+        speed_up = self.speed_up(seed)
         spread = 1.0 + max(self.baseline.variant.process_spread, self.candidate.variant.process_spread)
         speed_up = replace(speed_up, low=speed_up.low / spread, high=speed_up.high * spread)
         return ComparisonRecord(
@@ -76,26 +80,29 @@ class _Pair:
         )
 
 
+def _draw(values: Sequence[float], seed: int) -> Interval:
+    generator = random.Random(seed)  # noqa: S311 - no secret
+    return statistics.bootstrap(values, generator, resamples=RESAMPLES)
+
+
 def _share_left(slices: Sequence[AcceptedSlice]) -> float:
     """Return the mean share of the CPU time of slices that other work left, never quite 0."""
     shares = [1.0 - accepted.disturbance.share for accepted in slices]
     return max(SMALLEST_SHARE_LEFT, sum(shares) / len(shares))
 
 
-def interval_widths(
-    case: Case, results: Sequence[VariantResult], generator: random.Random, *, resamples: int
-) -> dict[str, float]:
+def interval_widths(case: Case, results: Sequence[VariantResult], seed: int) -> dict[str, float]:
     """Return by setting the relative width of the interval that it is judged by.
 
     For a candidate this is the interval of its speed-up; for a setting in no pair, because its baseline
     failed, that of its own figure. A baseline that has candidates is left out.
     """
     pairs = _pairs(case, results)
-    intervals = {pair.candidate.name: pair.speed_up(generator, resamples) for pair in pairs}
+    intervals = {pair.candidate.name: pair.speed_up(seed) for pair in pairs}
     paired = {result.name for pair in pairs for result in (pair.baseline, pair.candidate)}
     for result in results:
         if result.name not in paired:
-            intervals[result.name] = statistics.bootstrap(result.values, generator, resamples=resamples)
+            intervals[result.name] = _draw(result.values, seed)
     return {name: interval.relative_width for name, interval in intervals.items()}
 
 
@@ -107,38 +114,52 @@ def _pairs(case: Case, results: Sequence[VariantResult]) -> list[_Pair]:
     return [pair for pair in pairs if all(pair.slices())]
 
 
-def record_results(case: Case, results: Sequence[VariantResult], session: Session) -> None:
+def record_results(case: Case, results: Sequence[VariantResult], session: Session, seed: int) -> None:
     """Record the results of the measured settings and how they compare with their baselines.
+
+    `seed` is that of the looks at the intervals.
 
     Nothing is compared with a baseline that failed.
     """
     if not results:
         return
-    by_setting = interval_widths(case, results, session.generator, resamples=RESAMPLES)
+    by_setting = interval_widths(case, results, seed)
     for result in results:
         # A baseline is doubtful if none of its candidates differs from it clearly.
         related = [by_setting[name] for name in by_setting if result.name in {name, case.baseline_of(name)}]
         warnings = _warnings(result)
         width, limits = min(related, default=0.0), session.limits
         if width > limits.width and not limits.fixed:
-            interval = f"the interval {100 * width:.1f} % wide, not {100 * limits.width:g} %"
-            warnings.append(f"{TIME_WAS_UP} with {interval}")
+            interval = _name_interval(case, results, result)
+            warnings.append(
+                f"{TIME_WAS_UP} with {interval} {100 * width:.1f} % wide, not {100 * limits.width:g} %"
+            )
         summary = ResultRecord(
             case=case.name,
             setting=result.name,
             baseline=case.baseline_of(result.name) == result.name,
             metrics=_metrics(result, session.generator),
-            facts=_facts(case, results, result),
+            facts={**_facts(case, results, result), **_share_of_peak(result, session)},
             warnings=tuple(warnings),
             stable=not warnings,
         )
         session.recorder.result(summary)
     for pair in _pairs(case, results):
-        session.recorder.comparison(pair.compare(case.name, session.generator))
-    _record_overall(case, results, session)
+        session.recorder.comparison(pair.compare(case.name, seed))
+    _record_overall(case, results, session, seed)
 
 
-def _record_overall(case: Case, results: Sequence[VariantResult], session: Session) -> None:
+def _name_interval(case: Case, results: Sequence[VariantResult], result: VariantResult) -> str:
+    """Return which interval decides whether a result is known well enough."""
+    baseline = case.baseline_of(result.name)
+    others = [other for other in results if other is not result]
+    if any(case.baseline_of(other.name) == result.name for other in others):
+        return "the narrowest interval of a speed-up over it"
+    is_paired = any(other.name == baseline for other in others)
+    return "the interval of its speed-up" if is_paired else "the interval"
+
+
+def _record_overall(case: Case, results: Sequence[VariantResult], session: Session, seed: int) -> None:
     """Record how every setting compares with the best of the contenders, if there are several."""
     contenders = [result for result in results if result.name in case.contenders]
     if len(case.contenders) < 2 or not contenders:  # noqa: PLR2004 - a choice
@@ -146,7 +167,7 @@ def _record_overall(case: Case, results: Sequence[VariantResult], session: Sessi
     best = max(contenders, key=_merit)
     for pair in (_Pair(best, result) for result in results if result is not best):
         if all(pair.slices()):
-            session.recorder.overall_comparison(pair.compare(case.name, session.generator))
+            session.recorder.overall_comparison(pair.compare(case.name, seed))
 
 
 def _merit(result: VariantResult) -> float:
@@ -166,6 +187,16 @@ def _facts(case: Case, results: Sequence[VariantResult], result: VariantResult) 
         return result.facts
     compared = case.compare(reference.finish.outputs, result.finish.outputs)
     return {**result.facts, **compared, **({"compared_with": name} if name != baseline else {})}
+
+
+def _share_of_peak(result: VariantResult, session: Session) -> Mapping[str, Any]:
+    """Return the share of the machine's peak; nothing where the work or the peak is unknown."""
+    if not isinstance(result.variant, PeakMeter) or result.variant.metric is not MetricName.THROUGHPUT:
+        return {}
+    work, peak = Work.of_facts(result.facts), session.peaks.best(result.variant.peak_name)
+    if work is None or peak is None:
+        return {}
+    return share_of_peak(work, median(result.values), peak)
 
 
 def _metrics(result: VariantResult, generator: random.Random) -> dict[MetricName, Measurement]:

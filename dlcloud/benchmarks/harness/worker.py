@@ -6,6 +6,7 @@ prepare {factory: "module:function" of `benchmarks`, arguments}   -> {facts}
 warm_up {seconds: at most}                                       -> {steps, seconds, settled}
 measure {seconds: at least, latencies: bool}                     -> {items, seconds, latencies_ms}
 finish  {}                                                 -> {resident_mib, peak_mib, outputs, facts}
+peak    {seconds: about}                 -> {dtype, flop_per_s, bytes_per_s}, or {} of a workload without one
 
 A request that fails is answered {error: text, missing: name of the module that is not installed, or null}.
 The end of stdin ends the worker.
@@ -22,12 +23,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
 from . import statistics, usage
-from .workload import Workload
+from .workload import PeakMeasuring, Workload
 
 PR_SET_PDEATHSIG = 1
 """Source: prctl(2), linux/prctl.h."""
@@ -64,6 +66,8 @@ class Worker:
                 return _measure(self._ready(), request["seconds"], latencies=request["latencies"])
             case "finish":
                 return {**_memory(), "facts": _threads(), "outputs": self._ready().outputs()}
+            case "peak":
+                return _peak(self._ready(), request["seconds"])
             case unknown:
                 raise ValueError(f"unknown request {unknown}")
 
@@ -81,31 +85,37 @@ class Worker:
 
 def _warm_up(workload: Workload, limit_s: float) -> Mapping[str, Any]:
     """Run until the last two medians of three times agree, or until `limit_s` have passed."""
-    began = time.perf_counter()
+    began = _clock(workload)
     times: list[float] = []
     steps = 0
     group = 1
     while not statistics.is_settled(times):
-        start = time.perf_counter()
+        start = _clock(workload)
         if times and start - began >= limit_s:
             return {"steps": steps, "seconds": start - began, "settled": False}
         for _ in range(group):
             workload.step()
         steps += group
-        seconds = time.perf_counter() - start
+        seconds = _clock(workload) - start
         times.append(seconds / group)
         if seconds < LEAST_TIMED_S:
             group *= 2
             times.clear()
-    return {"steps": steps, "seconds": time.perf_counter() - began, "settled": True}
+    return {"steps": steps, "seconds": _clock(workload) - began, "settled": True}
+
+
+def _clock(workload: Workload) -> float:
+    """Return the time in seconds, which stands still while a workload does what its steps do not count."""
+    untimed_s: float = getattr(workload, "untimed_s", 0.0)
+    return time.perf_counter() - untimed_s
 
 
 def _measure(workload: Workload, least_s: float, *, latencies: bool) -> Mapping[str, Any]:
-    ends = [time.perf_counter()]
+    ends = [_clock(workload)]
     until = ends[0] + least_s
     while ends[-1] < until:
         workload.step()
-        ends.append(time.perf_counter())
+        ends.append(_clock(workload))
     steps = len(ends) - 1
     times = [1000 * (after - before) for before, after in pairwise(ends)] if latencies else []
     thinned = times[:: -(-len(times) // LATENCIES_KEPT)] if times else []
@@ -114,6 +124,11 @@ def _measure(workload: Workload, least_s: float, *, latencies: bool) -> Mapping[
         "seconds": ends[-1] - ends[0],
         "latencies_ms": [round(value, 4) for value in thinned],
     }
+
+
+def _peak(workload: Workload, seconds: float) -> dict[str, Any]:
+    peak = workload.measure_peak(seconds) if isinstance(workload, PeakMeasuring) else None
+    return {} if peak is None else asdict(peak)
 
 
 def _memory() -> dict[str, float]:

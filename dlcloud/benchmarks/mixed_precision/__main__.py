@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..harness import program
 from .arguments import ENGINES, ENTRY, parse
 from .cases import TrainingComparison
-from .settings import DIGITS, detect_capabilities
+from .precisions import DIGITS, detect_capabilities
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ from ..harness.benchmark import (
     Option,
     positive,
 )
-from .settings import IMAGE_SIZES, PYTORCH_ONLY, Optimization, TrainingSetting
+from .precisions import IMAGE_SIZES, PYTORCH_ONLY, Optimization, TrainingSetting
 
 IMAGENET = 1_281_167
 """Training images of ImageNet's 1,000 classes. Source: Russakovsky et al. 2014, table 2."""

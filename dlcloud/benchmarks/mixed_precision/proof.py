@@ -9,7 +9,7 @@ from typing import Any
 from ..harness.kernels import read_primitives, uses_tensor_cores
 from ..harness.records import Recorder
 from ..harness.variant import VariantError, WorkerVariant
-from .settings import Optimization, TrainingPrecision, TrainingSetting
+from .precisions import Optimization, TrainingPrecision, TrainingSetting
 
 RECORDED_KERNELS = 12
 """The record names so many kernels, those that ran most often."""

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from . import depthwise, torch_networks
-from .settings import Optimization, TrainingJob, TrainingPrecision, TrainingSetting
+from .precisions import Optimization, TrainingJob, TrainingPrecision, TrainingSetting
 
 DTYPES = {TrainingPrecision.BF16: torch.bfloat16, TrainingPrecision.FP16: torch.float16}
 MOMENTUM = 0.9

@@ -2,17 +2,20 @@
 
 import argparse
 import sys
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from ..harness import environment, hardware, usage
+from ..harness.facts import FactReader
 from ..harness.records import Recorder
 from ..harness.variant import VariantError
 from .arguments import ENTRY
-from .builders import FactReader, build_all, count_at_once
+from .builders import build_all, count_at_once
 from .engines import Engine, InferencePrecision, Isa
 from .formats import detect_format, read_description, read_title
 
@@ -135,6 +138,9 @@ class _Builder:
     arguments: argparse.Namespace
     python: str
     reader: FactReader
+    # Of the files that precisions share, by what builds them.
+    facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    locks: dict[str, Lock] = field(default_factory=lambda: defaultdict(Lock))
 
     def build(self, precision: InferencePrecision) -> EngineModel:
         """Make sure that the model is in the cache, and prove which kernels compute it."""
@@ -163,7 +169,10 @@ class _Builder:
         job = {"network": self.network, "seed": arguments.seed, "cache": str(arguments.cache)}
         calibration = {"calibration_images": arguments.calibration_images} if quantized else {}
         factory = self.engine.build_factory(precision if quantized else InferencePrecision.FP32)
-        facts = self.reader.read(factory, {**job, **calibration}, self._variables)
+        with self.locks[factory]:
+            if factory not in self.facts:
+                self.facts[factory] = self.reader.read(factory, {**job, **calibration}, self._variables)
+            facts = self.facts[factory]
         if not self.engine.own_requirements:
             return facts
         factory = f"{self.engine.module}:build"

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
+from ..harness.cache import ModelCache
 from ..harness.digits import load_folds
 from ..harness.workload import UntimedWorkload
 from . import digits
-from .cache import ModelCache
 from .inference import DIGITS, InferenceJob, Part, draw_images, repeat_images
 from .onnx_graph import OPSET
-from .onnx_networks import NETWORKS, REVISION, build
+from .onnx_networks import NETWORKS, REVISION
+from .onnx_networks import write as write_network
 from .operations import work_of
 from .user_model import UserModel
 
@@ -74,9 +74,7 @@ def fp32_model(job: BuildJob) -> Path:
     if job.network == DIGITS:
         return job.models.get(f"{name}-r{digits.REVISION}", lambda target: digits.build(job.seed, target))
     network = NETWORKS[job.network]
-    return job.models.get(
-        f"{name}-r{REVISION}.onnx", lambda target: onnx.save(build(network, job.seed), str(target))
-    )
+    return job.models.get(f"{name}-r{REVISION}.onnx", lambda target: write_network(network, job.seed, target))
 
 
 def build_quantized(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,10 @@ OPSET = 21
 
 IR_VERSION = 10
 """ONNX file format that came with opset 21."""
+
+LARGE_BYTES = 1 << 20
+LOW_BITS = 0x7F
+"""Bits of a length in a byte of Protocol Buffers, the lowest first; the eighth says that more follow."""
 
 
 class Padding(NamedTuple):
@@ -27,8 +32,10 @@ class GraphBuilder:
     """An ONNX graph under construction, its layers with random weights from one seed."""
 
     generator: np.random.Generator
-    # Filled in place: each copy of VGG16's half gigabyte takes as long as drawing a quarter of it.
     model: onnx.ModelProto = field(default_factory=onnx.ModelProto)
+    # The large initializers by name. Beside the message: each copy of VGG16's half gigabyte takes as long as
+    # drawing a quarter of it.
+    large: dict[str, np.ndarray] = field(default_factory=dict)
 
     def conv(
         self,
@@ -90,13 +97,13 @@ class GraphBuilder:
     def constant(self, values: np.ndarray) -> str:
         weights = self.model.graph.initializer
         name = f"weight_{len(weights)}"
-        little_endian = values.astype(values.dtype.newbyteorder("<"), copy=False)
-        weights.add(
-            name=name,
-            dims=values.shape,
-            data_type=helper.np_dtype_to_tensor_dtype(values.dtype),
-            raw_data=little_endian.tobytes(),
-        )
+        little_endian = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+        data_type = helper.np_dtype_to_tensor_dtype(values.dtype)
+        tensor = weights.add(name=name, dims=values.shape, data_type=data_type)
+        if values.nbytes >= LARGE_BYTES:
+            self.large[name] = little_endian
+        else:
+            tensor.raw_data = little_endian.tobytes()
         return name
 
 
@@ -105,7 +112,8 @@ def make_model(
 ) -> onnx.ModelProto:
     """Make a model of a graph that begins at `images`, (batch, *shape) float32; the batch is left open.
 
-    `outputs` are float32, each with its shape without the batch; `shape` is channels, height and width.
+    `outputs` are float32, each with its shape without the batch; `shape` is channels, height and width. Large
+    weights stay with the builder: `save` writes both.
     """
     model = builder.model
     model.ir_version = IR_VERSION
@@ -120,3 +128,39 @@ def make_model(
         for output, sizes in outputs.items()
     )
     return model
+
+
+def save(builder: GraphBuilder, target: Path) -> None:
+    """Write a model that was made, with its weights, as an ONNX file; no large weight is copied.
+
+    Source: the encoding of Protocol Buffers; onnx.proto3: `graph` is field 7 of ModelProto, `initializer`
+    field 5 of GraphProto, and `raw_data` field 9 of TensorProto.
+    """
+    rest = onnx.ModelProto()
+    rest.CopyFrom(builder.model)
+    heads = {}
+    for tensor in rest.graph.initializer:
+        if tensor.name in builder.large:
+            size = builder.large[tensor.name].nbytes
+            head = tensor.SerializeToString() + _tag(9, size)
+            heads[tensor.name] = _tag(5, len(head) + size) + head
+    small = [tensor for tensor in rest.graph.initializer if tensor.name not in builder.large]
+    del rest.graph.initializer[:]
+    rest.graph.initializer.extend(small)
+    graph = rest.graph.SerializeToString()
+    rest.ClearField("graph")
+    total = len(graph) + sum(len(head) + builder.large[name].nbytes for name, head in heads.items())
+    with target.open("wb") as file:
+        file.write(rest.SerializeToString() + _tag(7, total) + graph)
+        for name, head in heads.items():
+            file.write(head)
+            builder.large[name].tofile(file)
+
+
+def _tag(number: int, length: int) -> bytes:
+    """Return what begins a field of Protocol Buffers that has a length."""
+    encoded = bytearray([number << 3 | 2])
+    while length > LOW_BITS:
+        encoded.append(length & LOW_BITS | LOW_BITS + 1)
+        length >>= LOW_BITS.bit_length()
+    return bytes([*encoded, length])

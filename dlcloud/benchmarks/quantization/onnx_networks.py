@@ -10,11 +10,11 @@ timm and torchvision could export these networks, but need PyTorch (941 MB) in e
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
-import onnx
 
-from .onnx_graph import GraphBuilder, Padding, make_model
+from .onnx_graph import GraphBuilder, Padding, make_model, save
 
 REVISION = 2
 """Counts changes of these graphs; part of the name of a cached file."""
@@ -55,15 +55,16 @@ class Network:
     build: Callable[[GraphBuilder], Outputs]
 
 
-def build(network: Network, seed: int) -> onnx.ModelProto:
-    """Build a network with weights drawn from `seed`; its batch is left open.
+def write(network: Network, seed: int, target: Path) -> None:
+    """Write a network with weights drawn from `seed` as an ONNX file; its batch is left open.
 
     Input `images`: (batch, 3, size, size) float32. Outputs: logits (batch, CLASSES) float32, or those of
     SSD300.
     """
     builder = GraphBuilder(np.random.default_rng(seed))
     outputs = network.build(builder)
-    return make_model(builder, outputs, name=network.name, shape=(3, network.size, network.size))
+    make_model(builder, outputs, name=network.name, shape=(3, network.size, network.size))
+    save(builder, target)
 
 
 def _vgg_stage(builder: GraphBuilder, source: str, channels: tuple[int, int], depth: int) -> str:

@@ -5,14 +5,8 @@ from collections.abc import Callable, Sequence
 
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import retry_launch, translate_errors
-from dlcloud.cloud.compute.requests import (
-    cluster_filter,
-    fleet_arguments,
-    read_fleet,
-    tag_specification,
-    template_data,
-    template_name,
-)
+from dlcloud.cloud.compute.fleet_requests import fleet_arguments, read_fleet
+from dlcloud.cloud.compute.requests import cluster_filter, tag_specification, template_data, template_name
 from dlcloud.model.cluster import CLUSTER_TAG
 from dlcloud.planning.launch_request import FleetRequest, LaunchRequest, LaunchResult
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
@@ -11,7 +12,9 @@ from dlcloud.cloud.compute.requests import read_instance, run_instances_argument
 from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Instance
-from dlcloud.planning.launch_request import LaunchRequest
+
+if TYPE_CHECKING:  # most commands launch nothing
+    from dlcloud.planning.launch_request import LaunchRequest
 
 ENDS_A_CALL = 500
 """The most instances that one call terminates.
@@ -53,7 +56,7 @@ class Ec2Instances:
         ]
         return sorted(instances, key=lambda instance: (instance.launched_at, instance.instance_id))
 
-    def launch(self, request: LaunchRequest) -> list[Instance]:
+    def launch(self, request: "LaunchRequest") -> list[Instance]:
         """Make one RunInstances call; its token makes a repeated one harmless."""
         action = f"launching {request.max_count} {request.instance_type} {request.market}"
         zone = f" in {request.zone}" if request.zone else ""

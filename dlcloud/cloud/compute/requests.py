@@ -6,23 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import ClientError
-
-from dlcloud.cloud.api.faults import refusal
 from dlcloud.model.cluster import CLUSTER_TAG, SSH_PORT_TAG
 from dlcloud.model.instance import SSH_PORT, Instance, InstanceState, Market
-from dlcloud.planning.launch_request import (
-    FleetRequest,
-    LaunchRequest,
-    LaunchResult,
-    NetworkInterface,
-    PoolRefusal,
-)
 
-FLEET_TAG = "aws:ec2:fleet-id"
-"""Set by EC2 on the instances of a fleet."""
+if TYPE_CHECKING:  # most commands launch nothing
+    from dlcloud.planning.launch_request import LaunchRequest, NetworkInterface
+
 ENDED = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 
 
@@ -34,7 +25,7 @@ def tag_specification(resource: str, tags: Mapping[str, str]) -> dict[str, Any]:
     return {"ResourceType": resource, "Tags": tag_list(tags)}
 
 
-def run_instances_arguments(request: LaunchRequest) -> dict[str, Any]:
+def run_instances_arguments(request: "LaunchRequest") -> dict[str, Any]:
     spot = request.market is Market.SPOT
     resources = ["instance", "volume", "network-interface", *(["spot-instances-request"] if spot else [])]
     arguments: dict[str, Any] = {
@@ -62,7 +53,7 @@ def run_instances_arguments(request: LaunchRequest) -> dict[str, Any]:
     return arguments
 
 
-def template_data(request: LaunchRequest, user_data_base64: str) -> dict[str, Any]:
+def template_data(request: "LaunchRequest", user_data_base64: str) -> dict[str, Any]:
     """Return a launch template; the fleet adds types, zones, market and the tags of instances."""
     resources = ("volume", "network-interface")
     return {
@@ -77,60 +68,6 @@ def template_name(cluster_id: str, data: Mapping[str, Any]) -> str:
     """Return a name derived from the content, so that a repeated creation finds the template."""
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
     return f"dlcloud-{cluster_id}-{digest[:12]}"
-
-
-def fleet_arguments(request: FleetRequest) -> dict[str, Any]:
-    """Return the arguments of CreateFleet.
-
-    Source: EC2 API reference, CreateFleet, and EC2 user guide, "Allocation strategies", which advises
-    price-capacity-optimized for spot; for on-demand, prioritized keeps the order of the recipe.
-    """
-    order = {name: index for index, name in enumerate(dict.fromkeys(name for name, _ in request.pools))}
-    overrides = [
-        {
-            "InstanceType": name,
-            "Priority": float(order[name]),
-            **_place(zone, request),
-            **({"MaxPrice": f"{request.max_usd[name]:f}"} if name in request.max_usd else {}),
-        }
-        for name, zone in request.pools
-    ]
-    template = {"LaunchTemplateName": request.template, "Version": "$Latest"}
-    single = {"SingleAvailabilityZone": True} if request.single_zone else {}
-    return {
-        "Type": "instant",
-        "ClientToken": request.client_token,
-        "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": template, "Overrides": overrides}],
-        "TargetCapacitySpecification": {
-            "TotalTargetCapacity": request.spot_count + request.on_demand_count,
-            "OnDemandTargetCapacity": request.on_demand_count,
-            "SpotTargetCapacity": request.spot_count,
-            "DefaultTargetCapacityType": "spot" if request.spot_count else "on-demand",
-        },
-        "SpotOptions": {
-            "AllocationStrategy": "price-capacity-optimized",
-            "InstanceInterruptionBehavior": "terminate",
-            **single,
-        },
-        "OnDemandOptions": {"AllocationStrategy": "prioritized", **single},
-        "TagSpecifications": [
-            tag_specification(resource, request.tags) for resource in ("fleet", "instance")
-        ],
-    }
-
-
-def read_fleet(answer: Mapping[str, Any], request: FleetRequest) -> LaunchResult:
-    """Read the answer of CreateFleet."""
-    instances = [
-        _fleet_instance(instance_id, group, answer["FleetId"], request)
-        for group in answer.get("Instances") or ()
-        for instance_id in group["InstanceIds"]
-    ]
-    return LaunchResult(
-        instances=tuple(instances),
-        refusals=tuple(_pool_refusal(error, request) for error in answer.get("Errors") or ()),
-        fleet_id=answer["FleetId"],
-    )
 
 
 def read_instance(answer: Mapping[str, Any]) -> Instance:
@@ -172,7 +109,7 @@ def _ended_at(answer: Mapping[str, Any]) -> datetime | None:
     return datetime.strptime(time[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
 
 
-def _machine(request: LaunchRequest) -> dict[str, Any]:
+def _machine(request: "LaunchRequest") -> dict[str, Any]:
     """Return the arguments common to all instances: IMDSv2 only, encrypted disk, terminated by shutdown."""
     return {
         "ImageId": request.image.image_id,
@@ -201,7 +138,7 @@ def _machine(request: LaunchRequest) -> dict[str, Any]:
     }
 
 
-def _reservation(request: LaunchRequest) -> dict[str, Any]:
+def _reservation(request: "LaunchRequest") -> dict[str, Any]:
     """Return what the launch says of Capacity Reservations; nothing where EC2 may choose.
 
     Source: EC2 API reference, CapacityReservationSpecification.
@@ -214,7 +151,7 @@ def _reservation(request: LaunchRequest) -> dict[str, Any]:
     return {"CapacityReservationSpecification": specification} if specification else {}
 
 
-def _network(request: LaunchRequest) -> dict[str, Any]:
+def _network(request: "LaunchRequest") -> dict[str, Any]:
     """Return groups and subnet, in the network interface if that says whether there is a public address.
 
     Source: EC2 refuses both in one request (InvalidParameterCombination); aws/aws-cli, issue 1019.
@@ -231,49 +168,11 @@ def _network(request: LaunchRequest) -> dict[str, Any]:
     return {"NetworkInterfaces": [{**first, **cards[0]}, *cards[1:]] if cards else [first]}
 
 
-def _interface(interface: NetworkInterface, shared: Mapping[str, Any]) -> dict[str, Any]:
+def _interface(interface: "NetworkInterface", shared: Mapping[str, Any]) -> dict[str, Any]:
     """Return an interface on a network card; the first card needs no index."""
     card = {"NetworkCardIndex": interface.card} if interface.card else {}
     return {**shared, "DeviceIndex": interface.device, "InterfaceType": interface.kind, **card}
 
 
-def _max_price(request: LaunchRequest) -> dict[str, str]:
+def _max_price(request: "LaunchRequest") -> dict[str, str]:
     return {} if request.max_usd is None else {"MaxPrice": f"{request.max_usd:f}"}
-
-
-def _fleet_instance(
-    instance_id: str, group: Mapping[str, Any], fleet_id: str, request: FleetRequest
-) -> Instance:
-    pool = group.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
-    requested_at: datetime = request.requested_at
-    return Instance(
-        instance_id=instance_id,
-        instance_type=group.get("InstanceType") or pool.get("InstanceType", ""),
-        market=Market.SPOT if group.get("Lifecycle") == "spot" else Market.ON_DEMAND,
-        zone=_zone_of(pool, request),
-        state=InstanceState.PENDING,
-        state_reason="",
-        launched_at=requested_at,
-        tags={**request.tags, FLEET_TAG: fleet_id},
-    )
-
-
-def _place(zone: str, request: FleetRequest) -> dict[str, str]:
-    if zone in request.subnets:
-        return {"SubnetId": request.subnets[zone]}
-    return {"AvailabilityZone": zone} if zone else {}
-
-
-def _zone_of(pool: Mapping[str, Any], request: FleetRequest) -> str:
-    """Return the zone of a pool of an answer, which names it or its subnet."""
-    zones = {subnet: zone for zone, subnet in request.subnets.items()}
-    return str(pool.get("AvailabilityZone") or zones.get(pool.get("SubnetId", ""), ""))
-
-
-def _pool_refusal(error: Mapping[str, Any], request: FleetRequest) -> PoolRefusal:
-    pool = error.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
-    zone = _zone_of(pool, request) or pool.get("SubnetId") or "any zone"
-    name = f"{pool.get('InstanceType', '')} {error.get('Lifecycle', '')}"
-    code = error.get("ErrorCode", "")
-    foreign = ClientError({"Error": {"Code": code, "Message": error.get("ErrorMessage", "")}}, "CreateFleet")
-    return PoolRefusal(pool=name, zone=zone, error=refusal(f"{name} in {zone}", foreign), code=code)

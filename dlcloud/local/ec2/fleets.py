@@ -18,8 +18,8 @@ from dlcloud.local.capacity.pools import (
     Strategy,
     allocate,
 )
+from dlcloud.local.ec2.launch_capacity import LaunchPlacement
 from dlcloud.local.ec2.launch_checks import block_devices, check_free_tier, check_launch
-from dlcloud.local.ec2.launch_grants import LaunchPlacement
 from dlcloud.local.ec2.network import check_network
 from dlcloud.local.ec2.record import StateReason, template_version
 from dlcloud.local.ec2.responses import NO_CAPACITY

@@ -191,6 +191,24 @@ class SiteInstances:
         if state is not InstanceState.RUNNING or not entry.instance.admit_key(public_key, seconds=seconds):
             raise NotRunningError(f"{instance_id} is {state}, not running")
 
+    def state(self, instance_id: str) -> InstanceState:
+        """Return the state of an instance; terminated for one that is not known."""
+        entry = self._entries.get(instance_id)
+        return InstanceState.TERMINATED if entry is None else entry.record.state
+
+    def run_service(
+        self, instance_id: str, name: str, argv: list[str], env: Mapping[str, str], *, limit_s: float | None
+    ) -> int:
+        """Run a program on an instance until it ends; see `InstanceServices.run`."""
+        instance = self._entries[instance_id].instance
+        running = instance.run_service(name, argv, env, limit_s=limit_s)
+        return asyncio.run_coroutine_threadsafe(running, self._loop).result()
+
+    def end_service(self, instance_id: str, name: str) -> None:
+        """End a program that `run_service` runs."""
+        if (entry := self._entries.get(instance_id)) is not None:
+            self._loop.call_soon_threadsafe(entry.instance.services.end, name)
+
     def console(self, instance_id: str) -> str:
         """Return the console output of an instance; empty if it is forgotten."""
         entry = self._entries.get(instance_id)

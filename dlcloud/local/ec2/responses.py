@@ -11,6 +11,7 @@ from moto.ec2.exceptions import EC2ClientError, OperationNotPermitted4
 from moto.ec2.utils import filter_iam_instance_profiles
 from moto.iam.exceptions import NotFoundException
 
+from dlcloud.local.ec2.launch_capacity import NO_CAPACITY, GrantingResponses
 from dlcloud.local.ec2.launch_checks import (
     block_devices,
     check_free_tier,
@@ -18,7 +19,6 @@ from dlcloud.local.ec2.launch_checks import (
     check_launch,
     check_profile,
 )
-from dlcloud.local.ec2.launch_grants import NO_CAPACITY, GrantingResponses
 from dlcloud.local.ec2.network import check_default_vpc, check_network, has_public_address
 from dlcloud.local.ec2.record import InstanceRecord, StateReason, template_version
 from dlcloud.local.ec2.services import on_demand_price

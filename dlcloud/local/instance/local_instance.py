@@ -29,6 +29,7 @@ from dlcloud.local.instance.leftovers import remove_root
 from dlcloud.local.instance.machine_images import default_user
 from dlcloud.local.instance.metadata import MetadataService
 from dlcloud.local.instance.processes import instance_environment, shell_path
+from dlcloud.local.instance.services import InstanceServices
 from dlcloud.local.instance.shims import write_shims
 from dlcloud.local.instance.sshd import LoginFiles, SshServer
 from dlcloud.local.tree.images import restore
@@ -97,6 +98,7 @@ class LocalInstance:
             secret=self._secret,
             instance_users=self.instance_users,
         )
+        self.services = InstanceServices(container=self.container)
         self.container.on_end = lambda: self.power("0")
         self._ssh: SshServer | None = None
         self.elastic: GuardedListener | None = None
@@ -143,6 +145,12 @@ class LocalInstance:
             return
         await self._open()
         self._last_stage = asyncio.create_task(self._run_last_stage())
+
+    async def run_service(
+        self, name: str, argv: list[str], env: Mapping[str, str], *, limit_s: float | None
+    ) -> int:
+        """Run a program with the instance's variables and its own; see `InstanceServices.run`."""
+        return await self.services.run(name, argv, {**self._env, **env}, limit_s=limit_s)
 
     def console(self) -> str:
         """Return the console output; that of a removed instance is kept."""

@@ -103,15 +103,6 @@ def open_device(root: int, path: str, device: int, flags: int) -> int:
     return open_beneath(root, path, flags)
 
 
-def open_folder(root: int, path: str, *, follow: bool = False) -> int:
-    """Open a folder beneath a folder; its descriptor serves for further calls, not for listing.
-
-    Raises:
-        OSError: It cannot be opened, or is no folder.
-    """
-    return open_beneath(root, path, HANDLE | os.O_DIRECTORY, follow=follow)
-
-
 def check_file(state: os.stat_result, path: str, owners: Collection[int] = ()) -> None:
     """Refuse what is no regular file, and a file of someone else.
 

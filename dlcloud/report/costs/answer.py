@@ -8,8 +8,9 @@ from typing import Any
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money
 from dlcloud.report import cells
-from dlcloud.report.costs.job import case_name, duration, time_text, usd_text
+from dlcloud.report.costs.job import case_name, time_text, usd_text
 from dlcloud.report.costs.printed import fact_notes
+from dlcloud.report.durations import duration
 from dlcloud.report.table import Section
 from dlcloud.results.ranking import Best, By, best_of_case, newest_of_cases, rank
 from dlcloud.results.result_row import ResultRow

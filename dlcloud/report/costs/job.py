@@ -7,33 +7,11 @@ from typing import Any
 from dlcloud.model.instance import Market
 from dlcloud.model.money import SECONDS_PER_HOUR, money, rounded
 from dlcloud.report.cells import REHEARSED, setting
+from dlcloud.report.durations import with_bounds
 from dlcloud.report.table import Section
 from dlcloud.results.ranking import newest_of_cases
 from dlcloud.results.result_row import ResultRow
 from dlcloud.results.user_job import JobEstimate, UserJob, estimate_job, sort_estimates
-
-_MINUTE_S = 60
-_DAYS_FROM_H = 72
-
-
-def duration(seconds: float) -> str:
-    """Format a time with three digits, in seconds, minutes, hours or days."""
-    unit_s, unit = _unit(seconds)
-    return f"{_three_digits(seconds / unit_s)} {unit}"
-
-
-def _unit(seconds: float) -> tuple[float, str]:
-    if seconds < 2 * _MINUTE_S:
-        return 1, "s"
-    if seconds < 2 * SECONDS_PER_HOUR:
-        return _MINUTE_S, "min"
-    if seconds < _DAYS_FROM_H * SECONDS_PER_HOUR:
-        return SECONDS_PER_HOUR, "h"
-    return 24 * SECONDS_PER_HOUR, "days"
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"  # noqa: PLR2004  three digits
 
 
 def job_estimates(rows: Sequence[ResultRow], job: UserJob, market: Market) -> list[JobEstimate]:
@@ -104,12 +82,7 @@ def _section(estimates: Sequence[JobEstimate], job: UserJob) -> Section:
 
 def time_text(estimate: JobEstimate) -> str:
     """Format the time of a job with its interval."""
-    text = duration(estimate.seconds)
-    if estimate.low_s is None or estimate.high_s is None:
-        return text
-    unit_s, _ = _unit(estimate.seconds)
-    low, high = (_three_digits(bound / unit_s) for bound in (estimate.low_s, estimate.high_s))
-    return f"{text} ({low}–{high})"
+    return with_bounds(estimate.seconds, estimate.low_s, estimate.high_s)
 
 
 def usd_text(estimate: JobEstimate, market: Market) -> str:

@@ -40,6 +40,7 @@ def _variants(records):
             arguments=variant.get("arguments", {}),
             environment=program.environment(variant.get("environment")),
             latencies=True,
+            peak_name=variant.get("peak_name", ""),
         )
         for variant in records
     ]

@@ -40,6 +40,25 @@ def spin(**arguments):
     return Spin(**arguments)
 
 
+class Counted(Spin):
+    """Knows its work, and has a peak in the variable SAMPLE_PEAK; it counts how often it is measured."""
+
+    def __init__(self, flop):
+        super().__init__(work=1_000)
+        self.facts |= {"flop_per_input": flop, "uncounted_operators": ["Relu"]}
+
+    def measure_peak(self, seconds):
+        from .harness.roofline import Peak  # noqa: PLC0415
+
+        print("measured a peak", file=sys.stderr)  # noqa: T201 - the tests count it
+        peak = float(os.environ["SAMPLE_PEAK"])
+        return Peak(dtype="fp32", flop_per_s=peak, bytes_per_s=seconds) if peak else None
+
+
+def counted(**arguments):
+    return Counted(**arguments)
+
+
 class Parent(Spin):
     """Starts a process that takes 50 MiB and stays."""
 

@@ -1,6 +1,6 @@
 """A tracker's feed: whatever the server does, a command goes on and says what is missing there."""
 
-from datetime import UTC, datetime
+from dataclasses import replace
 
 import pytest
 
@@ -8,12 +8,9 @@ from dlcloud.app.context import Context
 from dlcloud.app.results import tracker_feed
 from dlcloud.app.results.tracker_feed import TrackerFeed
 from dlcloud.model.errors import TrackerError, TrackerRefusedError
-from dlcloud.model.instance import Market
-from dlcloud.results.result import Run, RunState
 from dlcloud.trackers.mlflow import MlflowServer
+from tests.fakes import samples
 from tests.fakes.mlflow import FakeMlflow
-
-BEGUN = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -28,27 +25,8 @@ def context(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(context):
-    run = Run(
-        run_id="sweep-1",
-        cluster_id="c",
-        cluster_name="sweep-ab",
-        instance_id="i-1",
-        workload="sweep",
-        cloud="aws",
-        region="us-east-1",
-        zone="us-east-1a",
-        instance_type="c5.large",
-        market=Market.SPOT,
-        image_id="ami-1",
-        hourly_usd=None,
-        price_source="",
-        price_as_of=None,
-        state=RunState.DONE,
-        started_at=BEGUN,
-        ended_at=BEGUN,
-        trial=1,
-        trial_values='{"lr": "0.1"}',
-    )
+    values = {"ended_at": samples.THEN, "trial": 1, "trial_values": '{"lr": "0.1"}'}
+    run = samples.run("sweep-1", cluster_name="sweep-ab", **values)
     context.runs.add(run)
     return run
 
@@ -101,7 +79,7 @@ def test_a_run_that_is_refused_does_not_keep_others_back(context, run, fake):
                 raise TrackerRefusedError("not this one")
             return super().create(experiment, name, tags, at_ms)
 
-    other = Run(**{field: getattr(run, field) for field in Run.__dataclass_fields__} | {"run_id": "sweep-2"})
+    other = replace(run, run_id="sweep-2")
     context.runs.add(other)
     feed = TrackerFeed(context=context, server=Choosy(url=fake.url), name="sweep", facts={})
     feed.close(lambda: [run, other])

@@ -11,6 +11,7 @@ from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.batch import batch_job_definition, batch_notes
 from dlcloud.recipe.recipe import Recipe, read_recipe
+from tests.needs import needs
 
 TRAINING = """
 name: training
@@ -54,6 +55,7 @@ def test_a_recipe_becomes_a_job_on_a_whole_instance():
     assert "pip install -q tqdm==4.67.1\n" in script
 
 
+@needs("bash")
 def test_the_script_runs_set_up_without_sudo_and_then_the_command():
     text = (
         "name: a\ninstances: {types: c5.large}\nsetup: {commands: sudo true}\nworkload: {command: echo ran}"
@@ -91,6 +93,7 @@ def test_a_job_over_nodes_becomes_a_multi_node_parallel_job():
         assert part in notes
 
 
+@needs("bash")
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_node_there_knows_its_rank_the_count_and_the_head(rank):
     recipe = read_recipe(NODES % "env", "r.yaml")

@@ -33,7 +33,16 @@ PLANNING |= {"storage", "successors"}
 RECIPE = {"data_set"}
 LAUNCH = {"admit", "build_failures", "container", "managed", "peers", "remote_jobs", "setup"}
 COMMANDS = {
-    "status": (CLOUDS, PACKAGES, {"planning": PLANNING, "recipe": RECIPE}),
+    "status": (
+        CLOUDS,
+        PACKAGES - {"recipe"},
+        {
+            "planning": {"left_out"},
+            "results": {"cost", "result", "run_progress"},
+            "cloud": {"api", "compute", "offers", "storage"},
+            "report": {"durations", "layout", "progress", "table"},
+        },
+    ),
     "ssh": (MACHINES, OVER_SSH, {"planning": PLANNING, "recipe": RECIPE, "launch": {"admit"}}),
     "logs": (
         MACHINES,

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from botocore.stub import ANY
 
-from dlcloud.cloud.compute.requests import fleet_arguments, read_instance
+from dlcloud.cloud.compute.fleet_requests import fleet_arguments
+from dlcloud.cloud.compute.requests import read_instance
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Image, Instance, InstanceState, Market
 from dlcloud.planning.launch_request import FleetRequest

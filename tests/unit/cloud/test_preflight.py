@@ -13,10 +13,10 @@ from dlcloud.launch.preflight import run_preflight
 from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
 from dlcloud.model.instance import Image, Market
-from dlcloud.planning.account_limits import find_shortage, least_remedy
 from dlcloud.planning.plan import make_plan
 from dlcloud.planning.protocols import Subnet
 from dlcloud.planning.quota import CODES, STANDARD, P, Usage, quota_key, quotas
+from dlcloud.planning.quota_shortages import find_shortage, least_remedy
 from dlcloud.planning.successors import KnownType, successors
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import FakeCloud

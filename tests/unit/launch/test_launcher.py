@@ -55,6 +55,15 @@ def test_destroy_ends_unfinished_runs_and_removes_the_keys(world):
     assert not world.paths.key("c0ffee").exists()
 
 
+def test_the_first_of_several_pools_is_not_named_as_what_is_launched(world):
+    world.cloud.known_prices = [price(), price("c6i.xlarge")]
+    text = ONE_TYPE.replace("[c7i.xlarge]", "[c7i.xlarge, c6i.xlarge]")
+    world.launcher.launch(world.launcher.plan(recipe(text)))
+    world.launcher.destroy()
+    messages = [getattr(event, "message", "") for event in world.events]
+    assert "launching 2 instance(s), of 2 pools c7i.xlarge (on-demand) first" in messages
+
+
 FLEXIBLE = ONE_TYPE.replace("count: 2", "count: {min: 1, max: 3}")
 WRONG_PROOF = HostKeyError("i-0002: wrong proof")
 

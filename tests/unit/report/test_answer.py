@@ -8,7 +8,7 @@ import pytest
 
 from dlcloud.report.costs.compare_tables import Sides, compare_report
 from dlcloud.report.costs.cost_tables import View, cost_report
-from dlcloud.report.costs.job import duration
+from dlcloud.report.durations import duration
 from dlcloud.report.html.page import page
 from dlcloud.report.table import Format, render
 from dlcloud.results.compare import pairs_of

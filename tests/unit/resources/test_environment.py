@@ -16,6 +16,8 @@ import pytest
 
 from dlcloud.launch.image import compile_command
 from dlcloud.resources.texts import template
+from tests.needs import needs
+from tests.programs import find as find_program
 
 LIMIT_S = 600.0
 KEY = "0123456789abcdef"
@@ -151,6 +153,42 @@ def test_an_environment_that_pip_refuses_is_not_complete(home, wheels):
     assert not (folder / "complete").exists()
 
 
+@pytest.fixture
+def failing_uv(tmp_path):
+    """A folder with a uv that writes its arguments down and fails."""
+    program = tmp_path / "bin" / "uv"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\nexit 1\n')
+    program.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("own", "asked"), [({}, True), ({"PIP_ONLY_BINARY": ":all:"}, False)], ids=["fails", "lacks a setting"]
+)
+def test_pip_installs_where_uv_fails_or_lacks_a_setting(home, wheels, failing_uv, own, asked):
+    path = f"{failing_uv / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    built = answer(begin(home, wheels, "tinysample==1.0\n", f"uv-{asked}", PATH=path, **own))
+    assert works(built["python"])
+    arguments = (failing_uv / "asked").read_text() if asked else ""
+    assert (failing_uv / "asked").exists() is asked
+    assert (f"--find-links {wheels}" in arguments) is asked
+    assert ("--no-index" in arguments) is asked
+
+
+@needs("uv")
+def test_an_environment_of_uv_has_pip_too(home, wheels, tmp_path):
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\nexec {find_program("uv")} "$@"\n')
+    uv.chmod(0o755)
+    path = f"{uv.parent}{os.pathsep}{os.environ['PATH']}"
+    python = answer(begin(home, wheels, "tinysample==1.0\n", "uv-own", PATH=path))["python"]
+    assert "pip install" in (tmp_path / "asked").read_text()
+    assert works(python)
+    subprocess.run([python, "-m", "pip", "show", "tinysample"], capture_output=True, check=True)
+
+
 def find(home, folder, key=KEY):
     """Return what environment.py knows of an environment in the home of an instance."""
     command = [sys.executable, str(home / "environment.py"), "--find", key]
@@ -186,6 +224,7 @@ def fetch(home, folder, source, port, **changes):
     return peer(home, folder, "fetch", **(order | {"port": port} | changes))
 
 
+@needs("tar")
 def test_an_environment_is_copied_from_a_peer_and_works(home, source, tmp_path):
     assert not find(home, tmp_path)["complete"]
     compiled = home / ".cache/dlcloud/environments" / source["name"] / "bin/__pycache__"
@@ -207,6 +246,7 @@ def test_an_environment_is_copied_from_a_peer_and_works(home, source, tmp_path):
     assert str(home) not in shown.stdout
 
 
+@needs("tar")
 def test_a_peer_serves_one_client_and_only_with_the_key(home, source, tmp_path):
     port = peer(home, home, "serve", **source)["port"]
     assert "closed the connection" in fetch(home, tmp_path, source, port, key="cd" * 32)
@@ -240,6 +280,7 @@ def relay(port, change):
     return listener.getsockname()[1]
 
 
+@needs("tar")
 @pytest.mark.parametrize(
     "change",
     [

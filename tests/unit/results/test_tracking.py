@@ -1,39 +1,19 @@
 """What trackers record of a run: parameters, metrics over steps, and the output's numbers."""
 
-from datetime import UTC, datetime
-
 import pytest
 
 from dlcloud.model.instance import Market
-from dlcloud.results.result import Run, RunState
+from dlcloud.results.result import RunState
 from dlcloud.results.tracking import parameters_of, points_of, points_of_log, tags_of
+from tests.fakes import samples
 
 TIME = "2026-11-01T00:00:01+00:00"
 
 
 @pytest.fixture
 def run():
-    return Run(
-        run_id="sweep-1",
-        cluster_id="c",
-        cluster_name="sweep",
-        instance_id="i-1",
-        workload="sweep",
-        cloud="aws",
-        region="us-east-1",
-        zone="us-east-1a",
-        instance_type="c5.large",
-        market=Market.SPOT,
-        image_id="ami-1",
-        hourly_usd=None,
-        price_source="",
-        price_as_of=None,
-        state=RunState.RUNNING,
-        started_at=datetime(2026, 11, 1, tzinfo=UTC),
-        experiment="e",
-        trial=3,
-        trial_values='{"lr": "0.1"}',
-    )
+    values = {"market": Market.SPOT, "instance_type": "c5.large", "state": RunState.RUNNING}
+    return samples.run("sweep-1", trial=3, trial_values='{"lr": "0.1"}', **values)
 
 
 def test_parameters_are_the_values_and_the_machine(run):

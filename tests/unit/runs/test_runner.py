@@ -8,7 +8,7 @@ import pytest
 
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.remote_jobs import log_tail
-from dlcloud.model.cluster import Member
+from dlcloud.model.cluster import ClusterState, Member
 from dlcloud.model.errors import CloudError, InstanceError, PartialError, RemoteCommandError
 from dlcloud.model.events import Progress, StageDone, Warned
 from dlcloud.model.instance import Market
@@ -164,6 +164,13 @@ def test_records_are_stored_once_though_the_connection_breaks_anywhere(world, br
         isinstance(event, Warned) and "reconnecting" in event.message for event in there.events
     ) == len(breaks)
     assert len(one.started) == 1
+
+
+def test_a_connection_that_breaks_at_the_end_of_the_cluster_is_no_warning(world):
+    there = world(machine(breaks=[60]))
+    there.clusters.set_state(cluster().cluster_id, ClusterState.STOPPING)
+    there.runner().run_all(there.members)
+    assert not [event for event in there.events if "reconnecting" in getattr(event, "message", "")]
 
 
 def test_a_terminated_instance_loses_the_run_but_not_its_records(world):

@@ -12,6 +12,9 @@ from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import Progress, StageStarted
 from dlcloud.recipe import sent_files
 from tests.fakes.clock import FakeClock
+from tests.needs import needs
+
+pytestmark = needs("tar")
 
 LONG_AGO_S = 1_000_000_000
 

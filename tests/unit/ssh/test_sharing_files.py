@@ -7,6 +7,9 @@ from dlcloud.launch.setup import FOLDER
 from dlcloud.launch.sharing import FEWEST, LEAST_BYTES, PLACE, Sharing
 from dlcloud.resources.texts import template
 from dlcloud.ssh.listing import list_files
+from tests.needs import needs
+
+pytestmark = needs("tar")
 
 
 @pytest.fixture

@@ -6,7 +6,10 @@ import pytest
 
 from dlcloud.launch.remote_jobs import folder_of, log_command
 from tests.fakes.samples import run
+from tests.needs import needs
 from tests.unit.hostile.input_texts import SHELL
+
+pytestmark = needs("tar")
 
 
 @pytest.mark.parametrize("word", [word for word in SHELL if word != "--"])
