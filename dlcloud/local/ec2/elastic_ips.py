@@ -11,7 +11,7 @@ _OPEN_S = 10.0
 
 
 class ElasticIps:
-    """The Elastic IPs of instances. Public methods may be called from any thread but `open`.
+    """The Elastic IPs of instances. Public methods may be called from any thread but `answer`.
 
     Args:
         addresses: Gives loopback addresses.
@@ -43,9 +43,16 @@ class ElasticIps:
         entry = self._entries[instance_id]
         entry.record.associate(host)
         if entry.record.state is InstanceState.RUNNING:
-            asyncio.run_coroutine_threadsafe(self.open(entry), self._loop).result(_OPEN_S)
+            asyncio.run_coroutine_threadsafe(self.answer(entry), self._loop).result(_OPEN_S)
 
-    async def open(self, entry: Entry) -> None:
+    def admit_sources(self) -> None:
+        """Let the rules of the security groups decide on new connections to all addresses."""
+        for entry in list(self._entries.values()):
+            for listener in (entry.instance.listeners.ssh, entry.instance.elastic):
+                if listener is not None:
+                    listener.admit(entry.record.ssh_sources())
+
+    async def answer(self, entry: Entry) -> None:
         """Answer at the Elastic IP that an instance has, and at none that it had.
 
         Raises:

@@ -147,10 +147,7 @@ class SiteInstances:
 
     def apply_security_groups(self) -> None:
         """Let the rules of the security groups, as they are now, decide on new connections to port 22."""
-        for entry in self._all():
-            for listener in (entry.instance.listeners.ssh, entry.instance.elastic):
-                if listener is not None:
-                    listener.admit(entry.record.ssh_sources())
+        self.elastic_ips.admit_sources()
 
     def interrupt(self, instance_id: str, *, grace_s: float, rebalance: bool) -> bool:
         """Give an interruption notice and terminate after the grace; False if the instance does not run."""
@@ -312,7 +309,7 @@ class SiteInstances:
             ssh_delay_s=self.boots.delay_s(record.pool.instance_type, fault),
             apt_lock_s=self.apt_lock_s,
             machine=self.machine,
-            power=lambda order: self._shutdown_timer(instance_id).obey(order),
+            power=lambda order: self._entries[instance_id].power.obey(order),  # noqa: PLW0108 - it is made below
         )
         shut_down = partial(self._shut_down, record)
         timer = ShutdownTimer(instance=instance, loop=self._loop, shut_down=shut_down)
@@ -332,7 +329,7 @@ class SiteInstances:
         """Boot for at least the boot delay; a boot that fails terminates the instance, as on EC2."""
         try:
             await asyncio.gather(asyncio.sleep(self.boot_delay_s), boot())
-            await self.elastic_ips.open(entry)
+            await self.elastic_ips.answer(entry)
         except Exception:
             log.exception("%s could not boot", entry.record.instance_id)
             entry.boot = None
@@ -378,9 +375,6 @@ class SiteInstances:
             entry.notice.cancel()
         instance_ids = [entry.record.instance_id]
         entry.notice = self._loop.call_later(grace_s, self.terminate, instance_ids, StateReason.SPOT)
-
-    def _shutdown_timer(self, instance_id: str) -> ShutdownTimer:
-        return self._entries[instance_id].power
 
     def _shut_down(self, record: InstanceRecord) -> None:
         change = self.terminate if record.terminates_at_shutdown else self.stop

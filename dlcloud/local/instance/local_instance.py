@@ -39,7 +39,7 @@ _FOLDERS = (
     *("home/.ssh", "root/.ssh", "bin", "etc/ssh", "lib", "run/cloud-init", "tmp"),
     *("var/lib/dlcloud", "var/log"),
 )
-_NOLOGIN = "run/nologin"
+_NOLOGIN, _KEYS = "run/nologin", ".ssh/authorized_keys"
 _LOG = "var/log/cloud-init-output.log"
 _PER_BOOT = "var/lib/cloud/scripts/per-boot"
 # A login shell reads /etc/profile, which sets a PATH of its own: put the shims in front again.
@@ -97,7 +97,6 @@ class LocalInstance:
         self.container.on_end = lambda: self.power("0")
         self._ssh: SshServer | None = None
         self.elastic: GuardedListener | None = None
-        self._elastic_acceptor: asyncssh.SSHAcceptor | None = None
         self._last_stage: asyncio.Task[object] | None = None
         self.public_host_key = ""
         self._booted_at: datetime | None = None
@@ -122,14 +121,13 @@ class LocalInstance:
         await self.container.start(self._hostname())
         await self._run("bootcmd", self._user_data.boot_commands)
         await self._write_files()
-        homes = ((self._user, "home"), ("root", "root"))
         self._ssh = SshServer(
             host_key=host_key,
             env=self._env,
             container=self.container,
             files=LoginFiles(
                 tree=self.tree,
-                authorized_keys={name: f"{home}/.ssh/authorized_keys" for name, home in homes},
+                authorized_keys={self._user: f"home/{_KEYS}", "root": f"root/{_KEYS}"},
                 nologin=_NOLOGIN,
             ),
             interpreter=self.interpreter,
@@ -191,11 +189,9 @@ class LocalInstance:
 
     async def answer_at(self, listener: GuardedListener | None) -> None:
         """Answer SSH at an Elastic IP beside the instance's own address; None: no longer."""
-        if self._elastic_acceptor is not None:
-            self._elastic_acceptor.close()
-        self.elastic, self._elastic_acceptor = listener, None
-        if listener is not None and self._ssh is not None:
-            self._elastic_acceptor = await self._ssh.open(listener)
+        self.elastic = listener
+        if self._ssh is not None:
+            await self._ssh.answer_at(listener)
 
     async def end_logins(self) -> None:
         """Take no new SSH connections and cut the open ones, as sshd at SIGTERM."""
@@ -372,11 +368,10 @@ class LocalInstance:
         return status
 
     def _is_program(self, path: str) -> bool:
-        try:
+        with contextlib.suppress(OSError):
             mode = self.tree.state(path).st_mode
-        except OSError:
-            return False
-        return stat.S_ISREG(mode) and bool(mode & 0o111)
+            return stat.S_ISREG(mode) and bool(mode & 0o111)
+        return False
 
     async def _log_program(
         self, argv: list[str], variables: Mapping[str, str] = MappingProxyType({}), content: bytes = b""
