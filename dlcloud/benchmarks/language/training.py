@@ -48,29 +48,40 @@ class LanguageTrainingSteps:
         return []
 
 
-def train(
-    *, folder: str, setting: str, batch: int, length: int, threads: int, seed: int, device: str
-) -> LanguageTrainingSteps:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageTrainingJob:
+    """What a worker trains."""
+
+    folder: str  # the model in Hugging Face's format
+    setting: str
+    batch: int  # sequences a step
+    length: int  # tokens of each of them
+    threads: int
+    seed: int
+    device: str
+
+
+def train(**arguments: Any) -> LanguageTrainingSteps:  # noqa: ANN401 - those of LanguageTrainingJob
     """Prepare a network; its first step, with all compilation, is done.
 
     The work in its facts is that of forward and backward, without what checkpointing computes again.
     """
-    torch.set_num_threads(threads)
-    torch.manual_seed(seed)
-    chosen = LanguageTraining.parse(setting)
-    configuration = read_configuration(Path(folder))
+    job = LanguageTrainingJob(**arguments)
+    torch.set_num_threads(job.threads)
+    torch.manual_seed(job.seed)
+    chosen = LanguageTraining.parse(job.setting)
+    configuration = read_configuration(Path(job.folder))
     if is_encoder(configuration):
         raise ValueError("training is of networks that predict the next token")
-    model = make_trained(folder, chosen).to(device)
-    tokens = torch.randint(configuration["vocab_size"], (batch, length)).to(device)
+    model = make_trained(job.folder, chosen).to(job.device)
+    tokens = torch.randint(configuration["vocab_size"], (job.batch, job.length)).to(job.device)
+    trained = [value for value in model.parameters() if value.requires_grad]
     steps = LanguageTrainingSteps(
         model=model,
-        loss=_loss_of(model, chosen, device),
-        optimizer=torch.optim.AdamW(
-            [value for value in model.parameters() if value.requires_grad], lr=LEARNING_RATE
-        ),
+        loss=_loss_of(model, chosen, job.device),
+        optimizer=torch.optim.AdamW(trained, lr=LEARNING_RATE),
         tokens=tokens,
-        items_per_step=batch * length,
+        items_per_step=job.batch * job.length,
         precision=chosen.precision,
         facts={},
     )
@@ -79,10 +90,10 @@ def train(
     steps.step()
     steps.facts = {
         "engine": f"PyTorch {torch.__version__}",
-        "device": device,
+        "device": job.device,
         "threads": torch.get_num_threads(),
         "parameters": sum(value.numel() for value in model.parameters()),
-        "parameters_trained": sum(value.numel() for value in model.parameters() if value.requires_grad),
+        "parameters_trained": sum(value.numel() for value in trained),
         **Work(flop=operations / steps.items_per_step).facts(),
         "first_step_s": round(time.perf_counter() - began, 3),
         "optimizer": "adamw",
