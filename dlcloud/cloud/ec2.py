@@ -92,9 +92,7 @@ def open_cloud(
     is_local, catalog = kept_prices is None, Catalog()
     return Ec2Cloud(
         clients=clients,
-        types=InstanceTypes(
-            clients=clients, catalog=catalog, cache=None if is_local else answers, clock=clock
-        ),
+        types=InstanceTypes(clients=clients, catalog=catalog, cache=answers, clock=clock),
         images=Images(clients=clients, cache=answers, clock=clock),
         prices=Prices(clients=clients, catalog=catalog, cache=kept_prices, clock=clock),
         own_cidr=(lambda: LOCAL_CIDR) if is_local else own_cidr,

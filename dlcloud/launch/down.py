@@ -8,7 +8,7 @@ from dlcloud.launch import members as existing
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import LAUNCH, UNSEEN, mark_ended, unlisted_ids
 from dlcloud.model.clock import Clock
-from dlcloud.model.cluster import CLUSTER_TAG, ClusterState, Leftover, Member
+from dlcloud.model.cluster import CLUSTER_TAG, ClusterState, Intent, Leftover, Member
 from dlcloud.model.errors import CloudError
 from dlcloud.model.events import Emit, Warned, stage
 from dlcloud.model.instance import Instance
@@ -124,9 +124,23 @@ def _close(managed: ManagedCluster) -> dict[str, Instance]:
     roles = clusters.intents(managed.cluster_id, STORAGE_ROLE)
     if has_handed_over or any(intent.outcome != REFUSED for intent in roles):
         managed.cloud.roles.delete(managed.cluster_id)
-    managed.cloud.network.revoke_ssh(managed.cluster_id)
+    _revoke_ssh(managed)
     managed.cloud.fleets.delete_templates(managed.cluster_id)
     return {}
+
+
+def _revoke_ssh(managed: ManagedCluster) -> None:
+    """Close SSH; EC2 may list the security group some seconds late, and what it lists is not overlooked."""
+    intents = managed.store.clusters.intents(managed.cluster_id, GROUP)
+    made = {intent.outcome for intent in intents if intent.outcome}
+    wait_until(
+        lambda: managed.cloud.network.revoke_ssh(managed.cluster_id),
+        made.issubset,
+        clock=managed.clock,
+        timeout_s=_left_of_window(managed, intents),
+        poll_s=POLL_S,
+        first_poll_s=FIRST_POLL_S,
+    )
 
 
 def _fleets(managed: ManagedCluster, instances: Iterable[Instance]) -> list[str]:
@@ -185,7 +199,12 @@ def _appear_s(managed: ManagedCluster) -> float:
     """Return for how long something may yet appear, of a request whose answer is not known."""
     clusters, cluster_id = managed.store.clusters, managed.cluster_id
     intents = [*clusters.intents(cluster_id, LAUNCH), *clusters.intents(cluster_id, GROUP)]
-    begun = [intent.begun_at for intent in intents if intent.outcome is None]
+    return _left_of_window(managed, [intent for intent in intents if intent.outcome is None])
+
+
+def _left_of_window(managed: ManagedCluster, intents: Sequence[Intent]) -> float:
+    """Return for how many seconds EC2's lists may still lack what the newest of some intents gave."""
+    begun = [intent.begun_at for intent in intents]
     if not begun:
         return 0.0
     return max(0.0, existing.CONSISTENCY_WINDOW_S - (managed.clock.now() - max(begun)).total_seconds())

@@ -86,8 +86,11 @@ class Account(Protocol):
     def spot_scores(self, instance_types: Sequence[str], count: int) -> Mapping[str, int]:
         """Return the spot placement score by zone id."""
 
-    def dry_run(self, action: str, request: LaunchRequest) -> None:
-        """Ask whether EC2 would make a change of a launch, as of `RunInstances`; raises its refusal."""
+    def dry_run(self, action: str, request: LaunchRequest, *, fresh: bool = False) -> None:
+        """Ask whether EC2 would make a change of a launch, as of `RunInstances`; raises its refusal.
+
+        What was allowed within the last hour is not asked again, unless `fresh`.
+        """
 
 
 class CloudCaller(Protocol):
@@ -230,8 +233,8 @@ class CloudNetwork(Protocol):
     def allow_fabric(self, security_group_id: str) -> None:
         """Allow the group's instances all traffic among themselves, as EFA needs it."""
 
-    def revoke_ssh(self, cluster_id: str) -> None:
-        """Close port 22 of the cluster's instances for every network."""
+    def revoke_ssh(self, cluster_id: str) -> list[str]:
+        """Close port 22 of the cluster's instances for every network; returns the groups that EC2 lists."""
 
     def delete_groups(self, cluster_id: str) -> list[str]:
         """Delete the cluster's security groups; returns those that instances still use."""

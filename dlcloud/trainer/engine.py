@@ -51,6 +51,9 @@ class Engine(Protocol):
             WrongRunError: The peer's state belongs to another run.
         """
 
+    def ask(self) -> None:
+        """Ask for the next step now: the answer comes while this worker does what else the last one needs."""
+
     def depart(self) -> None:
         """Leave after the step that has begun, so that peers don't wait for this worker then."""
 
@@ -86,6 +89,9 @@ class Solo:
 
     def begin(self) -> QuorumMember:
         return QuorumMember(rank=0, size=1, quorum=0)
+
+    def ask(self) -> None:
+        """Do nothing: there is no peer."""
 
     def depart(self) -> None:
         """Do nothing: there is no peer."""

@@ -184,8 +184,7 @@ class Loop:
         if totals.leaving > self._is_leaving:
             leaving = self._membership.announced = totals.leaving - self._is_leaving
             self.records.event(EventName.LEAVING_SEEN, "asked to", step=engine.step, workers=leaving)
-        self._update(share.step, totals.loss)
-        self._report(share, member, control)
+        self._finish_step(engine, share, member, control, totals.loss)
 
     def _find_fault(self, share: WorkerStep, member: QuorumMember, totals: ReducedTotals | None) -> str:
         """Return why a step cannot be committed; empty if it can."""
@@ -209,6 +208,28 @@ class Loop:
             engine.reset()
             self._state.reset()
 
+    def _finish_step(
+        self, engine: Engine, share: WorkerStep, member: QuorumMember, control: Control, loss: float
+    ) -> None:
+        """Update and report after a commit, while the workers agree on the next step already.
+
+        The record of a step is sent with the request for the next one, so it comes first; a digest in it is
+        that of the new state.
+        """
+        every = self.settings.hash_every
+        is_hashed = bool(every) and (share.step + 1) % every == 0
+        if is_hashed:
+            self._update(share.step, loss)
+        self._record(share, member, control, loss, self._state.digest() if is_hashed else None)
+        if self._can_announce():
+            self._membership.ask(engine)
+        if not is_hashed:
+            self._update(share.step, loss)
+        if self.job.after_step:
+            self.job.after_step(self._state.step, loss)
+        if self._checkpoints.is_due():
+            self._checkpoints.save_soon()
+
     def _update(self, step: int, loss: float) -> None:
         """Apply a committed step to model and optimizer."""
         self._compute.apply()
@@ -218,20 +239,21 @@ class Loop:
         self.job.optimizer.step()
         self._state.step, self._loss = step + 1, loss
 
-    def _report(self, share: WorkerStep, member: QuorumMember, control: Control) -> None:
-        """Report a committed step to ledger, records and script; write a checkpoint if one is due."""
-        step = self._state.step
+    def _record(
+        self, share: WorkerStep, member: QuorumMember, control: Control, loss: float, digest: str | None
+    ) -> None:
+        """Report a committed step to ledger and records."""
+        step = share.step + 1
         if member.rank == 0:
             # The first commit must be known before another start is possible.
             report = self.reporter.report_now if step == 1 else self.reporter.report_soon
             report(step=step)
         attempts, seconds = self._pace.attempts, self._pace.add(self.clock())
-        every = self.settings.hash_every
         line = self.records.step(
             step=step,
             samples=self._compute.count_samples(share.step),
             share=self._compute.share(share),
-            loss=self._loss,
+            loss=loss,
             world_size=member.size,
             rank=member.rank,
             quorum=member.quorum,
@@ -240,13 +262,9 @@ class Loop:
             reduced_bytes=self._compute.reduced_bytes,
             lineage=self._state.lineage,
             seconds=round(seconds, 6),
-            hash=self._state.digest() if every and step % every == 0 else None,
+            hash=digest,
         )
         self.history.add(step, line)
-        if self.job.after_step:
-            self.job.after_step(step, self._loss)
-        if self._checkpoints.is_due():
-            self._checkpoints.save_soon()
 
     def _can_announce(self) -> bool:
         """True if this worker can take one more step, in which the others learn that it leaves."""

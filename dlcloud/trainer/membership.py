@@ -55,6 +55,7 @@ class Membership:
     previous: QuorumMember | None = field(default=None, init=False)
     announced: int = field(default=0, init=False)
     waiting: str = field(default="", init=False)
+    _has_asked: bool = field(default=False, init=False)  # for the next step: the others count on it
     _is_proven: bool = field(default=False, init=False)  # the ledger allows to train on this state
 
     def read_control(self) -> Control:
@@ -66,8 +67,8 @@ class Membership:
         return control
 
     def follow(self, control: Control) -> bool:
-        """Turn to a new coordinator, with the state that is here; False if it is the same one."""
-        if not self._has_moved() or control.coordinator is None or self.connect_to is None:
+        """Turn to a new coordinator, with the state that is here; False if it is the same one, or not yet."""
+        if self._has_asked or not self._has_moved() or control.coordinator is None or self.connect_to is None:
             return False
         self.disconnect()
         self.coordinator, self.connect = control.coordinator, self.connect_to(control.coordinator)
@@ -76,10 +77,17 @@ class Membership:
         self.records.event(EventName.COORDINATOR, cause, step=self.state.step, generation=control.generation)
         return True
 
+    def ask(self, engine: Engine) -> None:
+        """Ask for the next step before this worker is ready, unless it is to follow a new coordinator."""
+        if not self._has_moved():
+            self._has_asked = True
+            engine.ask()
+
     def agree(self, control: Control) -> tuple[Engine, QuorumMember] | None:
         """Agree on the participants of the next step; None: try again."""
         engine = self.engine or self._connect()
         member = None if engine is None else self._begin(engine)
+        self._has_asked = False
         if engine is None or member is None or not self._may_commit(engine, member, control):
             return None
         return engine, member

@@ -63,6 +63,7 @@ class QuorumEngine:
         self._connected = 0  # the quorum of the group
         self._agreement = Agreement(number=0, members=(), recorded=0)
         self._asks, self._fault, self._has_departed = 0, "", False
+        self._has_asked = False  # for the next step, and the answer was not taken yet
         self._client: QuorumClient | None = None
         try:
             self._client = self._connect()
@@ -89,6 +90,12 @@ class QuorumEngine:
             healed=is_healed,
             left=agreement.left,
         )
+
+    def ask(self) -> None:
+        if self._client is not None:
+            self._asks += 1
+            self._client.ask(self._request(), self._unrecorded())
+            self._has_asked = True
 
     def depart(self) -> None:
         if self._client is not None and not self._has_departed:
@@ -145,11 +152,12 @@ class QuorumEngine:
             NoQuorumError: The lighthouse does not answer, or too few workers have come.
         """
         if self._client is None or self._client.is_closed:
-            self._client = self._connect()
+            self._client, self._has_asked = self._connect(), False
         deadline = time.monotonic() + self._timing.quorum_s
         while (left := deadline - time.monotonic()) > 0:
-            self._asks += 1
-            self._client.ask(self._request(), self._unrecorded())
+            if not self._has_asked:
+                self.ask()
+            self._has_asked = False
             # A worker that others do not reach asks again once they do.
             limit_s = min(left, self._probes.interval_s) if self._probes.suspects else left
             agreement = self._client.wait(self._asks, limit_s)

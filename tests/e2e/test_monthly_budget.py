@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -46,11 +47,15 @@ def test_a_plan_that_could_pass_the_limit_does_not_start(limited, tmp_path):
 
 
 def test_the_limit_holds_wherever_instances_are_launched(limited):
-    limited.run("budget", "1/month", "--rehearsals")
+    limited.run("budget", "0.15/month", "--rehearsals")
     long = recipe(limited, 24, "held")
-    for words in (("bench", long), ("up", long, "--detach"), ("image", "build", long)):
+    with Path(long).open("a") as file:
+        file.write("setup: {commands: 'true'}\n")
+    bench = ("--cloud", "local", "--max-hours", "24", "-i", "c5.large")
+    for words in (("bench", *bench, "--recipe", long), ("up", long, "--detach"), ("image", long)):
         assert "are left for" in limited.run(*words, expect=3).stderr, words
     assert limited.alive() == []
+    limited.run("budget", "1/month", "--rehearsals")
     limited.run("up", recipe(limited, 4, "grows"), "--keep", "--name", "grows")
     limited.run("budget", "0.5/month", "--rehearsals")
     assert "are left for" in limited.run("resize", "grows", "2", expect=3).stderr

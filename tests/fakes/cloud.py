@@ -209,9 +209,8 @@ class FakeNetwork(_Subject):
 
     def delete_groups(self, cluster_id):
         def delete():
-            group = self._cloud.groups.get(cluster_id)
-            now = self._cloud.clock.monotonic()
-            if group is None or self._cloud._group_visible_at.get(cluster_id, 0.0) > now:
+            group, now = self._listed_group(cluster_id), self._cloud.clock.monotonic()
+            if group is None:
                 return []
             mine = [
                 r for r in self._cloud._records.values() if r.instance.tags.get(CLUSTER_TAG) == cluster_id
@@ -253,11 +252,18 @@ class FakeNetwork(_Subject):
         )
 
     def revoke_ssh(self, cluster_id):
-        group = self._cloud.groups.get(cluster_id)
-        return self._cloud._call(
-            "network.revoke_ssh",
-            lambda: self._cloud.rules.difference_update({r for r in self._cloud.rules if r[0] == group}),
-        )
+        def revoke():
+            group = self._listed_group(cluster_id)
+            if group is None:
+                return []
+            self._cloud.rules.difference_update({rule for rule in self._cloud.rules if rule[0] == group})
+            return [group]
+
+        return self._cloud._call("network.revoke_ssh", revoke)
+
+    def _listed_group(self, cluster_id):
+        is_listed = self._cloud._group_visible_at.get(cluster_id, 0.0) <= self._cloud.clock.monotonic()
+        return self._cloud.groups.get(cluster_id) if is_listed else None
 
 
 class FakeCapacity(_Subject):

@@ -19,7 +19,7 @@ from trainer.membership import AlreadyDoneError
 from trainer.records import Records
 from trainer.settings import Settings
 
-POINTS = ("before_forward", "in_sum", "torn_sum", "after_sum", "after_commit", "while_serving")
+POINTS = ("before_forward", "in_sum", "torn_sum", "after_sum", "after_commit", "after_ask", "while_serving")
 LIMIT_S = 300.0
 
 
@@ -281,7 +281,7 @@ class Worker:
 
     def __init__(self, world, name):
         self.world, self.name = world, name
-        self.step, self.answer = 0, None
+        self.step, self.answer, self.has_asked = 0, None, False
         self.drain = Drain()
         self.records = ListRecords(path=None, run="sim", worker=name, kept=world.records)
 
@@ -289,8 +289,10 @@ class Worker:
         with self.world.baton:
             try:
                 self.loop().run()
-            except (KilledError, DrainedError, AlreadyDoneError):
+            except KilledError:
                 pass
+            except (DrainedError, AlreadyDoneError):
+                assert not self.has_asked, "it left though others count on it for the next step"
             except BaseException as error:  # noqa: BLE001 - shown by the main thread
                 self.world.errors.append(error)
             finally:
@@ -323,7 +325,7 @@ class Worker:
             raise KilledError
 
     def begin(self):
-        self.answer = None
+        self.answer, self.has_asked = None, False
         self.world.arrive(self)
         self.world.baton.wait_for(lambda: self.answer is not None)
         member, heal, lost = self.answer
@@ -338,6 +340,10 @@ class Worker:
             self.step = heal["step"]
             return QuorumMember(rank=member.rank, size=member.size, quorum=member.quorum, healed=True)
         return member
+
+    def ask(self):
+        self.has_asked = True
+        self.die_at("after_ask")
 
     def depart(self):
         pass
