@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COREUTILS = frozenset(
-    {"cat", "echo", "env", "false", "head", "printf", "rm", "sleep", "tee", "true", "uname"}
+    {"cat", "cp", "echo", "env", "false", "head", "printf", "rm", "sleep", "tee", "true", "uname"}
 )
 """Programs of coreutils that tests call; xdist asks uname for the processor."""
 OF_PYTHON = frozenset({"gcc", "ld", "ldconfig", "objdump"})
@@ -75,6 +75,7 @@ PROGRAMS = (
     Program(name="rsync", package="rsync", use="rsync through a tunnel"),
     Program(name="scp", package="openssh-client", use="copies by the ssh configuration"),
     Program(name="setpriv", package="util-linux", use="programs of other users"),
+    Program(name="setsid", package="util-linux", use="programs that outlive their session"),
     Program(name="ssh", package="openssh-client", use="OpenSSH's client"),
     Program(name="sshd", package="openssh-server", use="OpenSSH's server", is_heavy=True),
     Program(name="strace", package="strace", use="what the local EC2 touches of an instance"),

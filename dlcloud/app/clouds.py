@@ -1,7 +1,7 @@
 """Clouds and accounts as use cases call them: the real EC2 and the local one, each with its clients."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Clouds:
-    """Makes what calls a cloud; the clients of a region and a profile are made once.
+    """Makes what calls a cloud; those of a region and a profile are made once.
 
     Args:
         profile: Returns the name of this command's profile; empty without one.
@@ -44,6 +44,7 @@ class Clouds:
     database: Database
     clock: Clock
     on_instance: bool
+    _clouds: "dict[tuple[int, bool], Ec2Cloud]" = field(init=False, default_factory=dict)
 
     @cached_property
     def clients(self) -> AccountClients:
@@ -74,14 +75,19 @@ class Clouds:
         """
         from dlcloud.cloud.ec2 import open_cloud  # noqa: PLC0415  `status` needs `instances` alone
 
-        return open_cloud(
-            self.clients.get(name, region, profile),
-            answers=AnswerCache(self.database),
-            kept_prices=None if name == "local" else PriceCache(self.database),
-            clock=self.clock,
-            control_policy=control_policy,
-            inside=self.on_instance if inside is None else inside,
-        )
+        clients = self.clients.get(name, region, profile)
+        reached_inside = self.on_instance if inside is None else inside
+        key = (id(clients), reached_inside)
+        if key not in self._clouds:
+            self._clouds[key] = open_cloud(
+                clients,
+                answers=AnswerCache(self.database),
+                kept_prices=None if name == "local" else PriceCache(self.database),
+                clock=self.clock,
+                control_policy=control_policy,
+                inside=reached_inside,
+            )
+        return self._clouds[key]
 
     def instances(self, name: str, region: str, profile: str | None = None) -> Ec2Instances:
         """Return the instances of EC2 in a region; `profile` as for `cloud`."""

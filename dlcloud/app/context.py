@@ -86,7 +86,7 @@ class Context:
         """Close connections, database and console."""
         self._open.close()
 
-    def at_exit(self, call: Callable[[], None]) -> None:
+    def at_exit(self, call: Callable[[], object]) -> None:
         """Call something at the end of the command, however it ends, while its collaborators are open."""
         self._open.callback(call)
 

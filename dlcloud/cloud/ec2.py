@@ -8,6 +8,7 @@ from dlcloud.cloud.account.roles import IamRoles
 from dlcloud.cloud.api.answers import Cache
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.compute.account_images import Ec2OwnImages
+from dlcloud.cloud.compute.batch_queues import AwsBatch
 from dlcloud.cloud.compute.capacity import Ec2Capacity
 from dlcloud.cloud.compute.claims import Ec2Claims
 from dlcloud.cloud.compute.fleets import Ec2Fleets
@@ -63,7 +64,10 @@ class Ec2Cloud:
         self.buckets = S3Buckets(clients)
         self.roles = IamRoles(clients=clients, control_policy=control_policy, pause=pause)
         self.claims = Ec2Claims(clients)
-        self.leftovers = Ec2Leftovers(clients=clients, own_images=self.own_images, roles=self.roles)
+        self.batch = AwsBatch(clients=clients, pause=pause)
+        self.leftovers = Ec2Leftovers(
+            clients=clients, own_images=self.own_images, roles=self.roles, batch=self.batch
+        )
 
 
 def open_cloud(
@@ -88,9 +92,7 @@ def open_cloud(
     is_local, catalog = kept_prices is None, Catalog()
     return Ec2Cloud(
         clients=clients,
-        types=InstanceTypes(
-            clients=clients, catalog=catalog, cache=None if is_local else answers, clock=clock
-        ),
+        types=InstanceTypes(clients=clients, catalog=catalog, cache=answers, clock=clock),
         images=Images(clients=clients, cache=answers, clock=clock),
         prices=Prices(clients=clients, catalog=catalog, cache=kept_prices, clock=clock),
         own_cidr=(lambda: LOCAL_CIDR) if is_local else own_cidr,

@@ -27,7 +27,7 @@ from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import printable
 from dlcloud.model.wait import wait_until
 from dlcloud.planning.controller_policy import controller_policy
-from dlcloud.planning.storage import reads_buckets, storage_policy
+from dlcloud.planning.storage import join_policies, reads_buckets, results_policy, results_uri, storage_policy
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.sent_files import IGNORE_FILE
@@ -181,9 +181,17 @@ class HandOver:
                 cluster.tags,
                 boundary=boundary,
                 storage=storage,
-                own=controller_policy(recipe.instances.types, groups, cluster.region),
+                own=self._own_policy(recipe, groups),
             )
             cloud.instances.attach_profile(instance_id, profile)
+
+    def _own_policy(self, recipe: Recipe, groups: Sequence[str]) -> str:
+        """Return what the recipe adds to the rights of a controller."""
+        cluster = self.managed.cluster
+        policies = [controller_policy(recipe.instances.types, groups, cluster.region)]
+        if recipe.results is not None:
+            policies.append(results_policy(results_uri(recipe, cluster.cluster_id)))
+        return join_policies(policies)
 
     def send_recipe(self, connection: Connection, recipe: Recipe, recipe_folder: Path) -> None:
         """Send the recipe and its files, in place of all that the instance knew of a cluster."""

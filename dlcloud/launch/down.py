@@ -8,13 +8,14 @@ from dlcloud.launch import members as existing
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import LAUNCH, UNSEEN, mark_ended, unlisted_ids
 from dlcloud.model.clock import Clock
-from dlcloud.model.cluster import CLUSTER_TAG, ClusterState, Leftover, Member
+from dlcloud.model.cluster import CLUSTER_TAG, ClusterState, Intent, Leftover, Member
 from dlcloud.model.errors import CloudError
 from dlcloud.model.events import Emit, Warned, stage
 from dlcloud.model.instance import Instance
 from dlcloud.model.wait import wait_until
+from dlcloud.planning.batch_queue import BATCH_KIND
 from dlcloud.planning.protocols import Cloud, CloudNetwork
-from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP, REFUSED, STORAGE_ROLE
+from dlcloud.store.clusters import BATCH, GROUP, PLACEMENT_GROUP, REFUSED, STORAGE_ROLE
 from dlcloud.system.parallel import fan_out
 
 TERMINATION_TIMEOUT_S = 600.0
@@ -37,6 +38,9 @@ def terminate_cluster(managed: ManagedCluster) -> list[Member]:
     clusters.set_state(cluster.cluster_id, ClusterState.STOPPING)
     with stage(managed.emit, managed.clock, f"terminating the instances of {cluster.name}"):
         requested_at, is_late = managed.clock.now(), _appear_s(managed) > 0
+        if clusters.intents(cluster.cluster_id, BATCH):
+            # It would replace instances that are terminated.
+            cloud.batch.delete(cluster.cluster_id)
         # What cannot wait for the end of the instances goes on beside it.
         terminated, closed = fan_out(lambda step: step(managed), [_terminate_all, _close])
         if terminated.error is not None:
@@ -71,9 +75,7 @@ def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit)
     def ids(kind: str) -> list[str]:
         return [leftover.resource_id for leftover in leftovers if leftover.kind == kind]
 
-    for leftover in leftovers:
-        if leftover.kind == "iam-role":
-            cloud.roles.delete(leftover.cluster_id)
+    _delete_launching(leftovers, cloud)
     instance_ids = ids("instance")
     with stage(emit, clock, f"terminating {len(instance_ids)} instance(s) in {cloud.region}"):
         cloud.instances.terminate(instance_ids)
@@ -106,6 +108,15 @@ def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit)
                 _delete_groups(cluster_id, network=cloud.network, clock=clock, hint="dlcloud gc")
 
 
+def _delete_launching(leftovers: Sequence[Leftover], cloud: Cloud) -> None:
+    """Delete what could launch more, or let others do it."""
+    for cluster_id in {item.cluster_id for item in leftovers if item.kind == BATCH_KIND}:
+        cloud.batch.delete(cluster_id)
+    for leftover in leftovers:
+        if leftover.kind == "iam-role":
+            cloud.roles.delete(leftover.cluster_id)
+
+
 def _close(managed: ManagedCluster) -> dict[str, Instance]:
     """Close SSH, and delete what could launch more; neither waits for an instance's end."""
     clusters = managed.store.clusters
@@ -113,9 +124,23 @@ def _close(managed: ManagedCluster) -> dict[str, Instance]:
     roles = clusters.intents(managed.cluster_id, STORAGE_ROLE)
     if has_handed_over or any(intent.outcome != REFUSED for intent in roles):
         managed.cloud.roles.delete(managed.cluster_id)
-    managed.cloud.network.revoke_ssh(managed.cluster_id)
+    _revoke_ssh(managed)
     managed.cloud.fleets.delete_templates(managed.cluster_id)
     return {}
+
+
+def _revoke_ssh(managed: ManagedCluster) -> None:
+    """Close SSH; EC2 may list the security group some seconds late, and what it lists is not overlooked."""
+    intents = managed.store.clusters.intents(managed.cluster_id, GROUP)
+    made = {intent.outcome for intent in intents if intent.outcome}
+    wait_until(
+        lambda: managed.cloud.network.revoke_ssh(managed.cluster_id),
+        made.issubset,
+        clock=managed.clock,
+        timeout_s=_left_of_window(managed, intents),
+        poll_s=POLL_S,
+        first_poll_s=FIRST_POLL_S,
+    )
 
 
 def _fleets(managed: ManagedCluster, instances: Iterable[Instance]) -> list[str]:
@@ -174,7 +199,12 @@ def _appear_s(managed: ManagedCluster) -> float:
     """Return for how long something may yet appear, of a request whose answer is not known."""
     clusters, cluster_id = managed.store.clusters, managed.cluster_id
     intents = [*clusters.intents(cluster_id, LAUNCH), *clusters.intents(cluster_id, GROUP)]
-    begun = [intent.begun_at for intent in intents if intent.outcome is None]
+    return _left_of_window(managed, [intent for intent in intents if intent.outcome is None])
+
+
+def _left_of_window(managed: ManagedCluster, intents: Sequence[Intent]) -> float:
+    """Return for how many seconds EC2's lists may still lack what the newest of some intents gave."""
+    begun = [intent.begun_at for intent in intents]
     if not begun:
         return 0.0
     return max(0.0, existing.CONSISTENCY_WINDOW_S - (managed.clock.now() - max(begun)).total_seconds())

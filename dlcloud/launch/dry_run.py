@@ -55,14 +55,17 @@ def check_launch(
     account: Account,
     image: Callable[[], Image],
     network: Callable[[], FoundNetwork | None] = lambda: None,
+    *,
+    fresh: bool = False,
 ) -> LaunchChecks:
-    """Make the dry runs of a launch at once: at most five calls.
+    """Make the dry runs of a launch at once: at most five calls, none for what was allowed an hour ago.
 
     Args:
         recipe: The first of its types is asked for, in each market.
         account: Asks EC2.
         image: Returns the image once it is known; what needs none does not wait for it.
         network: Returns what the recipe's network is, likewise; None for the default VPC.
+        fresh: Ask for what was allowed an hour ago, too.
     """
     instances = recipe.instances
     unknown = Image(image_id="", name="", root_device="")
@@ -77,7 +80,7 @@ def check_launch(
     def ask(key: tuple[str, Market]) -> CloudError | None:
         action, market = key
         try:
-            account.dry_run(action, _request(recipe, market, calls[key](), network()))
+            account.dry_run(action, _request(recipe, market, calls[key](), network()), fresh=fresh)
         except CloudError as error:
             return error
         return None

@@ -206,7 +206,7 @@ class Launcher(ManagedCluster):
         """Return what requests the plan's instances, its security group made."""
         self.store.clusters.set_disk(self.cluster_id, plan.disk_gib)
         group = plan.placement_group if plan.placement_group != NEW_GROUP else group_name(self.cluster_id)
-        group_id = self._create_group(plan.network.vpc_id)
+        group_id = self.create_group(plan.network.vpc_id)
         return Provisioner(managed=self, plan=plan, security_group_id=group_id, placement_group=group)
 
     def _connect_closely(self, plan: Plan, provisioner: Provisioner) -> None:
@@ -219,7 +219,7 @@ class Launcher(ManagedCluster):
             name = self.cloud.capacity.create_placement_group(self.cluster_id, self.cluster.tags)
             clusters.end_intent(intent_id, name, self.clock.now())
 
-    def _create_group(self, vpc_id: str) -> str:
+    def create_group(self, vpc_id: str) -> str:
         """Return the id of the security group, made if it is missing; the intent of the first is stored."""
         clusters = self.store.clusters
         intents = clusters.intents(self.cluster_id, GROUP)

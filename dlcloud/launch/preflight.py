@@ -131,7 +131,7 @@ def run_preflight(
     account: Account | None = None,
     cidrs: Sequence[str] = (),
     dry_run: bool = True,
-    ask_reservations: bool = False,
+    thorough: bool = False,
 ) -> Preflight:
     """Ask every question at once; one that is refused stops no other.
 
@@ -140,7 +140,8 @@ def run_preflight(
         cloud: Knows the caller's identity, the offer, the image and the prices.
         account: Knows limits, subnets and scores, which are noted as unknown where it refuses.
         cidrs: The networks that may reach the instances; the own address is asked for if there are none.
-        ask_reservations: List the account's reservations although the recipe uses none.
+        thorough: List the account's reservations although the recipe uses none, and ask again what EC2
+            allowed within the last hour.
         dry_run: Ask EC2 whether it would take the launch, too, where there is an account.
     """
     types = recipe.instances.types
@@ -161,12 +162,14 @@ def run_preflight(
     }
     if recipe.network is not None and account is not None:
         questions["network"] = network.value
-    if recipe.instances.uses_reservations or ask_reservations:
+    if recipe.instances.uses_reservations or thorough:
         questions["reservations"] = cloud.capacity.reservations
     if account is not None:
         questions |= _account_questions(recipe, account)
     if account is not None and dry_run:
-        questions["launch"] = lambda: check_launch(recipe, account, image.value, network.value)
+        questions["launch"] = lambda: check_launch(
+            recipe, account, image.value, network.value, fresh=thorough
+        )
     outcomes = dict(zip(questions, fan_out(call, list(questions.values())), strict=True))
     errors = {name: outcome.error for name, outcome in outcomes.items() if outcome.error is not None}
     for error in errors.values():

@@ -54,7 +54,7 @@ from dlcloud.local.site_files import AccessKey
 from dlcloud.model.instance import Market
 
 _OWN_SERVICES = frozenset({"ec2-instance-connect", ACCOUNT_PLAN_SERVICE, "pricing", "servicequotas"})
-_SERVICES = frozenset({"ec2", "iam", "secretsmanager", "ssm", "sts"}) | _OWN_SERVICES
+_SERVICES = frozenset({"batch", "ec2", "iam", "secretsmanager", "ssm", "sts"}) | _OWN_SERVICES
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1")
 _NO_CAPACITY = b"<Code>InsufficientInstanceCapacity</Code>"
 _POOL_ERROR_KEY = "HTTP_" + POOL_ERROR_HEADER.upper().replace("-", "_")
@@ -119,8 +119,8 @@ class SiteEndpoint:
         if call.service not in _SERVICES:
             message = f"The local cloud has no service {call.service!r}."
             return Refusal(code="UnknownService", message=message).reply_to(call)
-        if environ["PATH_INFO"] != "/":
-            # All of the services answer there; the rest would be moto's own pages.
+        if environ["PATH_INFO"] != "/" and not (call.service == "batch" and call.action):
+            # All other services answer there; the rest would be moto's own pages.
             return Refusal(code="UnknownPath", message="The local EC2 answers at /.", status=404).reply_to(
                 call
             )

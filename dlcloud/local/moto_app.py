@@ -18,26 +18,32 @@ from moto.ssm.models import Parameter, SimpleSystemManagerBackend, ssm_backends
 
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.visibility import Visibility
+from dlcloud.local.batch.backend import bind_batch
+from dlcloud.local.batch.compute import JobScheduler
 from dlcloud.local.capacity.pools import VcpuQuotas
 from dlcloud.local.ec2.fleets import LocalFleetResponses
 from dlcloud.local.ec2.instances import SiteInstances
-from dlcloud.local.ec2.market_responses import index_offerings
 from dlcloud.local.ec2.members import add_members
 from dlcloud.local.ec2.network import NetworkedBackend
 from dlcloud.local.ec2.spot import SpotRequests
 from dlcloud.local.instance.machine_images import parameters
+from dlcloud.local.moto_data import RegionOfferings
 from dlcloud.model import instance as core_instance
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-_Service = Literal["ec2", "iam", "secretsmanager", "ssm", "sts"]
-_SERVICES: tuple[_Service, ...] = ("ec2", "iam", "secretsmanager", "ssm", "sts")
+_Service = Literal["batch", "ec2", "iam", "secretsmanager", "ssm", "sts"]
+_SERVICES: tuple[_Service, ...] = ("batch", "ec2", "iam", "secretsmanager", "ssm", "sts")
 _LAST_MODIFIED = datetime(2026, 9, 1, tzinfo=UTC)  # the date of the images
 # moto leaves two methods of CloudFormation out of it, which to a type checker makes it abstract.
 _make_parameter = cast("Callable[..., Parameter]", Parameter)
 
 
 def create_moto_app(
-    instances: SiteInstances, catalog: Catalog, quotas: VcpuQuotas, visibility: Visibility
+    instances: SiteInstances,
+    catalog: Catalog,
+    quotas: VcpuQuotas,
+    visibility: Visibility,
+    scheduler: JobScheduler,
 ) -> Wsgi:
     """Return moto's application, bound to one site and warm: the first call costs no more than the next."""
     _add_retired_types(catalog)
@@ -48,12 +54,12 @@ def create_moto_app(
         "catalog": catalog,
         "quotas": quotas,
         "visibility": visibility,
-        "offerings": index_offerings(),
     }
     responses = cast("type[LocalFleetResponses]", type("BoundResponses", (LocalFleetResponses,), bound))
     ec2_urls.url_paths["{0}/"] = responses.dispatch
     ec2_backends.backend = NetworkedBackend
     ssm_backends.backend = _SeededParameters
+    bind_batch(scheduler)
     ec2_backends[DEFAULT_ACCOUNT_ID]["us-east-1"].describe_images()
     application = DomainDispatcherApplication(create_backend_app)
     for service in _SERVICES:
@@ -100,14 +106,9 @@ def _add_retired_types(catalog: Catalog) -> None:
     for hardware in missing:
         INSTANCE_TYPES[hardware.name] = _description(hardware)
         InstanceTypeBackend.instance_types.append(InstanceType(hardware.name))
+    names = [hardware.name for hardware in missing]
     for location_type, regions in INSTANCE_TYPE_OFFERINGS.items():
-        for offerings in regions.values():
-            places = sorted({offering["Location"] for offering in offerings})
-            offerings += [
-                {"InstanceType": hardware.name, "Location": place, "LocationType": location_type}
-                for hardware in missing
-                for place in places
-            ]
+        INSTANCE_TYPE_OFFERINGS[location_type] = RegionOfferings(location_type, list(regions), names)
 
 
 def _description(hardware: core_instance.InstanceType) -> dict[str, Any]:

@@ -9,11 +9,15 @@ import signal
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
+from typing import Any
 
+from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.faults import FaultInjector
 from dlcloud.local.api.server import HttpServer
 from dlcloud.local.api.visibility import Visibility
+from dlcloud.local.batch.compute import JobScheduler
 from dlcloud.local.capacity.pools import VcpuQuotas
 from dlcloud.local.control_pages import ControlPages
 from dlcloud.local.ec2.instances import SiteInstances
@@ -29,6 +33,10 @@ from dlcloud.local.tunnels import Tunnels
 _BOOT_DELAY_S = 0.2
 _END_S = 8.0
 _LOOK_S = 1.0
+
+CONTAINERS_VARIABLE = "DLCLOUD_LOCAL_CONTAINERS"
+"""Names the program that runs the containers of AWS Batch on local instances, as podman; without it, their
+commands run on the instances themselves."""
 
 log = logging.getLogger(__name__)
 
@@ -126,15 +134,24 @@ def _build_endpoint(
     faults, visibility, catalog = FaultInjector(), Visibility(), Catalog()
     vcpus = vcpus_of_types() | {hardware.name: hardware.vcpus for hardware in catalog}
     quotas = VcpuQuotas(running=instances.running, vcpus=vcpus)
+
+    def client(region: str) -> Any:  # noqa: ANN401  boto3 has no types
+        key = (access_key.key_id, access_key.secret)
+        return Clients(
+            region=region, endpoint_url=pages.state.url if pages.state else "", access_key=key
+        ).get("ec2")
+
+    scheduler = JobScheduler(instances, cache(client), vcpus, engine=os.environ.get(CONTAINERS_VARIABLE, ""))
+    pages = ControlPages(
+        instances=instances, roles=roles, quotas=quotas, faults=faults, visibility=visibility, end=end
+    )
     return SiteEndpoint(
-        moto=create_moto_app(instances, catalog, quotas, visibility),
+        moto=create_moto_app(instances, catalog, quotas, visibility, scheduler),
         catalog=catalog,
         instances=instances,
         quotas=quotas,
         faults=faults,
-        pages=ControlPages(
-            instances=instances, roles=roles, quotas=quotas, faults=faults, visibility=visibility, end=end
-        ),
+        pages=pages,
         visibility=visibility,
         access_key=access_key,
         since=since,

@@ -32,11 +32,15 @@ class StageDone(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress(Event):
-    """A long stage moved on: `done` of `total` units, `remaining_s` by its own estimate."""
+    """A long stage moved on: `done` of `total` units, `remaining_s` by its own estimate.
+
+    `rows` are names and values, for a terminal to show as a table in place of the message.
+    """
 
     done: float | None = None
     total: float | None = None
     remaining_s: float | None = None
+    rows: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.cluster import Leftover
 from dlcloud.model.instance import X86_64, Image, Instance, InstanceType, Market, Price
 from dlcloud.model.own_images import OwnImage
+from dlcloud.planning.batch_queue import CloudBatch
 from dlcloud.planning.launch_request import FleetRequest, LaunchRequest, LaunchResult
 from dlcloud.planning.quota import Usage
 from dlcloud.planning.reserved_capacity import CapacityReservation
@@ -85,8 +86,11 @@ class Account(Protocol):
     def spot_scores(self, instance_types: Sequence[str], count: int) -> Mapping[str, int]:
         """Return the spot placement score by zone id."""
 
-    def dry_run(self, action: str, request: LaunchRequest) -> None:
-        """Ask whether EC2 would make a change of a launch, as of `RunInstances`; raises its refusal."""
+    def dry_run(self, action: str, request: LaunchRequest, *, fresh: bool = False) -> None:
+        """Ask whether EC2 would make a change of a launch, as of `RunInstances`; raises its refusal.
+
+        What was allowed within the last hour is not asked again, unless `fresh`.
+        """
 
 
 class CloudCaller(Protocol):
@@ -229,8 +233,8 @@ class CloudNetwork(Protocol):
     def allow_fabric(self, security_group_id: str) -> None:
         """Allow the group's instances all traffic among themselves, as EFA needs it."""
 
-    def revoke_ssh(self, cluster_id: str) -> None:
-        """Close port 22 of the cluster's instances for every network."""
+    def revoke_ssh(self, cluster_id: str) -> list[str]:
+        """Close port 22 of the cluster's instances for every network; returns the groups that EC2 lists."""
 
     def delete_groups(self, cluster_id: str) -> list[str]:
         """Delete the cluster's security groups; returns those that instances still use."""
@@ -267,6 +271,15 @@ class CloudBuckets(Protocol):
     def region_of(self, uri: str) -> str:
         """Return the region of a bucket."""
 
+    def put(self, uri: str, name: str, content: bytes) -> None:
+        """Store an object below a prefix."""
+
+    def get(self, uri: str, name: str) -> bytes:
+        """Return an object below a prefix."""
+
+    def names(self, uri: str) -> set[str]:
+        """Return the names, without folders, of the objects below a prefix."""
+
 
 class CloudRoles(Protocol):
     """The roles of clusters' instances."""
@@ -291,6 +304,9 @@ class CloudRoles(Protocol):
         self, cluster_id: str, policy: str, tags: Mapping[str, str], *, boundary: str = ""
     ) -> str:
         """Return the name of the instance profile of a cluster's buckets, made where it is missing."""
+
+    def put_batch(self, cluster_id: str, policy: str, tags: Mapping[str, str], *, boundary: str = "") -> str:
+        """Return the name of the instance profile of AWS Batch's instances, and of the role of containers."""
 
     def delete(self, cluster_id: str) -> None:
         """Delete the cluster's role with its instance profile; no error where they are gone."""
@@ -357,6 +373,9 @@ class Cloud(Protocol):
 
     @property
     def capacity(self) -> CloudCapacity: ...
+
+    @property
+    def batch(self) -> CloudBatch: ...
 
     @property
     def buckets(self) -> CloudBuckets: ...

@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # pydantic, which most commands never need
     from dlcloud.recipe.recipe import Recipe
 
 DIGITS = 16
+RESULTS = "dlcloud"
+"""Results lie below this folder of the recipe's `results`, which the IAM policy names."""
 EC2_SERVICES = ("ec2.amazonaws.com", "ec2.amazonaws.com.cn")
 """To which roles are passed; the second in China. Source: AWS managed policy AWSEC2FleetServiceRolePolicy."""
 GB = 10**9
@@ -65,6 +67,17 @@ def storage_policy(recipe: "Recipe") -> str:
         objects = _objects(f"{recipe.checkpoints}/")
         statements.append({"Effect": "Allow", "Action": actions, "Resource": objects})
     return json.dumps({"Version": "2012-10-17", "Statement": statements})
+
+
+def results_uri(recipe: "Recipe", cluster_id: str) -> str:
+    """Return the prefix below which everything of a cluster lies in the bucket of its results."""
+    return f"{recipe.results}/{RESULTS}/{cluster_id}"
+
+
+def results_policy(uri: str) -> str:
+    """Return the IAM policy by which instances exchange files and results below a prefix."""
+    objects = {"Effect": "Allow", "Action": ["s3:GetObject", "s3:PutObject"], "Resource": _objects(uri)}
+    return json.dumps({"Version": "2012-10-17", "Statement": [objects, _list(uri)]})
 
 
 def join_policies(policies: Iterable[str]) -> str:

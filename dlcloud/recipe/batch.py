@@ -21,7 +21,7 @@ MEMORY_SHARE = 0.9
 """The share of an instance's memory for the job; the operating system and the ECS agent need the rest."""
 
 ATTEMPTS = 5
-_RETRIES = [
+RETRIES = [
     {"onStatusReason": "Host EC2*", "action": "RETRY"},
     {"onReason": "*", "action": "EXIT"},
 ]
@@ -53,7 +53,7 @@ def batch_job_definition(recipe: Recipe, types: Sequence[InstanceType], setting:
         "image": recipe.setup.image or IMAGE,
         "command": command,
         "environment": [{"name": name, "value": value} for name, value in variables.items()],
-        "resourceRequirements": _requirements(types),
+        "resourceRequirements": requirements_of(types),
     }
     is_job = recipe.workload.nodes is not None
     work = (
@@ -66,7 +66,7 @@ def batch_job_definition(recipe: Recipe, types: Sequence[InstanceType], setting:
         **work,
         "platformCapabilities": ["EC2"],
         "parameters": files,
-        "retryStrategy": {"attempts": ATTEMPTS, "evaluateOnExit": _RETRIES},
+        "retryStrategy": {"attempts": ATTEMPTS, "evaluateOnExit": RETRIES},
         "timeout": {"attemptDurationSeconds": max(60, round(recipe.budget.max_hours * 3600))},
         "tags": {"dlcloud:recipe": recipe.name},
     }
@@ -133,12 +133,7 @@ def _setting_of(recipe: Recipe, name: str) -> tuple[list[str], dict[str, str]]:
 
 def _script(recipe: Recipe, arguments: Sequence[str]) -> str:
     setup, workload = recipe.setup, recipe.workload
-    lines = []
-    if setup.commands.strip():
-        lines += [
-            _SUDO + "apt-get update -qq\n" if "apt" in setup.commands else _SUDO,
-            setup.commands.strip() + "\n",
-        ]
+    lines = [set_up_script(recipe)]
     if setup.requirements:
         lines.append(f"pip install -q {shlex.join(setup.requirements)}\n")
     if workload.files:
@@ -151,11 +146,19 @@ def _script(recipe: Recipe, arguments: Sequence[str]) -> str:
     return "".join([*lines, " ".join([workload.command or "", *map(shlex.quote, arguments)])])
 
 
-def _requirements(types: Sequence[InstanceType]) -> list[dict[str, str]]:
-    memory_mib = int(min(hardware.memory_gib for hardware in types) * 1024 * MEMORY_SHARE)
+def set_up_script(recipe: Recipe) -> str:
+    """Return the lines that run the recipe's set-up commands in a container; empty without any."""
+    commands = recipe.setup.commands.strip()
+    update = "apt-get update -qq\n" if "apt" in commands else ""
+    return f"{_SUDO}{update}{commands}\n" if commands else ""
+
+
+def requirements_of(types: Sequence[InstanceType], share: int = 1) -> list[dict[str, str]]:
+    """Return what a container asks for: a share of the smallest of some types."""
+    memory_mib = int(min(hardware.memory_gib for hardware in types) * 1024 * MEMORY_SHARE) // share
     requirements = [
-        {"type": "VCPU", "value": str(min(hardware.vcpus for hardware in types))},
+        {"type": "VCPU", "value": str(max(1, min(hardware.vcpus for hardware in types) // share))},
         {"type": "MEMORY", "value": str(memory_mib)},
     ]
-    gpus = min(hardware.gpu.count if hardware.gpu else 0 for hardware in types)
+    gpus = min(hardware.gpu.count if hardware.gpu else 0 for hardware in types) // share
     return [*requirements, {"type": "GPU", "value": str(gpus)}] if gpus else requirements

@@ -13,6 +13,8 @@ from dlcloud.recipe.experiment import VALUES_FILE, Experiment, trial_variables, 
 from dlcloud.recipe.recipe import Recipe
 
 SMALLEST = 2
+MOST_ATTEMPTS = 10
+"""Source: AWS Batch API reference, RetryStrategy."""
 LONGEST_SCRIPT = 20_000
 """Characters of all trials' values: a task definition of ECS, which Batch makes, has at most 64 KiB.
 

@@ -19,6 +19,11 @@ class DataSet:
     size: int
 
 
+def s3_endpoint(region: str) -> str:
+    """Return the address of S3 in a region. Source: AWS General Reference, "Amazon S3 endpoints"."""
+    return f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+
+
 def split_uri(uri: str) -> tuple[str, str]:
     """Return bucket and prefix of `s3://BUCKET/PREFIX`, the prefix without a slash at its end.
 

@@ -48,6 +48,7 @@ LATER_KEYS = (
     "keep.failed",
     "network",
     "permissions_boundary",
+    "results",
     "setup.image",
     "tags",
     "track",
@@ -149,6 +150,11 @@ class Recipe(Part):
         default=None,
         description="s3://BUCKET/PREFIX: an elastic training's checkpoints are stored there, and the next up "
         "goes on from the newest one.",
+    )
+    results: S3Uri | None = Field(
+        default=None,
+        description="s3://BUCKET/PREFIX: results are stored there as each run ends, for --on batch and "
+        "--detach.",
     )
 
     @field_validator("deadline", mode="after")

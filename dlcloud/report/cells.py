@@ -108,5 +108,14 @@ def megabytes(row: ResultRow) -> str:
     return f"{size / _BYTES_PER_MB:.1f}" if isinstance(size, int | float) else text_of(size)
 
 
+def share_of_peak(row: ResultRow) -> str:
+    """Format the share of the machine's peak with what bounds the setting; `+` where the peak was raised."""
+    percent = row.share_of_peak_percent
+    if percent is None:
+        return ""
+    raised = "+" if row.result.facts.get("peak_raised_percent") else ""
+    return f"{percent:.0f} %{raised} {text_of(row.result.facts.get('bound'))}"
+
+
 def tflops_per_usd(row: ResultRow) -> str:
     return "" if row.tflops_per_usd is None else f"{row.tflops_per_usd:.1f}"

@@ -7,6 +7,7 @@ from decimal import Decimal
 from dlcloud.model.hardware import Hardware
 from dlcloud.model.instance import Market
 from dlcloud.model.money import MarketPrices
+from dlcloud.model.untrusted import number_or_none
 from dlcloud.results.cost import RunCost, tflops_per_usd, usd_per_million
 from dlcloud.results.result import Comparison, Metric, Result, Run
 
@@ -15,7 +16,8 @@ from dlcloud.results.result import Comparison, Metric, Result, Run
 class MeasuredRun:
     """A run with the hardware that it ran on, the prices of both markets, and its cost.
 
-    `peak_tflops` is of the instance type; `cost` is None if the instance's billing period is unknown.
+    `peak_tflops` and `fp32_tflops` are of the instance type's data sheet; `cost` is None if the instance's
+    billing period is unknown.
     """
 
     run: Run
@@ -23,6 +25,7 @@ class MeasuredRun:
     prices: MarketPrices = field(default_factory=MarketPrices)
     cost: RunCost | None = None
     peak_tflops: float | None = None
+    fp32_tflops: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,23 @@ class ResultRow(MeasuredRun):
     def tflops_per_usd(self) -> Decimal | None:
         """Peak TFLOPS that a dollar an hour buys on demand."""
         return tflops_per_usd(self.peak_tflops, self.prices.hourly_usd(Market.ON_DEMAND))
+
+    @property
+    def share_of_peak_percent(self) -> float | None:
+        """The share of what the same engine reached at best on the machine; None if it was not measured."""
+        return number_or_none(self.result.facts.get("share_of_peak_percent"))
+
+    @property
+    def share_of_sheet_percent(self) -> float | None:
+        """The share of the data sheet's peak in the data type; None where that is not stated or exceeded."""
+        reached, dtype = (self.result.facts.get(name) for name in ("reached_gflops", "peak_dtype"))
+        tensor = self.peak_tflops if self.peak_tflops != self.fp32_tflops else None
+        stated = {"fp32": self.fp32_tflops, "bf16": tensor, "fp16": tensor}.get(str(dtype))
+        reached_gflops = number_or_none(reached)
+        if self.rehearsal or not stated or reached_gflops is None:
+            return None
+        percent = reached_gflops / stated / 10
+        return round(percent, 2) if percent <= 100 else None  # noqa: PLR2004  the clock was above the sheet's
 
     def _usd_at(self, market: Market, per_second: float | None) -> Decimal | None:
         hourly = self.prices.hourly_usd(market)

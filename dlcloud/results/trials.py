@@ -8,7 +8,8 @@ from enum import StrEnum
 from math import isfinite
 from statistics import median
 
-from dlcloud.model.money import money
+from dlcloud.model.cluster import Member
+from dlcloud.model.money import cost_of_seconds, money, total_usd
 from dlcloud.model.trial import describe_values
 from dlcloud.results.result import Result, Run, RunState
 
@@ -160,6 +161,7 @@ class ExperimentProgress:
         pruned: Trials that the search has ended.
         usd: What the cluster has cost so far; None if a price is unknown.
         left_s: An estimate of the time left, from the trials of this command; None before the first.
+        end_usd: What the cluster will have cost by then; None where either is unknown.
     """
 
     total: int
@@ -170,13 +172,58 @@ class ExperimentProgress:
     usd: Decimal | None
     left_s: float | None
     best: TrialStatus | None
+    end_usd: Decimal | None = None
+
+    @property
+    def left(self) -> int:
+        """How many trials neither run nor have ended."""
+        return max(0, self.total - self.done - self.running - self.failed - self.pruned)
 
     def describe(self) -> str:
         """Return it in one line."""
         parts = [f"{self.done} of {self.total} trials done", f"{self.running} running"]
         parts += [f"{self.failed} failed"] if self.failed else []
         parts += [f"{self.pruned} pruned"] if self.pruned else []
+        parts.append(f"{self.left} left")
         parts += [f"{money(self.usd)} USD so far"] if self.usd is not None else []
+        parts += [f"about {money(self.end_usd)} USD at the end"] if self.end_usd is not None else []
         if self.best is not None and self.best.value is not None:
             parts.append(f"best {self.best.value:.4g} ({self.best.trial})")
         return ", ".join(parts)
+
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """Return it as a table of names and values."""
+        best = self.best if self.best is not None and self.best.value is not None else None
+        counts = [("done", f"{self.done} of {self.total}"), ("running", str(self.running))]
+        counts += [("failed", str(self.failed)), ("left", str(self.left))]
+        counts += [("pruned", str(self.pruned))] if self.pruned else []
+        return (
+            *counts,
+            ("USD so far", "unknown" if self.usd is None else money(self.usd)),
+            ("USD at the end", "unknown" if self.end_usd is None else f"about {money(self.end_usd)}"),
+            ("best so far", "none" if best is None else f"{best.value:.4g} ({best.trial})"),
+        )
+
+
+def usd_at_end(
+    members: Iterable[Member], usd: Decimal | None, left_s: float | None, *, disk_gib: int, region: str
+) -> Decimal | None:
+    """Return the cost of a cluster whose living instances run on for some seconds; None if it is unknown.
+
+    Args:
+        members: Its instances.
+        usd: What it has cost so far.
+        left_s: The seconds.
+        disk_gib: Of each instance's volume.
+        region: Prices its volumes.
+    """
+    if usd is None or left_s is None:
+        return None
+    more = total_usd(
+        None
+        if member.hourly_usd is None
+        else cost_of_seconds(member.hourly_usd, disk_gib, left_s, region=region)
+        for member in members
+        if member.ended_at is None
+    )
+    return None if more is None else usd + more

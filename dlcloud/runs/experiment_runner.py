@@ -12,7 +12,14 @@ from dlcloud.model.errors import DlcloudError, InstanceError, PartialError
 from dlcloud.model.events import Notice, Progress, Warned
 from dlcloud.model.money import member_usd, total_usd
 from dlcloud.results.result import Run, RunState
-from dlcloud.results.trials import ExperimentProgress, Trial, TrialState, TrialStatus, intermediate_of
+from dlcloud.results.trials import (
+    ExperimentProgress,
+    Trial,
+    TrialState,
+    TrialStatus,
+    intermediate_of,
+    usd_at_end,
+)
 from dlcloud.runs.background import Background
 from dlcloud.runs.experiment_records import ExperimentRecords
 from dlcloud.runs.run import Runner
@@ -285,7 +292,11 @@ class ExperimentRunner:
         ended = progress.done + progress.failed + progress.pruned
         emit(
             Progress(
-                message=progress.describe(), done=ended, total=progress.total, remaining_s=progress.left_s
+                message=progress.describe(),
+                done=ended,
+                total=progress.total,
+                remaining_s=progress.left_s,
+                rows=progress.rows(),
             )
         )
 
@@ -299,17 +310,20 @@ class ExperimentRunner:
         mean_s = tally.mean_s
         now, cluster = managed.clock.now(), managed.cluster
         members = managed.store.clusters.members(cluster.cluster_id)
+        usd = total_usd(member_usd(member, cluster.disk_gib, now) for member in members)
+        left_s = None
+        if mean_s is not None and lanes:
+            left_s = (total - done - failed - pruned) * mean_s / lanes
         return ExperimentProgress(
             total=total,
             done=done,
             running=min(self.queue.running, lanes),
             failed=failed,
             pruned=pruned,
-            usd=total_usd(member_usd(member, cluster.disk_gib, now) for member in members),
-            left_s=(total - done - failed - pruned) * mean_s / lanes
-            if mean_s is not None and lanes
-            else None,
+            usd=usd,
+            left_s=left_s,
             best=tally.best,
+            end_usd=usd_at_end(members, usd, left_s, disk_gib=cluster.disk_gib, region=cluster.region),
         )
 
     def _replace(self, place: Place, lost: Member | None, error: DlcloudError) -> bool:

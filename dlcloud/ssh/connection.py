@@ -12,7 +12,7 @@ from dlcloud.model.remote import Completed, Endpoint
 from dlcloud.model.sent_file import SentFile
 from dlcloud.model.untrusted import printable
 from dlcloud.ssh import copy, fetch
-from dlcloud.ssh.process import Feed, RemoteProcess, Write
+from dlcloud.ssh.process import SIGNALLED, Feed, RemoteProcess, Write
 from dlcloud.ssh.transports import Transports
 from dlcloud.ssh.turns import Turns
 
@@ -23,6 +23,7 @@ MOST_OUTPUT = 1 << 26
 """Bytes of each stream that are kept in memory of a command that is run to its end."""
 _SHOWN_STDERR = 2000
 _SHOWN_COMMAND = 80
+_WITHOUT_STATUS = "ended without an exit status: killed by a signal, or the server closed its session"
 
 
 class SshConnection:
@@ -131,7 +132,7 @@ class SshConnection:
         """Return the error of a command that failed, with the end of its stderr."""
         first = command.strip().partition("\n")[0]
         shown = first if len(first) <= _SHOWN_COMMAND else f"{first[:_SHOWN_COMMAND]}..."
-        how = "was killed by a signal" if status < 0 else f"ended with status {status}"
+        how = _WITHOUT_STATUS if status == SIGNALLED else f"ended with status {status}"
         output = printable(stderr.decode(errors="replace").strip()[-_SHOWN_STDERR:])
         message = f"{self.endpoint.instance_id}: `{shown}` {how}"
         return RemoteCommandError(f"{message}:\n{output}" if output else message)

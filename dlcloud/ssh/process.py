@@ -21,7 +21,7 @@ Feed = Callable[[Write], None]
 """Writes a command's standard input in pieces, by calling its argument."""
 
 SIGNALLED = -1
-"""Exit status of a command that was killed by a signal, for which OpenSSH sends no number."""
+"""Exit status where the server sent none: the command was killed by a signal, or its channel closed."""
 
 _PIECE = 1 << 16
 _OPEN_TIMEOUT_S = 60.0
@@ -119,7 +119,7 @@ class RemoteProcess:
                 raise self._timed_out()
 
     def wait(self) -> int:
-        """Wait for the end of the command and return its exit status, -1 if it was killed by a signal.
+        """Wait for the end of the command and return its exit status, -1 if the server sent none.
 
         Raises:
             UnreachableError: The connection broke before the status came, or `timeout_s` passed.

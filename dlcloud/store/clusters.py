@@ -41,6 +41,12 @@ DECISION = "deadline decision"
 OUTLOOK = "deadline outlook"
 """Intent whose outcome is the newest outlook of a training with a deadline, as JSON."""
 
+BATCH = "batch"
+"""Intent recorded before a cluster's compute environment, queue and job definition of AWS Batch are made."""
+
+BATCH_JOB = "batch job"
+"""Intent recorded before an array of trials is submitted; its detail is the name, its outcome the id."""
+
 STORAGE_ROLE = "storage role"
 """Intent recorded before the role for a cluster's buckets is made."""
 

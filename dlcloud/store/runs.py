@@ -23,6 +23,13 @@ class Runs:
     def add(self, run: Run) -> None:
         self._database.insert("runs", asdict(run))
 
+    def add_ended(self, run: Run, records: bytes, prices: Sequence[Price]) -> None:
+        """Store a run that has ended with its records, whole or not at all."""
+        with self._database.transaction():
+            self.add(run)
+            self.add_records(run.run_id, 0, records)
+            self.put_prices(run.run_id, prices)
+
     def end(self, run_id: str, state: RunState, exit_status: int | None, now: datetime) -> None:
         self._database.write(
             "UPDATE runs SET state = ?, exit_status = ?, ended_at = ? WHERE run_id = ?",

@@ -51,5 +51,11 @@ def training_python(pytorch_python):
     return pytorch_python
 
 
+@pytest.fixture(scope="session")
+def language_python():
+    """Give a Python with the pinned packages of the language benchmark, without llama.cpp and vLLM."""
+    return _environment("language")
+
+
 def _environment(name):
     return python_with(PACKAGE / "requirements" / f"{name}.txt")

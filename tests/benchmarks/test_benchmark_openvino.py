@@ -8,9 +8,9 @@ import pytest
 
 from dlcloud.benchmarks import catalog
 from dlcloud.benchmarks.harness import hardware, table
+from dlcloud.benchmarks.harness.cache import ModelCache
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.quantization import engine_models
-from dlcloud.benchmarks.quantization.cache import ModelCache
 from dlcloud.benchmarks.quantization.engines import ENGINES, InferencePrecision, Isa
 
 SHORT = ["--network", "tiny", "--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1"]

@@ -8,9 +8,10 @@ from functools import partial
 import pytest
 
 from dlcloud.benchmarks import catalog
+from dlcloud.benchmarks.harness.cache import ModelCache
+from dlcloud.benchmarks.harness.facts import FactReader
 from dlcloud.benchmarks.harness.variant import VariantError
 from dlcloud.benchmarks.quantization import builders
-from dlcloud.benchmarks.quantization.cache import ModelCache
 from dlcloud.benchmarks.quantization.cases import compare_logits
 
 PROGRAMS = sorted(catalog.BENCHMARKS)
@@ -59,6 +60,12 @@ def test_fp32_and_int8_on_the_real_engine(alone, engine_python):
     assert fp32["facts"]["flop_per_input"] == int8["facts"]["flop_per_input"] == 1_496_064
     assert fp32["facts"]["uncounted_operators"] == ["Add", "GlobalAveragePool", "MaxPool", "Relu"]
     assert fp32["facts"]["bytes_per_input"] > fp32["facts"]["model_bytes"]
+    two = results["tiny batch 2", "onnxruntime fp32"]["facts"]
+    assert two["bytes_per_input"] == fp32["facts"]["bytes_per_input"] - fp32["facts"]["weight_bytes"] / 2
+    assert int8["facts"]["bytes_per_input"] == fp32["facts"]["bytes_per_input"] / 4
+    for result in results.values():
+        assert 0 < result["facts"]["share_of_peak_percent"] <= 100
+        assert result["facts"]["bound"] in {"compute", "memory"}
     assert {result["facts"]["weights"] for result in results.values()} == {"random"}
     assert "top" not in done.stdout
     assert "random" in done.stdout
@@ -245,7 +252,7 @@ def test_builds_run_at_once_and_keep_their_order():
         both.wait()
         return name
 
-    assert builders.build_all([partial(build, "fp32"), partial(build, "int8")], 2, builders.FactReader()) == [
+    assert builders.build_all([partial(build, "fp32"), partial(build, "int8")], 2, FactReader()) == [
         "fp32",
         "int8",
     ]
@@ -253,7 +260,7 @@ def test_builds_run_at_once_and_keep_their_order():
 
 def test_a_build_that_fails_ends_the_processes_of_the_others():
     failed = threading.Event()
-    reader = builders.FactReader()
+    reader = FactReader()
 
     class Variant:
         def close(self):

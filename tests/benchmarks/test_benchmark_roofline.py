@@ -43,7 +43,8 @@ def test_work_is_read_from_facts_as_it_was_written():
         "bytes_per_input": 1e8,
         "uncounted_operators": ["Relu"],
     }
-    assert Work.of_facts(work.facts()) == Work(flop=8e9, bytes=1e8)
+    assert Work.of_facts(work.facts()) == work
+    assert work.computed_in("int8") == Work(flop=8e9, bytes=25e6, uncounted=("Relu",))
     assert Work.of_facts({}) is None
 
 

@@ -368,7 +368,31 @@ def test_the_tiny_network_trains_in_every_setting(alone, tensorflow_python):
     assert facts["article"]["loss_falls_likewise"] is True
     assert facts["today"]["earned"]
     assert facts["today"]["engine"] == "TensorFlow 2.21.0"
+    assert {fact["flop_per_input"] for fact in facts.values()} == {10_902_528}
+    assert all(0 < fact["share_of_peak_percent"] <= 100 for fact in facts.values())
+    assert "BiasAdd" in facts["stock"]["uncounted_operators"]
     assert facts["article"]["baseline_loss_first"] == pytest.approx(facts["article"]["loss_first"], rel=1e-3)
+
+
+COUNT = """
+import json
+from tensorflow.python.framework import ops
+from benchmarks.tensorflow_cpu.training import train
+from benchmarks.tensorflow_cpu import work
+training = train(network="tiny", batch=4, seed=0, optimizer="sgd")
+graph = training._step.get_concrete_function(*training._feed).graph
+nodes = [node.node_def for node in graph.get_operations() if node.type in work.COUNTERS]
+profiled = sum(ops.get_stats_for_node_def(graph, node, "flops").value for node in nodes)
+print(json.dumps([work.count_work(graph, 4).flop, profiled / 4]))
+"""
+
+
+def test_operations_are_those_that_tensorflows_profiler_counts(alone, tensorflow_python):
+    done = subprocess.run(
+        [tensorflow_python, "-c", COUNT], cwd=alone, capture_output=True, text=True, timeout=600, check=True
+    )
+    counted, profiled = json.loads(done.stdout.splitlines()[-1])
+    assert counted == profiled > 0
 
 
 PROVE = """

@@ -51,6 +51,8 @@ def test_each_setting_is_proven_by_its_kernels_and_timed(run):
         if name.startswith("fp32"):
             assert facts["kernels_in_precision"] == facts["kernels_in_all"]
         assert facts["weights"] == "random"
+        assert facts["flop_per_input"] == results["fp32"]["facts"]["flop_per_input"] > 0
+        assert 0 < facts["share_of_peak_percent"] <= 100
         assert facts["first_losses"] == pytest.approx(results["fp32"]["facts"]["first_losses"], rel=0.05)
         assert {"throughput", "latency_p50", "epoch_duration", "peak_memory"} <= result["metrics"].keys()
         epoch, throughput = result["metrics"]["epoch_duration"], result["metrics"]["throughput"]

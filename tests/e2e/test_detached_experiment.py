@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 from terminal import wait_until
 
@@ -106,3 +107,20 @@ def runs_of(user, name):
     query = "SELECT trial FROM runs WHERE workload = ? AND state = 'done' ORDER BY trial"
     with closing(sqlite3.connect(user.home / ".dlcloud" / "store.sqlite")) as store:
         return [trial for (trial,) in store.execute(query, (name,))]
+
+
+def test_results_are_in_the_bucket_where_the_controller_is_lost(user):
+    user.run("local", "start")
+    user.client("s3").create_bucket(Bucket="closed-laptop")
+    path = write(user, "gone", trials=3, count=1)
+    with Path(path).open("a") as recipe:
+        recipe.write("results: s3://closed-laptop/mine\n")
+    user.run("up", path, "--detach")
+    wait_until(lambda: cluster_state(user, "gone") == "ready")
+    user.ec2.terminate_instances(InstanceIds=user.alive())
+    wait_until(lambda: not user.alive())
+    down = user.run("down", "--all")
+    assert "3 run(s) came from s3://closed-laptop/mine" in down.stderr
+    assert "3 of 3 trials have a result" in down.stdout
+    assert len([*user.home.glob(".dlcloud/runs/*/log")]) == 3
+    assert "every trial has been run" in user.run("up", path).stderr

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,23 @@ def test_a_plan_that_could_pass_the_limit_does_not_start(limited, tmp_path):
     assert "no limit" in limited.run("budget", "none").stderr
     assert "budget" not in config.read_text()
     assert "profiles:" in config.read_text()
+
+
+def test_the_limit_holds_wherever_instances_are_launched(limited):
+    limited.run("budget", "0.15/month", "--rehearsals")
+    long = recipe(limited, 24, "held")
+    with Path(long).open("a") as file:
+        file.write("setup: {commands: 'true'}\n")
+    bench = ("--cloud", "local", "--max-hours", "24", "-i", "c5.large")
+    for words in (("bench", *bench, "--recipe", long), ("up", long, "--detach"), ("image", long)):
+        assert "are left for" in limited.run(*words, expect=3).stderr, words
+    assert limited.alive() == []
+    limited.run("budget", "1/month", "--rehearsals")
+    limited.run("up", recipe(limited, 4, "grows"), "--keep", "--name", "grows")
+    limited.run("budget", "0.5/month", "--rehearsals")
+    assert "are left for" in limited.run("resize", "grows", "2", expect=3).stderr
+    assert len(limited.alive()) == 1
+    limited.run("down", "grows")
 
 
 def test_the_limit_holds_for_everybody_who_names_the_bucket(limited, tmp_path):

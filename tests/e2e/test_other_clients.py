@@ -1,8 +1,8 @@
-"""Clients that are not made by AWS: Libcloud, s3fs with pandas, Ansible's amazon.aws.
+"""Clients that are not made by AWS: Libcloud, s3fs with pandas, MinIO's, Ansible's amazon.aws, Ray, Parsl.
 
-s3fs needs a botocore of its own, and Ansible is heavy: they are called from another virtual environment,
-which DLCLOUD_TEST_CLIENTS names; without it their tests are skipped. `.ci/run` makes one with s3fs and pandas
-where CI is set.
+s3fs needs a botocore of its own, and others are heavy: they are called from another virtual environment, which
+DLCLOUD_TEST_CLIENTS names; a test is skipped where its client is not there. `.ci/run` makes one with s3fs,
+pandas and minio where CI is set. All of them: pip install s3fs pandas minio parsl ansible 'ray[default]' boto3.
 """
 
 import os
@@ -32,6 +32,55 @@ with files.open("tables/large", "wb", block_size=5 << 20) as stream:
 assert files.info("tables/large")["size"] == 12 << 20
 assert files.ls("tables") == ["tables/a", "tables/large"]
 files.rm("tables", recursive=True)
+"""
+MINIO = """
+import datetime, io, os, urllib.request
+from minio import Minio
+from minio.commonconfig import ComposeSource, CopySource
+from minio.datatypes import PostPolicy
+from minio.deleteobjects import DeleteObject
+keys = (os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
+address = os.environ["AWS_ENDPOINT_URL"].removeprefix("http://")
+client = Minio(address, *keys, secure=False, region="us-east-1")
+bucket, large = "of-minio", bytes(11 << 20)
+client.make_bucket(bucket)
+client.put_object(bucket, "a/large", io.BytesIO(large), len(large), part_size=5 << 20)
+client.put_object(bucket, "small", io.BytesIO(b"abc"), 3, metadata={"of": "mine"})
+assert client.get_object(bucket, "a/large", offset=5, length=7).read() == bytes(7)
+assert client.stat_object(bucket, "small").metadata["x-amz-meta-of"] == "mine"
+client.copy_object(bucket, "copy", CopySource(bucket, "small"))
+client.compose_object(bucket, "whole", [ComposeSource(bucket, "a/large"), ComposeSource(bucket, "small")])
+assert client.stat_object(bucket, "whole").size == len(large) + 3
+assert urllib.request.urlopen(client.presigned_get_object(bucket, "small")).read() == b"abc"
+names = [entry.object_name for entry in client.list_objects(bucket, recursive=True)]
+assert names == ["a/large", "copy", "small", "whole"]
+assert not list(client.remove_objects(bucket, [DeleteObject(name) for name in names]))
+client.remove_bucket(bucket)
+"""
+PARSL = """
+import boto3, time
+from parsl.providers import AWSProvider
+boto3.client("ec2").create_key_pair(KeyName="parsl")
+place = {"instance_type": "c7i.large", "region": "us-east-1", "state_file": "state.json"}
+provider = AWSProvider("IMAGE", "parsl", **place)
+job = provider.submit("sleep 600", 1)
+while "RUNNING" not in str(provider.status([job])):
+    time.sleep(1)
+assert provider.cancel([job]) == [True]
+"""
+CLUSTER = """
+cluster_name: tiny
+max_workers: 0
+provider: {type: aws, region: us-east-1, cache_stopped_nodes: false}
+auth: {ssh_user: ubuntu}
+available_node_types:
+  head: {node_config: {InstanceType: c7i.large, ImageId: IMAGE}}
+head_node_type: head
+initialization_commands: []
+setup_commands: []
+head_setup_commands: []
+head_start_ray_commands: [echo begun > begun]
+worker_start_ray_commands: []
 """
 PLAY = """
 - hosts: localhost
@@ -121,6 +170,33 @@ def test_libcloud_creates_tags_lists_and_ends_an_instance(rig):
 def test_pandas_and_s3fs_write_and_read_buckets(call, tmp_path):
     (tmp_path / "program.py").write_text(BUCKETS)
     call("python", "program.py")
+
+
+@pytest.mark.parametrize(("package", "program"), [("minio", MINIO), ("parsl", PARSL)])
+def test_a_python_program_of_another_client_works(call, tmp_path, package, program):
+    if not list(CLIENTS.parent.glob(f"lib/python*/site-packages/{package}")):
+        pytest.skip(f"there is no {package}")
+    (tmp_path / "program.py").write_text(program.replace("IMAGE", UBUNTU))
+    call("python", "program.py")
+
+
+@needs("ssh", "rsync")
+@pytest.mark.skipif(not (CLIENTS / "ray").exists(), reason="there is no Ray")
+def test_ray_brings_a_node_up_runs_a_command_and_takes_it_down(rig, call, tmp_path):
+    """Ray's runtime is not installed on the node: it would fetch hundreds of MB."""
+    (tmp_path / "cluster.yaml").write_text(CLUSTER.replace("IMAGE", UBUNTU))
+    call("ray", "up", "-y", "--no-config-cache", "cluster.yaml")
+    assert "begun" in call("ray", "exec", "cluster.yaml", "cat begun")
+    call("ray", "down", "-y", "cluster.yaml")
+    states = {
+        instance["State"]["Name"]
+        for page in rig.ec2.get_paginator("describe_instances").paginate()
+        for reservation in page["Reservations"]
+        for instance in reservation["Instances"]
+        if {"Key": "ray-cluster-name", "Value": "tiny"} in instance["Tags"]
+    }
+    assert states <= {"shutting-down", "terminated"}
+    assert states
 
 
 @needs("ssh")

@@ -4,15 +4,25 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from dlcloud.app.clusters.experiment_page import write_page
+from dlcloud.app.context import SystemClock
 from dlcloud.model.cluster import ClusterState, Member
 from dlcloud.model.instance import Market, Price
+from dlcloud.report.experiment_tables import ExperimentTable
+from dlcloud.results.cost import RunCost
+from dlcloud.results.result import RunState
+from dlcloud.results.trials import TrialState, TrialStatus, number_trials
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
+from dlcloud.store.paths import Paths
 from dlcloud.store.runs import Runs
 from tests.fakes.browser import Browser, program
 from tests.fakes.samples import PRICE_DATE, THEN, cluster, instance, run
@@ -322,3 +332,71 @@ def test_the_page_begins_with_the_answer_and_has_spending_and_trainings(crowded)
     assert "spending by day (billed)" in headings
     assert "elastic trainings" in headings
     assert {"night: workers by market and type", "night: USD so far", "night: loss"} <= {*headings}
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory):
+    """Return the page of an experiment of 40 trials, two of which were given up, on four instances."""
+    home = tmp_path_factory.mktemp("experiment")
+    context = SimpleNamespace(paths=Paths(home), clock=SystemClock())
+    runs, statuses = Runs(Database(home / "store.sqlite")), []
+    for trial in number_trials([{"lr": f"{10 ** -(n % 4)}", "depth": str(n)} for n in range(40)]):
+        is_good, began = trial.number % 20 != 0, THEN + timedelta(seconds=trial.number * 9)
+        state = RunState.DONE if is_good else RunState.FAILED
+        one = run(
+            f"sweep-{trial.number:02}", instance_id=f"i-0123456789abcde0{trial.number % 4}", state=state
+        )
+        one = replace(one, started_at=began, ended_at=began + timedelta(seconds=30))
+        runs.add(replace(one, experiment="e", trial=trial.number, trial_values=trial.key))
+        context.paths.make_folder(context.paths.run(one.run_id))
+        context.paths.run_log(one.run_id).write_text(
+            "epoch 1\nTraceback of the user\nit diverged " + "x" * 90
+        )
+        ended = TrialState.DONE if is_good else TrialState.FAILED
+        value = trial.number / 40 if is_good else None
+        statuses.append(
+            TrialStatus(trial=trial, state=ended, run=one, failures=2 * (not is_good), value=value)
+        )
+    cost = RunCost(
+        boot_s=0,
+        setup_s=0,
+        run_s=30,
+        rest_s=0,
+        instance_usd=Decimal("0.5"),
+        volume_usd=Decimal(0),
+        final=True,
+    )
+    costs = {status.run.run_id: cost for status in statuses}
+    table = ExperimentTable(
+        name="sweep",
+        statuses=statuses,
+        costs=costs,
+        metric="accuracy",
+        maximize=True,
+        rehearsal=False,
+        total=40,
+    )
+    write_page(context, str(home / "page.html"), table, SimpleNamespace(runs=runs, digest="e"))
+    return home / "page.html"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_page_of_an_experiment_fits_and_has_its_failures(experiment, width, scheme):
+    browser = Browser()
+    try:
+        browser.media(scheme=scheme)
+        browser.resize(width, 900)
+        browser.open(experiment)
+        assert browser.wait_for(f"{BOXES}.length === 0"), browser.evaluate(BOXES)
+        assert browser.wait_for(f"{CUT}.length === 0"), browser.evaluate(CUT)
+        browser.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        text = browser.evaluate("document.body.innerText")
+        assert "the last lines of these trials" in text.lower()
+        assert "Traceback of the user / it diverged" in text
+        assert "accuracy by lr" in text
+        if pictures := os.environ.get("DLCLOUD_TEST_PICTURES"):
+            browser.screenshot(Path(pictures) / f"experiment-{width}-{scheme}.png")
+        assert browser.complaints() == []
+    finally:
+        browser.close()

@@ -209,9 +209,8 @@ class FakeNetwork(_Subject):
 
     def delete_groups(self, cluster_id):
         def delete():
-            group = self._cloud.groups.get(cluster_id)
-            now = self._cloud.clock.monotonic()
-            if group is None or self._cloud._group_visible_at.get(cluster_id, 0.0) > now:
+            group, now = self._listed_group(cluster_id), self._cloud.clock.monotonic()
+            if group is None:
                 return []
             mine = [
                 r for r in self._cloud._records.values() if r.instance.tags.get(CLUSTER_TAG) == cluster_id
@@ -253,11 +252,18 @@ class FakeNetwork(_Subject):
         )
 
     def revoke_ssh(self, cluster_id):
-        group = self._cloud.groups.get(cluster_id)
-        return self._cloud._call(
-            "network.revoke_ssh",
-            lambda: self._cloud.rules.difference_update({r for r in self._cloud.rules if r[0] == group}),
-        )
+        def revoke():
+            group = self._listed_group(cluster_id)
+            if group is None:
+                return []
+            self._cloud.rules.difference_update({rule for rule in self._cloud.rules if rule[0] == group})
+            return [group]
+
+        return self._cloud._call("network.revoke_ssh", revoke)
+
+    def _listed_group(self, cluster_id):
+        is_listed = self._cloud._group_visible_at.get(cluster_id, 0.0) <= self._cloud.clock.monotonic()
+        return self._cloud.groups.get(cluster_id) if is_listed else None
 
 
 class FakeCapacity(_Subject):
@@ -305,6 +311,16 @@ class FakeBuckets(_Subject):
 
     def region_of(self, uri):  # noqa: ARG002  the protocol's
         return "us-east-1"
+
+
+class FakeBatch(_Subject):
+    """AWS Batch without jobs."""
+
+    def delete(self, cluster_id):
+        return self._cloud._call("batch.delete", lambda: self._cloud.queues.discard(cluster_id))
+
+    def find(self):
+        return iter(())
 
 
 class FakeRoles(_Subject):
@@ -386,6 +402,7 @@ class FakeCloud:
     templates: dict = field(default_factory=dict)
     fleets_made: set = field(default_factory=set)
     roles_made: dict = field(default_factory=dict)
+    queues: set = field(default_factory=set)
     profiles: dict = field(default_factory=dict)
     policies: dict = field(default_factory=dict)
     data_sets: dict = field(default_factory=dict)
@@ -411,6 +428,7 @@ class FakeCloud:
         self.fleets = FakeFleets(self)
         self.network = FakeNetwork(self)
         self.capacity = FakeCapacity(self)
+        self.batch = FakeBatch(self)
         self.buckets = FakeBuckets(self)
         self.roles = FakeRoles(self)
         self.claims = FakeClaims(self)

@@ -25,7 +25,15 @@ from dlcloud.local.tree.instance_tree import InstanceTree
 PATHS = (
     *("etc", "etc/hosts", "etc/ssh", "etc/ssh/ssh_host_ed25519_key", "etc/ssh/ssh_host_ed25519_key.pub"),
     *("etc/ssh/ssh_host_x_key.pub", "etc/x"),
-    *("home", "home/.ssh", "home/.ssh/authorized_keys", "home/.cache", "home/.profile", "home/.bash_profile"),
+    *(
+        "home",
+        "home/.ssh",
+        "home/.ssh/authorized_keys",
+        "home/.cache",
+        "home/.profile",
+        "home/.bash_profile",
+        "home/.bashrc",
+    ),
     *("home/dlcloud", "home/x"),
     *("root", "root/.ssh", "root/.ssh/authorized_keys", "tmp", "opt", "usr", "usr/bin/x"),
     *("run", "run/nologin", "run/units", "run/units/x", "run/cloud-init", "run/lock"),

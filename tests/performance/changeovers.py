@@ -1,10 +1,11 @@
 """How long all workers stop when one is lost and when one joins, by the bytes of model and optimizer state.
 
-    python3 tests/performance/changeovers.py --mb 10 100
+    python3 tests/performance/changeovers.py --mb 10 60 300
 
 For each size a training of two instances runs on a local EC2 of its own; one instance ends without a notice,
 and another one takes its place. All are processes of this machine: the state goes over the loopback
-interface, and they share its processors.
+interface, and they share its processors. Most of the state is a buffer of the model, which a newcomer copies
+like weights and moments; steps of large gradients would need longer than the training on a busy machine.
 """
 
 import argparse
@@ -22,11 +23,13 @@ sys.path.insert(0, str(ROOT))
 from dlcloud.elastic.training_program import PACKAGE  # noqa: E402  the path comes first
 from tests.environments import python_with  # noqa: E402
 
-BYTES_PER_PARAMETER = 12
-"""A parameter and two moments of Adam, of 4 bytes each."""
-STEPS = 400
-TIMEOUT_S = 600
+BYTES_PER_NUMBER = 4
+STEPS = 600
+SAMPLE_S = 0.002
+"""A step takes 96 samples: 0.1 s on two workers, so that the replacement joins before the last one."""
+TIMEOUT_S = 900
 PROGRAM = """
+import time
 import torch
 from torch.utils.data import Dataset
 from trainer.training import train
@@ -36,15 +39,17 @@ class Ones(Dataset):
         return 96 * STEPS
 
     def __getitem__(self, index):
+        time.sleep(SAMPLE_S)
         return torch.ones(1), torch.ones(1)
 
 class Wide(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.weights = torch.nn.Parameter(torch.zeros(PARAMETERS))
+        self.weights = torch.nn.Parameter(torch.zeros(1))
+        self.register_buffer("rest", torch.ones(NUMBERS))
 
     def forward(self, batch):
-        return batch * self.weights[:1]
+        return batch * self.weights
 
 torch.manual_seed(0)
 model = Wide()
@@ -69,8 +74,14 @@ def measure(megabytes: int) -> None:
     """Print the pauses of one training."""
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
-        parameters = megabytes * 1_000_000 // BYTES_PER_PARAMETER
-        text = PROGRAM.replace("PARAMETERS", str(parameters)).replace("STEPS", str(STEPS))
+        numbers = {
+            "NUMBERS": str(megabytes * 1_000_000 // BYTES_PER_NUMBER),
+            "STEPS": str(STEPS),
+            "SAMPLE_S": str(SAMPLE_S),
+        }
+        text = PROGRAM
+        for name_in_text, number in numbers.items():
+            text = text.replace(name_in_text, number)
         (home / "train.py").write_text(text)
         (home / "recipe.yaml").write_text(RECIPE)
         try:
@@ -104,7 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--mb", type=int, nargs="+", default=[10, 100], help="10^6 bytes of state")
+    parser.add_argument("--mb", type=int, nargs="+", default=[10, 60, 300], help="10^6 bytes of state")
     options = parser.parse_args()
     python_with(PACKAGE / "requirements" / "elastic.txt")
     for megabytes in options.mb:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -106,8 +107,8 @@ def run_quickstart(clone: Path, environment: Mapping[str, str]) -> dict[str, flo
             print(f"    {line.rstrip()}")
     ended = time.monotonic() - began
     process.communicate()
-    times = [*begins.values(), ended]
-    return {phase: end - start for phase, start, end in zip(begins, times, times[1:], strict=True)}
+    times = pairwise([*begins.values(), ended])
+    return {phase: end - start for phase, (start, end) in zip(begins, times, strict=True)}
 
 
 if __name__ == "__main__":

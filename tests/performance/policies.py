@@ -34,7 +34,7 @@ from dlcloud.scheduling.simulation.bound import least_cost_usd  # noqa: E402
 from dlcloud.scheduling.simulation.generate import adversarial_windows, generate_window  # noqa: E402
 from dlcloud.scheduling.simulation.replay import SimulatedJob, replay, replay_all  # noqa: E402
 from dlcloud.scheduling.simulation.trace import PoolTrace, Window  # noqa: E402
-from dlcloud.scheduling.spells import SpellFit  # noqa: E402
+from dlcloud.scheduling.spells import SCALE, SHAPE, SpellFit  # noqa: E402
 
 WORK_H = 48
 CHANGEOVERS_S = (720.0, 72.0, 1.8)
@@ -193,7 +193,7 @@ def draw_window(medians: Medians, random: Random, hours: float = 92.0) -> Window
         starts.append(at_s)
         counts.append(int(is_on))
         longer = 1.0 - random.random()
-        at_s += (on_s if is_on else off_s) * (1 / longer - 1)
+        at_s += (on_s if is_on else off_s) * SCALE * (longer ** (-1 / SHAPE) - 1)
         is_on = not is_on
     trace = PoolTrace(name="drawn", starts_s=tuple(starts), counts=tuple(counts), end_s=hours * HOUR_S)
     return Window(name="drawn", pools=(trace,))

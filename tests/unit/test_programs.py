@@ -76,7 +76,7 @@ conftest.pytest_configure()
 subprocess.run(["true"], check=True)
 subprocess.run([sys.executable, "-c", ""], check=True)
 try:
-    subprocess.run(["no-such-tool"])
+    subprocess.run(["ls"])
 except conftest.UnlistedProgramError as error:
     print(error)
 """
@@ -90,7 +90,7 @@ def test_the_process_of_the_tests_can_refuse_programs_that_are_not_listed():
         text=True,
         check=True,
     )
-    assert done.stdout == "no-such-tool is not in tests/programs.py\n"
+    assert done.stdout == "ls is not in tests/programs.py\n"
 
 
 @pytest.mark.parametrize("is_ci", [False, True])

@@ -1,6 +1,7 @@
-"""Build a machine image of Debian with cloud-init, to boot without a boot loader: disk, kernel, initrd.
+"""Build a machine image with cloud-init, to boot without a boot loader: disk, kernel, initrd.
 
 `python -m tests.vm.image` builds the image, if there is none yet, and prints its folder.
+DLCLOUD_TEST_VM_SUITE names the suite: Debian's bookworm or trixie (systemd 252, 257), or Ubuntu's resolute.
 """
 
 import hashlib
@@ -18,9 +19,14 @@ PACKAGES = (
     "sudo iproute2 ca-certificates dbus initramfs-tools e2fsprogs unattended-upgrades netbase"
 )
 SUITE = os.environ.get("DLCLOUD_TEST_VM_SUITE", "bookworm")
-"""Of Debian: `trixie` has systemd 257, whose block inhibitors bind root, too."""
+"""From systemd 257 on, block inhibitors bind root, too."""
+IS_UBUNTU = SUITE == "resolute"
+LOGIN = "ubuntu" if IS_UBUNTU else "debian"
+"""The user of the images of the suite, whom cloud-init makes."""
+KEYRING = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
+"""The keys that sign Ubuntu's archive, from Debian's own package ubuntu-keyring (in Debian 13)."""
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "dlcloud-tests" / "vm"
-LIMIT_S = 900
+LIMIT_S = 3600
 
 # Holds the lock of apt's lists, as a job of an image may at boot: one that can be stopped, one that cannot.
 HOLD = """#!/usr/bin/python3
@@ -46,8 +52,9 @@ PACKAGE = (
 
 
 def missing_programs() -> list[str]:
-    """Return the programs that are needed and not there."""
-    return [name for name in PROGRAMS if shutil.which(name, path=os.environ["PATH"] + ":/sbin") is None]
+    """Return the programs and keys that are needed and not there."""
+    missing = [name for name in PROGRAMS if shutil.which(name, path=os.environ["PATH"] + ":/sbin") is None]
+    return [*missing, str(KEYRING)] if IS_UBUNTU and not KEYRING.exists() else missing
 
 
 def build_image() -> Path:
@@ -65,8 +72,7 @@ def build_image() -> Path:
 
 
 def _build(root: Path, image: Path) -> None:
-    packages = PACKAGES.replace(" ", ",")
-    _run("mmdebstrap", "--variant=important", f"--include={packages}", SUITE, root)
+    _install(root)
     for name, text in FILES.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,6 +90,17 @@ def _build(root: Path, image: Path) -> None:
     with (image / "disk.img").open("wb") as disk:
         disk.truncate(3 << 30)
     _run("mke2fs", "-q", "-t", "ext4", "-L", "cloudimg-rootfs", "-d", root, image / "disk.img")
+
+
+def _install(root: Path) -> None:
+    """Install the suite; apt checks the signature of its archive."""
+    options, mirror, names = [], [], PACKAGES
+    if IS_UBUNTU:
+        names = names.replace("linux-image-cloud-amd64", "linux-image-virtual netplan.io")
+        options = [f"--keyring={KEYRING}", "--components=main,universe"]
+        mirror = ["http://archive.ubuntu.com/ubuntu"]
+    packages = names.replace(" ", ",")
+    _run("mmdebstrap", "--variant=important", f"--include={packages}", *options, SUITE, root, *mirror)
 
 
 def _add_package(folder: Path) -> None:

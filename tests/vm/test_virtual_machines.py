@@ -11,7 +11,7 @@ import yaml
 from dlcloud.resources.texts import user_data
 from dlcloud.ssh.host_keys import new_secret
 from dlcloud.ssh.keys import create_key
-from tests.vm.image import SUITE
+from tests.vm.image import LOGIN, SUITE
 
 pytestmark = pytest.mark.timeout(2400)
 
@@ -33,7 +33,7 @@ budget: {{max_hours: 0.25}}
 """
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 ENDS_AT = "cat /var/lib/dlcloud/ends-at"
-UBUNTU = "ami-0d1c10cd000002404"
+IMAGE = "ami-0d1c10cd000002404"
 
 
 def write_recipe(user, login):
@@ -102,7 +102,7 @@ def use_until_the_end(user):
 
 
 def test_set_up_a_run_a_reboot_and_logins_until_the_budget_ends(user):
-    seconds, progress = up(user, "--keep", login="debian", expect=0)
+    seconds, progress = up(user, "--keep", login=LOGIN, expect=0)
     print(f"\nup took {seconds:.0f} s\n{progress}")
     print(execute(user, "systemd-analyze; systemctl list-timers 'dlcloud*'; cat dlcloud/apt.log"))
     assert "held by process" in execute(user, "cat dlcloud/apt.log")
@@ -112,9 +112,10 @@ def test_set_up_a_run_a_reboot_and_logins_until_the_budget_ends(user):
 
 
 def test_a_wrong_user_is_refused_with_the_images_own(user):
-    seconds, progress = up(user, login="ubuntu", expect=4)
+    wrong = "debian" if LOGIN == "ubuntu" else "ubuntu"
+    seconds, progress = up(user, login=wrong, expect=4)
     print(f"\nup took {seconds:.0f} s\n{progress}")
-    assert "login refused for user ubuntu; the image's user is debian" in progress
+    assert f"login refused for user {wrong}; the image's user is {LOGIN}" in progress
     assert user.alive() == []
 
 
@@ -139,13 +140,13 @@ def test_a_block_inhibitor_keeps_no_instance_alive(user):
         secret=new_secret(),
         life_minutes=5,
         idle_minutes=None,
-        user="debian",
+        user=LOGIN,
     )
     content = yaml.safe_load(text)
     content["runcmd"].append(["sh", "-c", INHIBIT])
     path = user.home / "user-data"
     path.write_text("#cloud-config\n" + yaml.safe_dump(content))
-    options = f"--image-id {UBUNTU} --instance-type c5.large --count 1 --user-data file://{path}".split()
+    options = f"--image-id {IMAGE} --instance-type c5.large --count 1 --user-data file://{path}".split()
     options += ["--instance-initiated-shutdown-behavior", "terminate"]
     instance_id = user.aws("ec2", "run-instances", *options)["Instances"][0]["InstanceId"]
     # The console keeps the last 64 KiB only, and a boot's progress fills it.
@@ -161,9 +162,9 @@ def test_an_idle_instance_ends_without_its_user_or_a_launcher(user):
     path = user.home / "user-data"
     public_key = create_key(user.home / "key")
     path.write_text(
-        user_data(public_key=public_key, secret=new_secret(), life_minutes=60, idle_minutes=6, user="ubuntu")
+        user_data(public_key=public_key, secret=new_secret(), life_minutes=60, idle_minutes=6, user="absent")
     )
-    image = f"--image-id {UBUNTU} --instance-type c5.large --count 1 --user-data file://{path}"
+    image = f"--image-id {IMAGE} --instance-type c5.large --count 1 --user-data file://{path}"
     options = [*image.split(), "--instance-initiated-shutdown-behavior", "terminate"]
     instance_id = user.aws("ec2", "run-instances", *options)["Instances"][0]["InstanceId"]
     seconds = wait_until(lambda: is_terminated(user, instance_id), seconds=1200)

@@ -41,7 +41,7 @@ def run(
     ec2 = context.clouds.cloud(recipe.cloud, recipe.region)
     account = context.clouds.account(recipe.cloud, recipe.region)
     with stage(context.emit, context.clock, f"asking {recipe.cloud} {recipe.region}"):
-        preflight = run_preflight(recipe, cloud=ec2, account=account, ask_reservations=True)
+        preflight = run_preflight(recipe, cloud=ec2, account=account, thorough=True)
     checks, refusal = _check_all(preflight)
     if isinstance(refusal, QuotaError):
         refusal.hint += find_today("" if _is_type(target) else target, preflight, ec2.types)

@@ -13,6 +13,7 @@ from dlcloud.resources.texts import iam_policy
 class PolicyParts:
     """Which policy is printed, of those beside the usual one; `boundary` is of the roles of `detach`."""
 
+    batch: bool
     detach: bool
     secrets: bool
     storage: bool
@@ -22,7 +23,7 @@ class PolicyParts:
 
 def run(parts: PolicyParts, *, region: str) -> None:
     """Print the IAM policy that dlcloud needs: every action that it calls, and nothing else."""
-    chosen = [name for name in ("detach", "secrets", "storage", "private") if getattr(parts, name)]
+    chosen = [name for name in ("batch", "detach", "secrets", "storage", "private") if getattr(parts, name)]
     if len(chosen) > 1:
         named = " and ".join(f"--{name}" for name in chosen)
         raise RecipeError(f"{named} are separate policies", "print and create one after the other")

@@ -13,6 +13,7 @@ from dlcloud.app.clusters.recipe_workload import RecipeWorkload, read_workload
 from dlcloud.app.clusters.up import Up, UpOptions
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, ending
+from dlcloud.app.results.stored_results import StoredResults
 from dlcloud.app.results.training import print_training
 from dlcloud.app.terminal.screen import say
 from dlcloud.app.terminal.show import printing
@@ -90,7 +91,8 @@ def _measure(
     )
     show = printing(Format.TABLE)
     up = Up(context=context, workload=workload, options=options, show=show, experiment=experiment)
-    with watched.kept_ready():
+    results = StoredResults(context=context, launcher=launcher, recipe=workload.recipe)
+    with watched.kept_ready(), results.kept():
         up.measure(launcher, plan, members)
 
 

@@ -4,10 +4,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dlcloud.app.clusters.batch_up import take_late
 from dlcloud.app.clusters.experiment_up import report_fetched
 from dlcloud.app.clusters.take_charge import take_charge
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import describe_remainder, destroy_cluster, ending_of_leftovers
+from dlcloud.app.results.stored_results import StoredResults, fetch_lost
 from dlcloud.app.results.training import training_of_cluster
 from dlcloud.app.terminal.interrupts import EndLeftError
 from dlcloud.app.terminal.screen import confirm
@@ -124,22 +126,37 @@ class Down:
             target = fetched
         with take_charge(context, target, yes=self.options.yes):
             is_handed_over = context.clusters.last_hand_over(target.cluster_id) is not None
+            late = False
             if is_handed_over and not self._is_fetched(target):
-                self._fetch_handed_over(target)
-            destroy_cluster(context.machines.launcher(target))
-        return self._training(target)
+                late = self._fetch_handed_over(target)
+            launcher = context.machines.launcher(target)
+            destroy_cluster(launcher)
+            late = take_late(context, launcher) or late
+        return self._training(target, is_fetched=late)
 
-    def _fetch_handed_over(self, cluster: Cluster) -> None:
-        """Fetch the results from the instance to which this home handed the cluster over."""
+    def _fetch_handed_over(self, cluster: Cluster) -> bool:
+        """Fetch the results from the instance to which this home handed the cluster over.
+
+        Where it is gone, from the bucket of its results; True if that had any.
+        """
         controller = self.context.clusters.controller_instance_id(cluster.cluster_id)
         detached = self.context.detached.find_of(cluster)
         if detached is not None:
             self._fetch(detached, is_certain=controller is not None)
+        elif controller is not None and self._fetch_from_bucket(cluster):
+            return True
         elif controller is not None:
             message = (
                 f"{controller}, which controlled {cluster.name}, is gone: another machine has brought its"
             )
             self.context.emit(Warned(message=f"{message} results home, or they are lost with it"))
+        return False
+
+    def _fetch_from_bucket(self, cluster: Cluster) -> bool:
+        """Import what the bucket of a cluster's results has; True if there was anything."""
+        launcher = self.context.machines.launcher(cluster)
+        recipe = read_recipe(cluster.recipe_text, cluster.recipe_path)
+        return fetch_lost(StoredResults(context=self.context, launcher=launcher, recipe=recipe))
 
     def _fetch(self, detached: DetachedCluster, *, is_certain: bool = True) -> Cluster | None:
         """Return the cluster with all that its instance knew; None where that was given up.
@@ -184,10 +201,10 @@ class Down:
 
         return bool(self.context.clusters.intents(cluster.cluster_id, FETCH))
 
-    def _training(self, cluster: Cluster) -> list[Report]:
+    def _training(self, cluster: Cluster, *, is_fetched: bool) -> list[Report]:
 
         context = self.context
-        if not self._is_fetched(cluster):
+        if not is_fetched and not self._is_fetched(cluster):
             return []
         try:
             if not read_recipe(cluster.recipe_text, cluster.recipe_path).workload.elastic:

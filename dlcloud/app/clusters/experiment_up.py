@@ -124,7 +124,7 @@ class ExperimentUp:
     def run(self, runner: Runner, launcher: Launcher, plan: Plan, members: Sequence[Member]) -> None:
         """Run the trials that are left; see `ExperimentRunner.run`."""
         self.begin_anew()
-        self._end_lost(members)
+        self.end_lost(members)
         self._stored = None
         statuses = self.statuses()
         waiting = [status.trial for status in statuses if status.state is TrialState.WAITING]
@@ -155,7 +155,11 @@ class ExperimentUp:
         try:
             experiment_runner.run(members, statuses)
         finally:
-            self._stored = None
+            self.read_again()
+
+    def read_again(self) -> None:
+        """Take the statuses from the store again: trials have ended."""
+        self._stored = None
 
     def begin_anew(self) -> None:
         """Take note of the trials that are to be run again."""
@@ -185,7 +189,7 @@ class ExperimentUp:
     def _program_of(self, recipe: Recipe) -> RunProgram:
         return program_of(recipe, self.workload.folder)
 
-    def _end_lost(self, members: Sequence[Member]) -> None:
+    def end_lost(self, members: Sequence[Member]) -> None:
         """Store the end of runs whose instance is none of these: their trials wait again."""
         runs, up = self.context.runs, {member.instance.instance_id for member in members}
         for run in runs.of_experiment(self.records.digest):

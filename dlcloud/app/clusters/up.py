@@ -1,8 +1,10 @@
 """`dlcloud up`: plan, launch, run, report, destroy."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from dlcloud.app.account.caches import trim_caches
+from dlcloud.app.clusters.batch_up import BatchUp, take_late, uses_batch
 from dlcloud.app.clusters.experiment_up import ExperimentUp, experiment_of
 from dlcloud.app.clusters.recipe_workload import RecipeWorkload, read_workload
 from dlcloud.app.clusters.requirement_check import warn_of_requirements
@@ -31,6 +33,7 @@ from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.errors import DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Warned, stage
 from dlcloud.planning.plan import Plan
+from dlcloud.recipe.batch_trials import describe_batch, refuse_no_batch
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.costs.cost_tables import View, cost_report
@@ -56,6 +59,7 @@ class UpOptions:
     overrides: Overrides
     output: str
     html: str = ""
+    on: str | None = None
 
 
 def run(context: Context, options: UpOptions, show: Show | None = None) -> None:
@@ -72,6 +76,8 @@ def run(context: Context, options: UpOptions, show: Show | None = None) -> None:
         destroy_unfinished(context, workload.file)
     if experiment is not None and experiment.is_over(show):
         return
+    if options.on:
+        refuse_no_batch(workload.recipe)
     up = Up(context=context, workload=workload, options=options, show=show, experiment=experiment)
     cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
     if cluster is None and is_trained(workload, show):
@@ -134,6 +140,7 @@ class Up:
             recipe = workload.recipe if self.experiment is None else self.experiment.resize(workload.recipe)
             plan = context.machines.launcher(cluster).plan(recipe, cidrs=self.options.cidrs)
         notes = [*workload.notes(), *([] if self.experiment is None else self.experiment.notes())]
+        notes += describe_batch(workload.recipe) if self.options.on else []
         return replace(plan, reasons=(*plan.reasons, *notes))
 
     def _warn_of_others(self) -> None:
@@ -168,6 +175,9 @@ class Up:
                     failed_s=workload.recipe.keep.failed_s,
                 ),
             ):
+                if options.on or uses_batch(context, acquired.cluster):
+                    self._run_on_batch(launcher, plan)
+                    return
                 prepare_access(launcher, workload.recipe)
                 members = launcher.launch(plan).members
                 if acquired.kept:
@@ -188,6 +198,20 @@ class Up:
         own = {run.run_id for run in runs}
         earlier = self.context.runs.of_experiment(self.experiment.records.digest)
         return [*(run for run in earlier if run.run_id not in own), *runs]
+
+    def _run_on_batch(self, launcher: Launcher, plan: Plan) -> None:
+        """Let AWS Batch run the trials; print them."""
+        experiment = self.experiment
+        if experiment is None or not self.options.on:
+            message = f"the trials of {launcher.cluster.name} are in the queue of AWS Batch"
+            raise RecipeError(message, f"dlcloud up {self.options.recipe} --on batch goes on with them")
+        self.context.at_exit(partial(take_late, self.context, launcher))
+        try:
+            BatchUp(context=self.context, experiment=experiment, launcher=launcher, plan=plan).run()
+        except DlcloudError as error:
+            error.result_shown = experiment.print(self.show)
+            raise
+        experiment.print(self.show)
 
     def _train(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
         try:

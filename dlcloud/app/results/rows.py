@@ -102,6 +102,7 @@ def _measured_runs(store: Measurements, run_ids: Collection[str], now: datetime)
                 prices=prices_of_run(run, stored.get(run.run_id), bundled),
                 cost=costs.get(run.run_id),
                 peak_tflops=hardware.peak_tflops if hardware else None,
+                fp32_tflops=hardware.fp32_tflops if hardware else None,
             )
         )
     return measured

@@ -23,6 +23,8 @@ PROGRESS_EVERY_S = 10.0
 SECONDS_BELOW_MINUTES = 2
 INDENT = " " * 11
 CLOCK_WIDTH = len("0:00:00")
+SPINNER_WIDTH = CLOCK_WIDTH + 4
+"""Of a live display: the spinner, the clock and what separates them."""
 WAIT = "a wait"
 """The key of the spinner of waits among those of instances."""
 MOST_LINES = 8
@@ -193,10 +195,10 @@ class LiveConsole(Waits):
         if task is None or isinstance(event, StageStarted):
             self._end(display, event, stop=False)
             visible = len(self._tasks) < MOST_LINES
-            text = event.message if event.instance_id == WAIT else line_of(event)
+            text = event.message if event.instance_id == WAIT else _text_of(event, display.console.width)
             self._tasks[event.instance_id] = display.add_task(text, total=None, visible=visible)
         else:
-            display.update(task, description=line_of(event))
+            display.update(task, description=_text_of(event, display.console.width))
 
     def _end(self, display: "RichProgress", event: Event, *, stop: bool = True) -> None:
         task = self._tasks.pop(event.instance_id, None)
@@ -209,6 +211,15 @@ class LiveConsole(Waits):
 def _drop_unprintable() -> AbstractContextManager[None]:
     """Ignore that a stream takes nothing any more: OSError, or ValueError where it has been closed."""
     return suppress(OSError, ValueError)
+
+
+def _text_of(event: Event, width: int) -> str:
+    """Return what a live display shows of an event: its rows one below the other, or its line."""
+    if not isinstance(event, Progress) or not event.rows:
+        return line_of(event)
+    wide = max(len(name) for name, _ in event.rows)
+    lines = [f"{name:<{wide}}  {printable(value)}" for name, value in event.rows]
+    return "\n".join(line[: width - SPINNER_WIDTH] for line in lines)
 
 
 def line_of(event: Event) -> str:

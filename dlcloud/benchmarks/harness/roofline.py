@@ -52,11 +52,18 @@ class Work:
         moved = {"bytes_per_input": round(self.bytes)} if self.bytes else {}
         return {"flop_per_input": round(self.flop), **moved, "uncounted_operators": list(self.uncounted)}
 
+    def computed_in(self, dtype: str) -> "Work":
+        """Return the same work in a data type, counted in fp32: fewer bytes, the same operations."""
+        return replace(self, bytes=self.bytes * ELEMENT_BYTES[dtype] / ELEMENT_BYTES["fp32"])
+
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Work | None":
         """Return the work that a setting's facts state; None if they state none."""
         flop = facts.get("flop_per_input")
-        return cls(flop=flop, bytes=facts.get("bytes_per_input") or 0.0) if flop else None
+        if not flop:
+            return None
+        uncounted = tuple(facts.get("uncounted_operators") or ())
+        return cls(flop=flop, bytes=facts.get("bytes_per_input") or 0.0, uncounted=uncounted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

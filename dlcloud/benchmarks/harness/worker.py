@@ -85,31 +85,37 @@ class Worker:
 
 def _warm_up(workload: Workload, limit_s: float) -> Mapping[str, Any]:
     """Run until the last two medians of three times agree, or until `limit_s` have passed."""
-    began = time.perf_counter()
+    began = _clock(workload)
     times: list[float] = []
     steps = 0
     group = 1
     while not statistics.is_settled(times):
-        start = time.perf_counter()
+        start = _clock(workload)
         if times and start - began >= limit_s:
             return {"steps": steps, "seconds": start - began, "settled": False}
         for _ in range(group):
             workload.step()
         steps += group
-        seconds = time.perf_counter() - start
+        seconds = _clock(workload) - start
         times.append(seconds / group)
         if seconds < LEAST_TIMED_S:
             group *= 2
             times.clear()
-    return {"steps": steps, "seconds": time.perf_counter() - began, "settled": True}
+    return {"steps": steps, "seconds": _clock(workload) - began, "settled": True}
+
+
+def _clock(workload: Workload) -> float:
+    """Return the time in seconds, which stands still while a workload does what its steps do not count."""
+    untimed_s: float = getattr(workload, "untimed_s", 0.0)
+    return time.perf_counter() - untimed_s
 
 
 def _measure(workload: Workload, least_s: float, *, latencies: bool) -> Mapping[str, Any]:
-    ends = [time.perf_counter()]
+    ends = [_clock(workload)]
     until = ends[0] + least_s
     while ends[-1] < until:
         workload.step()
-        ends.append(time.perf_counter())
+        ends.append(_clock(workload))
     steps = len(ends) - 1
     times = [1000 * (after - before) for before, after in pairwise(ends)] if latencies else []
     thinned = times[:: -(-len(times) // LATENCIES_KEPT)] if times else []

@@ -8,7 +8,11 @@ from .roofline import Peak
 
 
 class Workload(Protocol):
-    """A framework made ready to run one setting."""
+    """A framework made ready to run one setting.
+
+    It may have `untimed_s`: the seconds of its steps so far that do not count, as of going back to a
+    beginning.
+    """
 
     items_per_step: int  # how many images one step takes; 0 where there is nothing to time
     facts: Mapping[str, Any]  # what is known of the setting before it runs

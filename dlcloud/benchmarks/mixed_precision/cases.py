@@ -12,6 +12,7 @@ from typing import Any
 from ..harness import program
 from ..harness.case import Case, Session
 from ..harness.protocol import measure
+from ..harness.roofline import Work
 from ..harness.variant import WorkerVariant
 from .precisions import (
     BASELINE,
@@ -110,7 +111,12 @@ class TrainingComparison:
         if not earlier or not possible <= {name for _, names in earlier for name in names}:
             return []
         return [
-            Case(name=case, variants=[self._variant(subject, _make_unproven(name)) for name in names])
+            Case(
+                name=case,
+                variants=[
+                    self._variant(subject, _make_unproven(name), _make_unproven(name)) for name in names
+                ],
+            )
             for case, names in earlier
         ]
 
@@ -138,7 +144,7 @@ class TrainingComparison:
     def _case(self, subject: Subject, number: int, group: Sequence[ProvenSetting]) -> Case:
         return Case(
             name=subject.name + (f", part {number}" if number > 1 else ""),
-            variants=[self._variant(subject, proven) for proven in group],
+            variants=[self._variant(subject, proven, group[0]) for proven in group],
             contenders=[proven.setting.name for proven in group if not proven.setting.is_reduced],
             compare=compare_training if subject.network == DIGITS else lambda _ours, _theirs: {},
         )
@@ -160,8 +166,11 @@ class TrainingComparison:
             environment=self._environment(setting),
         )
 
-    def _variant(self, subject: Subject, proven: ProvenSetting) -> WorkerVariant:
+    def _variant(self, subject: Subject, proven: ProvenSetting, baseline: ProvenSetting) -> WorkerVariant:
+        """Return a setting; its work is the baseline's, whatever its kernels do instead."""
         setting = proven.setting
+        counted = Work.of_facts(baseline.facts)
+        work = counted.computed_in(setting.precision.value).facts() if counted else {}
         job = self._job(subject, setting)
         trains_digits = subject.network == DIGITS
         return WorkerVariant(
@@ -171,7 +180,8 @@ class TrainingComparison:
             arguments={**job, "epochs": self.arguments.epochs} if trains_digits else job,
             environment=self._environment(setting),
             latencies=True,
-            facts={**proven.facts, "epoch_images": self.arguments.epoch_images},
+            facts={**proven.facts, **work, "epoch_images": self.arguments.epoch_images},
+            peak_name=f"pytorch {setting.precision.value}",
         )
 
     def _job(self, subject: Subject, setting: TrainingSetting) -> dict[str, Any]:

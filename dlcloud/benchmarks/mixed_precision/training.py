@@ -14,9 +14,12 @@ import torch
 
 from ..harness.digits import CLASSES, FOLDS, Fold, load_folds
 from ..harness.kernels import capture_output
+from ..harness.roofline import Peak
+from ..harness.torch_peak import measure_peak
+from ..harness.torch_work import count_work
 from ..harness.usage import MIB
 from ..harness.workload import UntimedWorkload
-from .precisions import TrainingJob
+from .precisions import BASELINE, DIGITS, TrainingJob
 from .proof import KernelCounts, count_cuda_kernels, count_onednn_kernels
 
 PROVEN_STEPS = 3
@@ -45,6 +48,8 @@ class Training:
     batch: tuple[Any, Any]  # images and labels, placed
     items_per_step: int  # images of the batch
     facts: Mapping[str, Any]  # what is known before it is timed
+    precision: str  # what it computes in, as TrainingPrecision names it
+    device: str  # cpu or cuda
     # What is compared with other settings; random weights have nothing to compare.
     results: Sequence[list[float]] = ()
 
@@ -53,6 +58,10 @@ class Training:
 
     def outputs(self) -> list[list[float]]:
         return list(self.results)
+
+    def measure_peak(self, seconds: float) -> Peak:
+        """Return the peak of PyTorch, which Keras runs on, too."""
+        return measure_peak(self.precision, device=self.device, seconds=seconds)
 
 
 def train(**arguments: Any) -> Training:  # noqa: ANN401 - those of TrainingJob.parse
@@ -67,20 +76,31 @@ def train(**arguments: Any) -> Training:  # noqa: ANN401 - those of TrainingJob.
         "image_size": job.size,
         "first_step_s": round(started.seconds, 3),
     }
-    return Training(trainer=started.trainer, batch=started.batch, items_per_step=job.batch, facts=facts)
+    return Training(
+        trainer=started.trainer,
+        batch=started.batch,
+        items_per_step=job.batch,
+        facts=facts,
+        precision=job.setting.precision.value,
+        device=job.device,
+    )
 
 
 def prove(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of TrainingJob.parse
     """Train a few steps and report which kernels the last of them ran.
 
     Facts: kernels {name: runs}; kernels_in_precision and kernels_in_all; first_step_s, with all compilation;
-    first_losses; memory_mib, the most that the process had of the device's memory.
+    first_losses; the work of an image, if it is the baseline; memory_mib, the most that the process had of
+    the device's memory.
     """
+    if arguments["network"] == DIGITS:
+        arguments["classes"] = CLASSES
     job = TrainingJob.parse(**arguments)
     started = _start(job)
     trainer, batch = started.trainer, started.batch
     losses = [started.loss, *(trainer.step(*batch) for _ in range(PROVEN_STEPS - 2))]
     loss, kernels = _step_watched(trainer, batch, job)
+    work = count_work(lambda: trainer.step(*batch), job.batch) if job.setting == BASELINE else None
     return UntimedWorkload(
         facts={
             "kernels": dict(kernels.runs.most_common()),
@@ -90,6 +110,7 @@ def prove(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of Train
             "first_losses": [round(loss, 5) for loss in (*losses, loss)],
             "memory_mib": round(peak_memory_mib(job.device), 1),
             **gpu_facts(job.device),
+            **(work.facts() if work else {}),
         }
     )
 
@@ -114,6 +135,8 @@ def train_digits(*, epochs: int, **arguments: Any) -> Training:  # noqa: ANN401 
         trainer=last,
         batch=last.place(images[: job.batch], labels[: job.batch]),
         items_per_step=job.batch,
+        precision=job.setting.precision.value,
+        device=job.device,
         results=[correct, curve],
         facts={
             **engine_facts(job.framework, job.device),

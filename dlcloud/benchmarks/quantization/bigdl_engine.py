@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from ..harness import hardware, usage
+from ..harness.cache import ModelCache
 from ..harness.workload import UntimedWorkload
-from .cache import ModelCache
 from .inference import Inference, InferenceJob, Part, repeat_images
 
 VERSION = "2.4.0"

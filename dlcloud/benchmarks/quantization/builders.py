@@ -1,14 +1,12 @@
 """Run the processes that build models and prove kernels, two at once where there is memory for both."""
 
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from ..harness import program, usage
-from ..harness.variant import WorkerVariant
+from ..harness import usage
+from ..harness.facts import FactReader
 from .formats import is_user_model
 
 AT_ONCE = 2
@@ -17,49 +15,7 @@ AT_ONCE = 2
 BUILDER_BYTES = 5 * usage.GIB // 2
 """Most memory of a builder of the largest bundled network, VGG19: 1.8 GiB were measured."""
 
-# Small networks are trained in NumPy: OpenBLAS's threads, which poll while they wait, only slow that down
-# (on a busy machine to a tenth and less), and one thread sums in one order.
-_ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-
 Built = TypeVar("Built")
-
-
-@dataclass(frozen=True, slots=True)
-class FactReader:
-    """Starts processes that report facts; `close` ends those that still run."""
-
-    _running: list[WorkerVariant] = field(default_factory=list)
-
-    def read(
-        self,
-        factory: str,
-        arguments: Mapping[str, Any],
-        variables: Mapping[str, str],
-        python: str = sys.executable,
-    ) -> Mapping[str, Any]:
-        """Return the facts of a factory's workload, made in a process that gives its memory back.
-
-        Raises:
-            VariantError: The workload cannot be made.
-        """
-        variant = WorkerVariant(
-            name=factory,
-            unit="",
-            factory=factory,
-            arguments=arguments,
-            environment=program.environment({**_ONE_BLAS_THREAD, **variables}),
-            python=python,
-        )
-        self._running.append(variant)
-        try:
-            return variant.start()
-        finally:
-            variant.close()
-            self._running.remove(variant)
-
-    def close(self) -> None:
-        for variant in tuple(self._running):
-            variant.close()
 
 
 def count_at_once(network: str, free_bytes: int | None, cores: int | None = None) -> int:

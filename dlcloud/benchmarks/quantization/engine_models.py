@@ -11,10 +11,11 @@ from threading import Lock
 from typing import Any
 
 from ..harness import environment, hardware, usage
+from ..harness.facts import FactReader
 from ..harness.records import Recorder
 from ..harness.variant import VariantError
 from .arguments import ENTRY
-from .builders import FactReader, build_all, count_at_once
+from .builders import build_all, count_at_once
 from .engines import Engine, InferencePrecision, Isa
 from .formats import detect_format, read_description, read_title
 

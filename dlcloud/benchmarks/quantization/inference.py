@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..harness.roofline import Peak
 from .formats import is_user_model
 
 DIGITS = "digits"
@@ -75,6 +76,11 @@ class Inference:
     runs: Sequence[Run]  # how to run each of them
     feed: np.ndarray  # the batch that is timed
     facts: Mapping[str, Any]
+    # Measures what the engine reaches at best in about so many seconds; None if it cannot.
+    peak: Callable[[float], Peak] | None = None
+
+    def measure_peak(self, seconds: float) -> Peak | None:
+        return None if self.peak is None else self.peak(seconds)
 
     @property
     def items_per_step(self) -> int:

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from ..harness.cache import ModelCache
 from ..harness.digits import load_folds
 from ..harness.workload import UntimedWorkload
 from . import digits
-from .cache import ModelCache
 from .inference import DIGITS, InferenceJob, Part, draw_images, repeat_images
 from .onnx_graph import OPSET
 from .onnx_networks import NETWORKS, REVISION

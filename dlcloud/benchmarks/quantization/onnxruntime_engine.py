@@ -10,7 +10,7 @@ import json
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from ..harness import hardware
 from ..harness.workload import UntimedWorkload
 from .inference import Inference, InferenceJob, Run
 from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts, model_bytes
+from .peak_graphs import measure_peak
 
 # With these the product of an unsigned and a signed byte is summed without passing through 16 bits, where the
 # sum of two products can saturate. Without them a bit of the weights is given up instead.
@@ -63,6 +64,7 @@ def infer(**arguments: Any) -> Inference:  # noqa: ANN401 - those of InferenceJo
         runs=[_make_run(part.model, job.threads) for part in parts],
         feed=draw_feed(parts, job),
         facts=job.facts(f"ONNX Runtime {onnxruntime.__version__}", model_bytes(job.path)),
+        peak=partial(measure_peak, partial(_load, threads=job.threads), job.precision),
     )
 
 
@@ -100,6 +102,11 @@ def _make_run(model: Path, threads: int) -> Run:
         return outputs
 
     return run
+
+
+def _load(graph: bytes, *, threads: int) -> Callable[[Mapping[str, np.ndarray]], object]:
+    session = onnxruntime.InferenceSession(graph, _session_options(threads), providers=PROVIDERS)
+    return lambda inputs: session.run(None, dict(inputs))
 
 
 class _Images(CalibrationDataReader):  # type: ignore[misc]  # it ships no types

@@ -29,6 +29,7 @@ class Operations:
 
     Attributes:
         flop: Floating-point operations.
+        weight_bytes: Weights, in float32.
         bytes: Weights, and each tensor written once and read once, in float32: the least that moves without
             a cache.
         uncounted: Operators that count as no operation.
@@ -36,6 +37,7 @@ class Operations:
     """
 
     flop: int
+    weight_bytes: int
     bytes: int
     uncounted: tuple[str, ...]
     unknown: tuple[str, ...]
@@ -55,10 +57,11 @@ def count_operations(model: onnx.ModelProto) -> Operations:
             unknown.add(node.op_type)
     weights = {weight.name for weight in model.graph.initializer}
     tensors = [name for node in model.graph.node for name in node.output if name in shapes]
-    moved = sum(prod(shapes[name]) for name in weights) + 2 * sum(prod(shapes[name]) for name in tensors)
+    read_once = sum(prod(shapes[name]) for name in weights)
     return Operations(
         flop=flop,
-        bytes=FLOAT_BYTES * moved,
+        weight_bytes=FLOAT_BYTES * read_once,
+        bytes=FLOAT_BYTES * (read_once + 2 * sum(prod(shapes[name]) for name in tensors)),
         uncounted=tuple(sorted(uncounted)),
         unknown=tuple(sorted(unknown)),
     )
@@ -81,7 +84,8 @@ def work_of(file: Path) -> dict[str, Any]:
     if counted.unknown:
         return {"operations_unknown": list(counted.unknown)}
     is_quantized = any(node.op_type == "DequantizeLinear" for node in model.graph.node)
-    moved = {} if is_quantized else {"bytes_per_input": counted.bytes}
+    moved = {"bytes_per_input": counted.bytes, "weight_bytes": counted.weight_bytes}
+    moved = {} if is_quantized else moved
     return {"flop_per_input": counted.flop, **moved, "uncounted_operators": list(counted.uncounted)}
 
 

@@ -20,6 +20,7 @@ import torch._inductor.config as inductor
 
 from ..harness import hardware
 from ..harness.kernels import capture_output, summarize_onednn_log, uses_tensor_cores
+from ..harness.torch_peak import measure_peak
 from ..harness.workload import UntimedWorkload
 from .inference import Inference, InferenceJob, Run
 from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts, model_bytes
@@ -72,7 +73,10 @@ def infer(**arguments: Any) -> Inference:  # noqa: ANN401 - those of InferenceJo
         "first_run_s": round(first_s, 3),
         **(_cuda_facts if on_gpu else _cpu_facts)(lambda: runs[0](feed)),
     }
-    return Inference(parts=parts, runs=runs, feed=feed, facts=facts)
+    peak = partial(measure_peak, job.precision.removesuffix("-eager"), device=job.device)
+    return Inference(
+        parts=parts, runs=runs, feed=feed, facts=facts, peak=lambda seconds: peak(seconds=seconds)
+    )
 
 
 def _choose_preparation(job: InferenceJob) -> Callable[[Any], Any]:

@@ -13,8 +13,8 @@ from typing import Self
 
 import numpy as np
 
+from ..harness.cache import ModelCache
 from ..harness.workload import UntimedWorkload
-from .cache import ModelCache
 from .formats import DESCRIPTION_SUFFIX, Format, detect_format, read_description
 from .inference import draw_shaped_images
 

@@ -16,6 +16,7 @@ from .knobs import (
     article_configuration,
     article_facts,
     describe,
+    dtype_of,
     environment_of,
     stock_configuration,
 )
@@ -116,7 +117,10 @@ class Experiments:
         self.progress.left += len(groups) - 1
         for number, group in enumerate(groups, 1):
             variants = [
-                self._variant(setting, configurations[setting], network, batch, facts.get(setting))
+                replace(
+                    self._variant(setting, configurations[setting], network, batch, facts.get(setting)),
+                    peak_name=f"tensorflow {dtype_of(configurations[setting])}",
+                )
                 for setting in (STOCK, *group)
             ]
             case = name if len(groups) == 1 else f"{name} part {number}"

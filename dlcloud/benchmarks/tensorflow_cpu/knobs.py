@@ -115,6 +115,11 @@ def arguments_of(configuration: Configuration) -> dict[str, Any]:
     return {name: given for value in configuration.values() for name, given in value.arguments.items()}
 
 
+def dtype_of(configuration: Configuration) -> str:
+    """Return the data type that products are computed in, such as `bf16`."""
+    return configuration["precision"].name.partition("-")[0]
+
+
 def describe(configuration: Configuration, knobs: Sequence[Knob]) -> str:
     """Return how a configuration differs from stock: `onednn=on precision=bf16-policy`."""
     usual = stock_configuration(knobs)

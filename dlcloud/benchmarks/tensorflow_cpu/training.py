@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ..harness.roofline import Peak
 from .keras_networks import build
 from .loading import keras, tf
 from .sizes import CLASSES, SIZES
+from .work import count_work, measure_peak
 
 LOSSES_KEPT = 20
 """Steps whose loss is compared with the baseline's."""
@@ -83,11 +85,20 @@ class Training:
             return loss
 
         self._step = tf.function(step, jit_compile=job.xla)
+        self._dtype = job.precision.partition("-")[0]
+        self.facts |= self._count_work()
 
     def step(self) -> None:
         loss = float(self._step(*self._feed))
         if len(self._losses) < LOSSES_KEPT:
             self._losses.append(loss)
+
+    def measure_peak(self, seconds: float) -> Peak:
+        return measure_peak(self._dtype, seconds)
+
+    def _count_work(self) -> dict[str, Any]:
+        graph = self._step.get_concrete_function(*self._feed).graph
+        return count_work(graph, self.items_per_step).facts()
 
     def outputs(self) -> list[list[float]]:
         """Return the losses of the first steps: one row."""

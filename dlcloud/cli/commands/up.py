@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 @click.option("-y", "--yes", is_flag=True, help="Spend without asking.")
 @cidr_option("the instances")
 @click.option("--detach", is_flag=True, help="Leave the work to one of its own instances.")
+@click.option(
+    "--on", type=click.Choice(["batch"]), default=None, help="Let AWS Batch hold an experiment's queue."
+)
 @click.option("--fresh", is_flag=True, help="Measure again what an interrupted run had measured.")
 @click.option(
     "--retry-failed", is_flag=True, help="Run the trials of an experiment again that were given up."

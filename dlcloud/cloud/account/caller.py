@@ -18,11 +18,15 @@ class Ec2Caller:
     def __init__(self, *, clients: Clients, own_cidr: Callable[[], str]) -> None:
         self._clients = clients
         self._own_cidr = own_cidr
+        self._identity: CallerIdentity | None = None
 
     def identity(self) -> CallerIdentity:
-        with translate_errors("checking the credentials (sts:GetCallerIdentity)"):
-            answer = self._clients.get("sts").get_caller_identity()
-        return CallerIdentity(account=answer["Account"], arn=answer["Arn"])
+        """Return the caller's identity, asked for once."""
+        if self._identity is None:
+            with translate_errors("checking the credentials (sts:GetCallerIdentity)"):
+                answer = self._clients.get("sts").get_caller_identity()
+            self._identity = CallerIdentity(account=answer["Account"], arn=answer["Arn"])
+        return self._identity
 
     def cidr(self) -> str:
         return self._own_cidr()

@@ -1,7 +1,7 @@
 """Find by tag everything of dlcloud's that exists in a region, without a store."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +9,7 @@ from dlcloud.cloud.account.roles import IamRoles
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import translate_errors
 from dlcloud.cloud.compute.account_images import Ec2OwnImages
+from dlcloud.cloud.compute.batch_queues import AwsBatch
 from dlcloud.cloud.compute.requests import read_instance
 from dlcloud.model.cluster import CLUSTER_TAG, NAME_TAG, NO_OWNER, Leftover
 from dlcloud.model.errors import CredentialsError
@@ -28,15 +29,19 @@ class Ec2Leftovers:
         clients: The region's clients.
         own_images: The region's images, which are leftovers of clusters too.
         roles: The roles of the region's clusters.
+        batch: What clusters have of AWS Batch.
     """
 
-    def __init__(self, *, clients: Clients, own_images: Ec2OwnImages, roles: IamRoles) -> None:
+    def __init__(
+        self, *, clients: Clients, own_images: Ec2OwnImages, roles: IamRoles, batch: AwsBatch
+    ) -> None:
         self._clients = clients
         self._own_images = own_images
         self._roles = roles
+        self._batch = batch
 
     def find(self) -> list[Leftover]:
-        """Return what exists: by two calls if there is nothing, one more for each kind that is tagged."""
+        """Return what exists: by three calls if there is nothing, one more for each kind that is tagged."""
         clients = self._clients
         with translate_errors(f"looking for resources of dlcloud in {clients.region} (ec2:DescribeTags)"):
             keys = [CLUSTER_TAG, OWNER_TAG, HOME_TAG]
@@ -57,20 +62,11 @@ class Ec2Leftovers:
             *region.launch_templates(),
             *region.security_groups(),
             *self._own_images.leftovers(region.kinds),
-            *self._find_roles(),
+            *_find_allowed("roles", self._roles.find),
+            *_find_allowed("AWS Batch", self._batch.find),
             *region.placement_groups(),
         ]
         return [replace(item, owner=owners.get(item.cluster_id, NO_OWNER)) for item in leftovers]
-
-    def _find_roles(self) -> list[Leftover]:
-        """Return the roles of clusters; none where the caller may not list any, and so made none."""
-        try:
-            return list(self._roles.find())
-        except CredentialsError as error:
-            if not error.is_final:
-                raise
-            log.warning("roles are not looked for: %s", error.message)
-            return []
 
     def delete_volumes(self, volume_ids: Sequence[str]) -> None:
         for volume_id in volume_ids:
@@ -86,6 +82,17 @@ class Ec2Leftovers:
                 ignore={"InvalidNetworkInterfaceID.NotFound"},
             ):
                 self._clients.get("ec2").delete_network_interface(NetworkInterfaceId=interface_id)
+
+
+def _find_allowed(name: str, find: Callable[[], Iterable[Leftover]]) -> list[Leftover]:
+    """Return what is found of clusters; nothing where the caller may not list any, and so made none."""
+    try:
+        return list(find())
+    except CredentialsError as error:
+        if not error.is_final:
+            raise
+        log.warning("%s: not looked for: %s", name, error.message)
+        return []
 
 
 def _owners(tags: Iterable[Mapping[str, str]]) -> dict[str, Owner]:

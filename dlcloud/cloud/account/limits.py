@@ -1,11 +1,12 @@
 """An account in one region: vCPU limits and usage, default subnets, spot placement scores."""
 
-import json
+import hashlib
 import logging
 from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from dlcloud.cloud.api.answers import FRESH, Cache
+from dlcloud.cloud.api.answers import Cache, KeptAnswers
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import translate_errors
 from dlcloud.cloud.api.partitions import COMMERCIAL, partition_of
@@ -28,6 +29,9 @@ NO_QUOTA = "NoSuchResourceException"
 NO_PLAN = {"ResourceNotFoundException"}
 """The answer for an account without a plan."""
 
+ALLOWED = timedelta(hours=1)
+"""How long a change that a dry run allowed is taken as allowed."""
+
 log = logging.getLogger(__name__)
 
 
@@ -37,15 +41,14 @@ class Ec2Account:
     Args:
         clients: The region's clients.
         catalog: The bundled table of instance types.
-        cache: Keeps limits and subnets for a day.
+        cache: Keeps limits and subnets for a day, and for an hour what EC2 would allow.
         clock: Dates answers.
     """
 
     def __init__(self, *, clients: Clients, catalog: Catalog, cache: Cache, clock: Clock) -> None:
         self._clients = clients
         self._catalog = catalog
-        self._cache = cache
-        self._clock = clock
+        self._kept = KeptAnswers(clients=clients, cache=cache, clock=clock)
 
     def known_types(self) -> list[KnownType]:
         """Return the bundled table with its prices."""
@@ -69,10 +72,10 @@ class Ec2Account:
     def _known_limits(self, codes: Sequence[str], *, fresh: bool) -> dict[str, int]:
         limits: dict[str, int] = {}
         for code in codes:
-            cached = None if fresh else self._cached(f"limit {code}")
+            cached = None if fresh else self._kept.get(f"limit {code}")
             limit = self._limit(code) if cached is None else int(cached)
             if limit is not None and cached is None:
-                self._put(f"limit {code}", limit)
+                self._kept.put(f"limit {code}", limit)
             if limit is not None:
                 limits[code] = limit
         return limits
@@ -95,19 +98,19 @@ class Ec2Account:
         """
         if partition_of(self._clients.region).name != COMMERCIAL:
             return None
-        if self._cached("paid plan"):
+        if self._kept.get("paid plan"):
             return AccountPlan.PAID
         answer: dict[str, Any] = {}
         with translate_errors("looking up the account's plan (freetier:GetAccountPlanState)", ignore=NO_PLAN):
             answer = self._clients.get("freetier", ACCOUNT_PLAN_REGION).get_account_plan_state()
         plan = AccountPlan(answer["accountPlanType"]) if "accountPlanType" in answer else None
         if plan is AccountPlan.PAID:
-            self._put("paid plan", True)
+            self._kept.put("paid plan", True)
         return plan
 
     def subnets(self, *, fresh: bool = False) -> dict[str, Subnet]:
         """Return the default subnets by zone; cached while all are fit, as faults are soon mended."""
-        cached = None if fresh else self._cached("fit default subnets")
+        cached = None if fresh else self._kept.get("fit default subnets")
         if cached:
             return {zone: Subnet(zone_id=zone_id) for zone, zone_id in cached.items()}
         with translate_errors("looking up the default subnets (ec2:DescribeSubnets)"):
@@ -124,7 +127,7 @@ class Ec2Account:
             for subnet in answer["Subnets"]
         }
         if subnets and all(s.assigns_addresses and s.reaches_internet for s in subnets.values()):
-            self._put("fit default subnets", {zone: subnet.zone_id for zone, subnet in subnets.items()})
+            self._kept.put("fit default subnets", {zone: subnet.zone_id for zone, subnet in subnets.items()})
         return subnets
 
     def network(self, network: "Network") -> FoundNetwork:
@@ -145,9 +148,15 @@ class Ec2Account:
             )
         return {score["AvailabilityZoneId"]: int(score["Score"]) for score in answer["SpotPlacementScores"]}
 
-    def dry_run(self, action: str, request: LaunchRequest) -> None:
-        """Ask EC2 whether it would make one of the changes of a launch; see `cloud.compute.dry_run`."""
-        dry_run(self._clients, action, request)
+    def dry_run(self, action: str, request: LaunchRequest, *, fresh: bool = False) -> None:
+        """Ask EC2 whether it would make one of the changes of a launch; see `cloud.compute.dry_run`.
+
+        What it allowed within the last hour is not asked again, unless the answer must be `fresh`.
+        """
+        subject = f"allowed {action} {hashlib.sha256(repr(request).encode()).hexdigest()[:16]}"
+        if fresh or not self._kept.get(subject, ALLOWED):
+            dry_run(self._clients, action, request)
+            self._kept.put(subject, True)
 
     def _routes(self, vpc_id: str) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
         """Return tests of subnets of a VPC: a default route to an internet gateway, and to another way out.
@@ -215,19 +224,6 @@ class Ec2Account:
             market=Market.SPOT if answer.get("InstanceLifecycle") == "spot" else Market.ON_DEMAND,
             vcpus=hardware.vcpus if hardware else vcpus,
         )
-
-    def _cached(self, subject: str) -> Any:  # noqa: ANN401  of the type that was put
-        answer = self._cache.get(self._subject(subject))
-        if answer is None or self._clock.now() - answer[1] > FRESH:
-            return None
-        return json.loads(answer[0])
-
-    def _put(self, subject: str, content: object) -> None:
-        self._cache.put(self._subject(subject), json.dumps(content), self._clock.now())
-
-    def _subject(self, subject: str) -> str:
-        """Return a name that no other account, region or local EC2 shares."""
-        return f"{self._clients.identity()} {self._clients.region} {subject}"
 
 
 def _is_default(route: dict[str, Any]) -> bool:

@@ -17,6 +17,8 @@ from dlcloud.planning.storage import join_policies, pass_policy
 
 POLICY_NAME = "control-own-cluster"
 STORAGE = "-storage"
+CONTAINERS = "ecs-tasks.amazonaws.com"
+"""The principal of containers. Source: Amazon ECS developer guide, "Task IAM role"."""
 TRIES = 60
 PAUSE_S = 1.0
 EXISTS = {"EntityAlreadyExists"}
@@ -30,11 +32,11 @@ IN_USE = {"DeleteConflict"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """The role of one cluster: its policy, the principal that may assume it, and its permissions boundary."""
+    """The role of one cluster: its policy, who may assume it, and its permissions boundary."""
 
     cluster_id: str
     policy: str
-    principal: str
+    principals: tuple[str, ...]
     tags: Mapping[str, str]
     boundary: str = ""
 
@@ -43,7 +45,7 @@ class Role:
         """Return the arguments of CreateRole but for name and path."""
         statement = {
             "Effect": "Allow",
-            "Principal": {"Service": self.principal},
+            "Principal": {"Service": list(self.principals)},
             "Action": "sts:AssumeRole",
         }
         boundary = {"PermissionsBoundary": self.boundary} if self.boundary else {}
@@ -88,7 +90,7 @@ class IamRoles:
         role = Role(
             cluster_id=cluster_id,
             policy=policy,
-            principal=partition.ec2_principal,
+            principals=(partition.ec2_principal,),
             tags=tags,
             boundary=boundary,
         )
@@ -104,7 +106,18 @@ class IamRoles:
         role = Role(
             cluster_id=storage_id(cluster_id),
             policy=_in_partition(policy, partition.name),
-            principal=partition.ec2_principal,
+            principals=(partition.ec2_principal,),
+            tags=tags,
+            boundary=boundary,
+        )
+        return self.put_role(role)
+
+    def put_batch(self, cluster_id: str, policy: str, tags: Mapping[str, str], *, boundary: str = "") -> str:
+        partition = partition_of(self._clients.region)
+        role = Role(
+            cluster_id=storage_id(cluster_id),
+            policy=_in_partition(policy, partition.name),
+            principals=(partition.ec2_principal, CONTAINERS),
             tags=tags,
             boundary=boundary,
         )

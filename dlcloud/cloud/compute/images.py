@@ -1,10 +1,9 @@
 """Resolve the machine image that a recipe names."""
 
-import json
 from dataclasses import asdict, replace
 from typing import Any
 
-from dlcloud.cloud.api.answers import FRESH, Cache
+from dlcloud.cloud.api.answers import Cache, KeptAnswers
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import translate_errors
 from dlcloud.model.clock import Clock
@@ -48,8 +47,7 @@ class Images:
 
     def __init__(self, *, clients: Clients, cache: Cache | None, clock: Clock) -> None:
         self._clients = clients
-        self._cache = cache
-        self._clock = clock
+        self._kept = KeptAnswers(clients=clients, cache=cache, clock=clock)
 
     def resolve(self, image: str, *, gpu: bool, architecture: str = X86_64) -> Image:
         """Return the image that `ami-…`, an SSM path or `auto` names.
@@ -81,13 +79,11 @@ class Images:
 
     def _describe_once(self, image_id: str) -> Image:
         """Return the description of an image that SSM names: from the cache, or of EC2."""
-        subject = f"image {self._clients.region} {image_id}"
-        answer = None if self._cache is None else self._cache.get(subject)
-        if answer is not None and self._clock.now() - answer[1] <= FRESH:
-            return Image(**json.loads(answer[0]))
+        kept = self._kept.get(f"image {image_id}")
+        if kept is not None:
+            return Image(**kept)
         image = _describe(self._clients, image_id)
-        if self._cache is not None:
-            self._cache.put(subject, json.dumps(asdict(image)), self._clock.now())
+        self._kept.put(f"image {image_id}", asdict(image))
         return image
 
 

@@ -58,8 +58,6 @@ class Ec2Network:
                 **place,
             )
             group_id = str(answer["GroupId"])
-            # What a list shows cannot be overlooked when the cluster goes down.
-            self._clients.call_until_visible("describe_security_groups", GroupIds=[group_id])
         if group_id:
             return group_id
         name = _group_name(cluster_id)
@@ -128,9 +126,10 @@ class Ec2Network:
                 "authorize_security_group_egress", GroupId=security_group_id, IpPermissions=[permission]
             )
 
-    def revoke_ssh(self, cluster_id: str) -> None:
-        """Remove every ingress rule of the cluster's groups."""
-        for group in self._groups(cluster_id):
+    def revoke_ssh(self, cluster_id: str) -> list[str]:
+        """Remove every ingress rule of the cluster's groups; return the groups that EC2 lists."""
+        groups = self._groups(cluster_id)
+        for group in groups:
             if not group["IpPermissions"]:
                 continue
             with translate_errors(
@@ -140,6 +139,7 @@ class Ec2Network:
                 self._clients.get("ec2").revoke_security_group_ingress(
                     GroupId=group["GroupId"], IpPermissions=group["IpPermissions"]
                 )
+        return [str(group["GroupId"]) for group in groups]
 
     def delete_groups(self, cluster_id: str) -> list[str]:
         """Delete the cluster's groups; return those that are still in use."""

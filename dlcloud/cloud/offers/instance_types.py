@@ -1,11 +1,10 @@
 """Instance types as EC2 describes them to the account, with the peaks of the bundled table."""
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dlcloud.cloud.api.answers import FRESH, Cache
+from dlcloud.cloud.api.answers import Cache, KeptAnswers
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import translate_errors
 from dlcloud.cloud.offers.catalog import Catalog
@@ -54,19 +53,18 @@ class InstanceTypes:
     Args:
         clients: The region's clients.
         catalog: The bundled table: peaks of processors and GPUs, and all there is where EC2 does not answer.
-        cache: Keeps EC2's descriptions for a day; None asks each time.
+        cache: Keeps EC2's descriptions, and the zones of types, for a day; None asks each time.
         clock: Dates descriptions.
     """
 
     def __init__(self, *, clients: Clients, catalog: Catalog, cache: Cache | None, clock: Clock) -> None:
         self._clients = clients
         self._catalog = catalog
-        self._cache = cache
-        self._clock = clock
+        self._kept = KeptAnswers(clients=clients, cache=cache, clock=clock)
 
     def hardware(self, names: Sequence[str]) -> dict[str, InstanceType]:
         """Return types by name: by EC2's description, else by the table; unknown ones are absent."""
-        answers = {name: answer for name in names if (answer := self._cached(name))}
+        answers = {name: answer for name in names if (answer := self._kept.get(f"instance type {name}"))}
         missing = [name for name in names if name not in answers]
         try:
             fresh = self._describe([{"Name": "instance-type", "Values": missing}]) if missing else []
@@ -74,7 +72,7 @@ class InstanceTypes:
             log.warning("instance types are those of the bundled table: %s", error.message)
             fresh = []
         for answer in fresh:
-            self._put(answer)
+            self._put_type(answer)
             answers[answer["InstanceType"]] = answer
         described = {name: read_type(answer, self._catalog) for name, answer in answers.items()}
         types = {name: described.get(name) or self._catalog.hardware(name) for name in names}
@@ -96,6 +94,14 @@ class InstanceTypes:
 
     def zones(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Return the zones of the region that offer each type, sorted; a type not offered is absent."""
+        zones = {name: tuple(listed) for name in names if (listed := self._kept.get(f"zones of {name}"))}
+        missing = [name for name in names if name not in zones]
+        asked = self._ask_zones(missing) if missing else {}
+        for name, listed in asked.items():
+            self._kept.put(f"zones of {name}", listed)
+        return {**zones, **asked}
+
+    def _ask_zones(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
         with translate_errors("looking up zones that offer the types (ec2:DescribeInstanceTypeOfferings)"):
             offers = self._clients.pages(
                 "ec2",
@@ -114,22 +120,11 @@ class InstanceTypes:
         with translate_errors("describing instance types (ec2:DescribeInstanceTypes)"):
             return self._clients.pages("ec2", "describe_instance_types", "InstanceTypes", Filters=filters)
 
-    def _cached(self, name: str) -> dict[str, Any] | None:
-        answer = None if self._cache is None else self._cache.get(self._subject(name))
-        if answer is None or self._clock.now() - answer[1] > FRESH:
-            return None
-        description: dict[str, Any] = json.loads(answer[0])
-        return description
-
-    def _put(self, answer: Mapping[str, Any]) -> None:
-        if self._cache is not None:
-            kept = {field: answer[field] for field in _FIELDS if field in answer}
-            network = answer.get("NetworkInfo") or {}
-            kept["NetworkInfo"] = {name: network[name] for name in _NETWORK_FIELDS if name in network}
-            self._cache.put(self._subject(answer["InstanceType"]), json.dumps(kept), self._clock.now())
-
-    def _subject(self, name: str) -> str:
-        return f"instance type {self._clients.region} {name}"
+    def _put_type(self, answer: Mapping[str, Any]) -> None:
+        kept = {field: answer[field] for field in _FIELDS if field in answer}
+        network = answer.get("NetworkInfo") or {}
+        kept["NetworkInfo"] = {name: network[name] for name in _NETWORK_FIELDS if name in network}
+        self._kept.put(f"instance type {answer['InstanceType']}", kept)
 
 
 def read_type(answer: Mapping[str, Any], catalog: Catalog) -> InstanceType:

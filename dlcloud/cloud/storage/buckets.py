@@ -22,6 +22,7 @@ class S3Buckets:
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
+        self._regions: dict[str, str] = {}
 
     def describe_prefix(self, uri: str) -> DataSet:
         """Return region, number and size of the files below a prefix.
@@ -68,13 +69,35 @@ class S3Buckets:
     def _sizes(self, uri: str) -> dict[str, int]:
         """Return the size of each object below a prefix, by its name."""
         bucket, prefix = split_uri(uri)
-        with translate_errors(f"looking for checkpoints in {uri} (s3:ListBucket)"):
-            pages = self._clients.get("s3", self._region(bucket)).get_paginator("list_objects_v2")
+        with translate_errors(f"looking into {uri} (s3:ListBucket)"):
+            pages = self._clients.get("s3", self._known_region(uri)).get_paginator("list_objects_v2")
             return {
                 item["Key"].rpartition("/")[2]: item["Size"]
                 for page in pages.paginate(Bucket=bucket, Prefix=_folder(prefix))
                 for item in page.get("Contents", ())
             }
+
+    def put(self, uri: str, name: str, content: bytes) -> None:
+        """Store an object below a prefix.
+
+        Raises:
+            CloudError: There is no such bucket, or no permission.
+        """
+        with translate_errors(f"storing {name} in {uri} (s3:PutObject)"):
+            self._clients.get("s3", self._known_region(uri)).put_object(**_object(uri, name), Body=content)
+
+    def get(self, uri: str, name: str) -> bytes:
+        """Return an object below a prefix; raises as `put` does, and where there is none."""
+        with translate_errors(f"reading {name} from {uri} (s3:GetObject)"):
+            return bytes(
+                self._clients.get("s3", self._known_region(uri))
+                .get_object(**_object(uri, name))["Body"]
+                .read()
+            )
+
+    def names(self, uri: str) -> set[str]:
+        """Return the names, without folders, of the objects below a prefix; raises as `put` does."""
+        return set(self._sizes(uri))
 
     def abort_uploads(self, uri: str) -> int:
         """Abort the unfinished uploads of checkpoints below a prefix, and return how many there were.
@@ -104,6 +127,13 @@ class S3Buckets:
         with translate_errors(f"looking up the region of {uri} (s3:ListBucket)"):
             return self._region(split_uri(uri)[0])
 
+    def _known_region(self, uri: str) -> str:
+        """Return the region of a bucket, asked for once."""
+        bucket = split_uri(uri)[0]
+        if bucket not in self._regions:
+            self._regions[bucket] = self._region(bucket)
+        return self._regions[bucket]
+
     def _region(self, bucket: str) -> str:
         """Return the region of a bucket, which S3 also states to those who may list a part of it only.
 
@@ -126,6 +156,11 @@ def checkpoint_name(manifest: str) -> str:
     """Return the name of the checkpoint that a manifest is of."""
     _, step, digest, _ = manifest.split("-")
     return f"step-{step}-{digest}.pt"
+
+
+def _object(uri: str, name: str) -> dict[str, str]:
+    bucket, prefix = split_uri(uri)
+    return {"Bucket": bucket, "Key": f"{_folder(prefix)}{name}"}
 
 
 def _newest_step(sizes: Mapping[str, int]) -> int:

@@ -15,6 +15,18 @@ _MEMBER_TAG = re.compile(r"Tags\.member\.(\d+)\.(Key|Value)")
 _CREDENTIAL_PARTS = 5  # key/date/region/service/aws4_request
 
 
+_BATCH_ACTIONS = {
+    f"/v1/{action.lower()}": action
+    for action in (
+        *("CreateComputeEnvironment", "DescribeComputeEnvironments", "UpdateComputeEnvironment"),
+        *("DeleteComputeEnvironment", "CreateJobQueue", "DescribeJobQueues", "UpdateJobQueue"),
+        *("DeleteJobQueue", "RegisterJobDefinition", "DescribeJobDefinitions", "DeregisterJobDefinition"),
+        *("SubmitJob", "DescribeJobs", "ListJobs", "TerminateJob", "CancelJob"),
+    )
+}
+"""The API of AWS Batch is REST: its paths name the actions. Source: botocore's model of it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One API call; `access_key` and `session_token` are the caller's."""
@@ -113,13 +125,15 @@ def read_call(environ: dict[str, Any]) -> Call:
         pairs = parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True)
         pairs += parse_qsl(body.decode("utf-8", errors="replace"), keep_blank_values=True)
     action = target.rpartition(".")[2] or next((value for name, value in pairs if name == "Action"), "")
+    is_rest = service == "batch"
+    action = _BATCH_ACTIONS.get(environ.get("PATH_INFO", ""), "") if is_rest else action
     return Call(
         service=service,
         region=region,
         action=action,
         body=body,
         parameters=tuple(pairs),
-        is_json=bool(target),
+        is_json=bool(target) or is_rest,
         access_key=access_key,
         session_token=environ.get("HTTP_X_AMZ_SECURITY_TOKEN", ""),
     )

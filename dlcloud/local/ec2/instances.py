@@ -13,6 +13,7 @@ from typing import Any
 from dlcloud.local.capacity.pools import Capacity
 from dlcloud.local.capacity.reservations import LocalReservations, ReservationEnds
 from dlcloud.local.capacity.spot_market import SpotMarket
+from dlcloud.local.ec2.elastic_ips import ElasticIps
 from dlcloud.local.ec2.endings import Entry, halt, record_end, remove
 from dlcloud.local.ec2.names import share_names, write_ssh_config
 from dlcloud.local.ec2.record import InstanceRecord, StateReason
@@ -89,6 +90,7 @@ class SiteInstances:
         self._addresses = AddressPool(many=has_many_addresses(), instance_users=isolation.users)
         self._interpreter = interpreter
         self._entries: dict[str, Entry] = {}
+        self.elastic_ips = ElasticIps(self._addresses, self._entries, loop)
         self._naming: asyncio.TimerHandle | None = None
         self._closing = False
 
@@ -151,7 +153,9 @@ class SiteInstances:
     def apply_security_groups(self) -> None:
         """Let the rules of the security groups, as they are now, decide on new connections to port 22."""
         for entry in self._all():
-            entry.instance.listeners.ssh.admit(entry.record.ssh_sources())
+            for listener in (entry.instance.listeners.ssh, entry.instance.elastic):
+                if listener is not None:
+                    listener.admit(entry.record.ssh_sources())
 
     def interrupt(self, instance_id: str, *, grace_s: float, rebalance: bool) -> bool:
         """Give an interruption notice and terminate after the grace; False if the instance does not run."""
@@ -186,6 +190,24 @@ class SiteInstances:
         state = entry.record.state
         if state is not InstanceState.RUNNING or not entry.instance.admit_key(public_key, seconds=seconds):
             raise NotRunningError(f"{instance_id} is {state}, not running")
+
+    def state(self, instance_id: str) -> InstanceState:
+        """Return the state of an instance; terminated for one that is not known."""
+        entry = self._entries.get(instance_id)
+        return InstanceState.TERMINATED if entry is None else entry.record.state
+
+    def run_service(
+        self, instance_id: str, name: str, argv: list[str], env: Mapping[str, str], *, limit_s: float | None
+    ) -> int:
+        """Run a program on an instance until it ends; see `InstanceServices.run`."""
+        instance = self._entries[instance_id].instance
+        running = instance.run_service(name, argv, env, limit_s=limit_s)
+        return asyncio.run_coroutine_threadsafe(running, self._loop).result()
+
+    def end_service(self, instance_id: str, name: str) -> None:
+        """End a program that `run_service` runs."""
+        if (entry := self._entries.get(instance_id)) is not None:
+            self._loop.call_soon_threadsafe(entry.instance.services.end, name)
 
     def console(self, instance_id: str) -> str:
         """Return the console output of an instance; empty if it is forgotten."""
@@ -315,6 +337,7 @@ class SiteInstances:
         """Boot for at least the boot delay; a boot that fails terminates the instance, as on EC2."""
         try:
             await asyncio.gather(asyncio.sleep(self.boot_delay_s), boot())
+            await self.elastic_ips.open(entry)
         except Exception:
             log.exception("%s could not boot", entry.record.instance_id)
             entry.boot = None

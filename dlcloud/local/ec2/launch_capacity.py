@@ -69,9 +69,8 @@ class GrantingResponses(PlacementGroupResponses):
         if zone is None:
             defaults = self.ec2_backend.get_default_subnets()
             return sorted(self.offered(instance_type) & set(defaults)) or sorted(defaults)
-        offerings = self.offerings.get(self.region, {})
-        is_known = any(zone in zones for zones in offerings.values())
-        if is_known and instance_type in offerings and zone not in offerings[instance_type]:
+        offered = self.offered(instance_type)
+        if zone in self.zones_with_types() and offered and zone not in offered:
             message = f"The instance type {instance_type} is not offered in {zone}."
             raise EC2ClientError("Unsupported", message)
         return [zone]

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, ClassVar
 
 from moto.core.responses import ActionResult
@@ -25,7 +26,6 @@ class MarketResponses(MendedResponses):
 
     instances: ClassVar[SiteInstances]
     catalog: ClassVar[Catalog]
-    offerings: ClassVar[dict[str, dict[str, set[str]]]]
 
     def describe_spot_price_history(self) -> ActionResult:
         """Return the spot price of each type in each zone that offers it."""
@@ -83,17 +83,20 @@ class MarketResponses(MendedResponses):
 
     def offered(self, instance_type: str, region: str | None = None) -> set[str]:
         """Return the zones of the region that offer a type."""
-        return self.offerings.get(region or self.region, {}).get(instance_type, set())
+        return _zones_of_types(region or self.region).get(instance_type, set())
+
+    def zones_with_types(self) -> set[str]:
+        """Return the zones of the region that offer any type."""
+        return set().union(*_zones_of_types(self.region).values())
 
 
-def index_offerings() -> dict[str, dict[str, set[str]]]:
-    """Return the zones that offer a type, by region and type, out of moto's lists."""
-    offered: dict[str, dict[str, set[str]]] = {}
-    for region, offerings in INSTANCE_TYPE_OFFERINGS["availability-zone"].items():
-        by_type = offered.setdefault(region, {})
-        for offering in offerings:
-            by_type.setdefault(offering["InstanceType"], set()).add(offering["Location"])
-    return offered
+@cache
+def _zones_of_types(region: str) -> dict[str, set[str]]:
+    """Return the zones of a region that offer a type, by the type."""
+    by_type: dict[str, set[str]] = {}
+    for offering in INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, ()):
+        by_type.setdefault(offering["InstanceType"], set()).add(offering["Location"])
+    return by_type
 
 
 def _distinct(names: Sequence[str]) -> set[str]:

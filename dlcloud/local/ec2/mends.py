@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 _NAMESPACE = b'xmlns="http://ec2.amazonaws.com/doc/2016-11-15"'
 _REQUEST_ID = re.compile(rb"<(requestId|RequestID)>(?:request-id)?</")
+_MISSING_KEY = re.compile(rb"The keypair '\{(.*?)\}' does not exist\.?")
 _ERROR = re.compile(rb"<Response [^>]*>")
 # Of an answer without a member: its element, the id of the request or not, and the end.
 _EMPTY = re.compile(
@@ -46,12 +47,18 @@ def _name_key_error(body: bytes) -> bytes:
     return body.replace(b"<Code>InvalidKeyPair.Format</Code>", b"<Code>InvalidKey.Format</Code>", 1)
 
 
+def _name_missing_key(body: bytes) -> bytes:
+    """A key pair that is missing is named without Python's braces."""
+    return _MISSING_KEY.sub(rb"The key pair \1 does not exist", body, count=1)
+
+
 MENDS: Mapping[str, Callable[[bytes], bytes]] = {
     "the namespace ends in a slash": _close_namespace,
     "errors have no namespace": _bare_error,
     "requestId is that of the request": _name_request,
     "an answer without members has return": _return_true,
     "a malformed key is InvalidKey.Format": _name_key_error,
+    "a missing key pair is named": _name_missing_key,
 }
 
 

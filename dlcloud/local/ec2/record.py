@@ -81,6 +81,7 @@ class InstanceRecord:
     ) -> None:
         self._instance = instance
         self._public = public
+        self.elastic_ip: str | None = None
         self._set_shown_properties(reservation_id)
         instance.capacity_reservation_id = None
         self.state = InstanceState.PENDING
@@ -139,7 +140,7 @@ class InstanceRecord:
     def ssh_sources(self) -> Sources:
         """Return from where the instance's security groups let connections reach its port 22."""
         sources = ssh_sources(self._instance.security_groups)
-        if self._public:
+        if self._public or self.elastic_ip:
             return sources
         vpc = self._instance.ec2_backend.get_vpc(self._instance.nics[0].subnet.vpc_id)
         return inside_sources(sources, vpc.cidr_block)
@@ -177,8 +178,18 @@ class InstanceRecord:
         for entry in card.private_ip_addresses:
             entry["PrivateIpAddress"] = host
         card.public_ip_auto_assign = self._public
-        card.public_ip = host if self._public else None
+        self._show_public_address()
         self._instance.add_tags({SSH_PORT_TAG: str(listeners.ssh_port)})
+
+    def associate(self, elastic_ip: str | None) -> None:
+        """Make an Elastic IP the public address; None: it is the instance's own again, if it has any."""
+        self.elastic_ip = elastic_ip
+        self._show_public_address()
+
+    def _show_public_address(self) -> None:
+        card = self._instance.nics[0]
+        has_own = self._public and self.state is not InstanceState.STOPPED
+        card.public_ip = self.elastic_ip or (card.private_ip_address if has_own else None)
 
     def set_state(self, state: InstanceState) -> None:
         self.state = state
@@ -198,8 +209,15 @@ class InstanceRecord:
         """Record the end; moto deletes the volumes and network interfaces."""
         if reason is not StateReason.USER:
             self._instance.disable_api_termination = False
+        backend, cards = self._instance.ec2_backend, list(self._instance.nics.values())
         try:
             self._instance.terminate()
+            for address in backend.addresses:
+                if address.instance is self._instance:
+                    backend.disassociate_address(address=address.public_ip)
+            for card in cards:
+                if card.id in backend.enis:
+                    self._instance.detach_eni(card)
         finally:
             self.set_reason(reason)
             self.ended_at = datetime.now(UTC)
@@ -209,6 +227,7 @@ class InstanceRecord:
         self._instance.stop()
         self.set_reason(reason)
         self.set_state(InstanceState.STOPPED)
+        self._show_public_address()
 
     def start(self) -> None:
         self._instance.start()

@@ -197,12 +197,6 @@ class LocalResponses(GrantingResponses):
             check_default_vpc(self.ec2_backend)
         return super().create_security_group()
 
-    def associate_address(self) -> ActionResult:
-        """Refuse an Elastic IP: it would be an address of the internet, and not reach the instance."""
-        raise EC2ClientError(
-            "UnsupportedOperation", "Instances of the local EC2 have loopback addresses only."
-        )
-
     def request_spot_fleet(self) -> ActionResult:
         """Refuse Spot Fleets."""
         raise EC2ClientError(

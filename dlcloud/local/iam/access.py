@@ -61,6 +61,11 @@ _CREATED = {
 _IMPLIED = {"CreateSecurityGroup": ("vpc",), "RunInstances": ("subnet",)}
 _PASSING = ("AssociateIamInstanceProfile", "CreateFleet", "RunInstances")
 """What puts a profile on instances. Source: EC2 user guide, "Grant permissions to pass an IAM role"."""
+_BATCH_NAMES = {
+    "compute-environment": ("computeEnvironmentName", "computeEnvironment"),
+    "job-queue": ("jobQueueName", "jobQueue"),
+    "job-definition": ("jobDefinitionName", "jobDefinition"),
+}
 _TAG_ACTIONS = {"CreateRole": "iam:TagRole", "CreateInstanceProfile": "iam:TagInstanceProfile"}
 
 
@@ -137,6 +142,31 @@ def _secret_requests(call: Call, account: str) -> Iterator[AccessRequest]:
     yield AccessRequest(action=f"secretsmanager:{call.action}", resource=arn)
 
 
+def _batch_requests(call: Call, account: str) -> Iterator[AccessRequest]:
+    """Yield the resources of AWS Batch that a call changes, and the roles that it passes.
+
+    Source: Service Authorization Reference, "AWS Batch".
+    """
+    request = _json(call)
+    if call.is_reading or call.action == "TerminateJob":
+        return
+    context = _request_tags(request.get("tags") or {})
+    for kind, keys in _BATCH_NAMES.items():
+        if kind == "compute-environment" and call.action == "CreateJobQueue":
+            continue
+        for name in filter(None, (request.get(key) for key in keys)):
+            arn = f"arn:{PARTITION}:batch:{call.region}:{account}:{kind}/"
+            arn = name if name.startswith("arn:") else arn + name
+            yield AccessRequest(action=f"batch:{call.action}", resource=arn, context=context)
+            if context:
+                yield AccessRequest(action="batch:TagResource", resource=arn, context=context)
+    passed = {(request.get("computeResources") or {}).get("instanceRole")}
+    passed.add((request.get("containerProperties") or {}).get("jobRoleArn"))
+    for role in list(iam_backends[account][PARTITION].roles.values()):
+        if passed & {role.name, role.arn}:
+            yield AccessRequest(action="iam:PassRole", resource=role.arn)
+
+
 def _iam_requests(call: Call, account: str) -> Iterator[AccessRequest]:
     """Yield the role or the instance profile that a call of IAM names, its tags, and the role it passes.
 
@@ -173,6 +203,7 @@ def _s3_requests(call: Call, _: str) -> Iterator[AccessRequest]:
 
 
 _BY_SERVICE: Mapping[str, Callable[[Call, str], Iterator[AccessRequest]]] = {
+    "batch": _batch_requests,
     "ec2": _ec2_requests,
     "ec2-instance-connect": _connect_requests,
     "iam": _iam_requests,

@@ -22,12 +22,14 @@ from dlcloud.local.instance.addresses import Listeners
 from dlcloud.local.instance.cloudinit import WRITE_FILES, describe_files, read_user_data, root_key
 from dlcloud.local.instance.console import read_console
 from dlcloud.local.instance.container import Container
+from dlcloud.local.instance.firewall import GuardedListener
 from dlcloud.local.instance.hosts import hosts_line
 from dlcloud.local.instance.identity import Identity, Notices
 from dlcloud.local.instance.leftovers import remove_root
 from dlcloud.local.instance.machine_images import default_user
 from dlcloud.local.instance.metadata import MetadataService
 from dlcloud.local.instance.processes import instance_environment, shell_path
+from dlcloud.local.instance.services import InstanceServices
 from dlcloud.local.instance.shims import write_shims
 from dlcloud.local.instance.sshd import LoginFiles, SshServer
 from dlcloud.local.tree.images import restore
@@ -96,8 +98,11 @@ class LocalInstance:
             secret=self._secret,
             instance_users=self.instance_users,
         )
+        self.services = InstanceServices(container=self.container)
         self.container.on_end = lambda: self.power("0")
         self._ssh: SshServer | None = None
+        self.elastic: GuardedListener | None = None
+        self._elastic_acceptor: asyncssh.SSHAcceptor | None = None
         self._last_stage: asyncio.Task[object] | None = None
         self.public_host_key = ""
         self._booted_at: datetime | None = None
@@ -141,6 +146,12 @@ class LocalInstance:
         await self._open()
         self._last_stage = asyncio.create_task(self._run_last_stage())
 
+    async def run_service(
+        self, name: str, argv: list[str], env: Mapping[str, str], *, limit_s: float | None
+    ) -> int:
+        """Run a program with the instance's variables and its own; see `InstanceServices.run`."""
+        return await self.services.run(name, argv, {**self._env, **env}, limit_s=limit_s)
+
     def console(self) -> str:
         """Return the console output; that of a removed instance is kept."""
         if self.tree.exists():
@@ -182,6 +193,14 @@ class LocalInstance:
             return False
         self._ssh.admit(public_key, seconds=seconds)
         return True
+
+    async def answer_at(self, listener: GuardedListener | None) -> None:
+        """Answer SSH at an Elastic IP beside the instance's own address; None: no longer."""
+        if self._elastic_acceptor is not None:
+            self._elastic_acceptor.close()
+        self.elastic, self._elastic_acceptor = listener, None
+        if listener is not None and self._ssh is not None:
+            self._elastic_acceptor = await self._ssh.open(listener)
 
     async def end_logins(self) -> None:
         """Take no new SSH connections and cut the open ones, as sshd at SIGTERM."""
@@ -228,7 +247,7 @@ class LocalInstance:
         for name in _FOLDERS:
             self.tree.make_folder(name)
         self._link_cache()
-        for name in (".profile", ".bash_profile"):
+        for name in (".profile", ".bash_profile", ".bashrc"):
             self.tree.write(f"home/{name}", _PROFILE)
         host_key = self._write_host_key()
         self._write_authorized_keys()

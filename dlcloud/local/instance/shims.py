@@ -64,7 +64,15 @@ for word in "$@"; do
   esac
 done
 locks="$DLCLOUD_ROOT/run/systemd/inhibit"
-if [ "$order" ] && [ ! "$forced" ] && [ -d "$locks" ] && grep -qs '^WHAT=.*shutdown' "$locks"/*; then
+inhibited() {
+  for lock in "$locks"/*; do
+    [ ! -f "$lock" ] || while read -r line; do
+      case "$line" in WHAT=*shutdown*) return 0 ;; esac
+    done <"$lock"
+  done
+  return 1
+}
+if [ "$order" ] && [ ! "$forced" ] && inhibited; then
   echo "Operation inhibited: $(cat "$locks"/* | tr '\\n' ' ')" >&2
   exit 1
 fi
@@ -88,7 +96,7 @@ delay=0
 while [ $# -gt 0 ]; do
   case "$1" in
     --unit=*) unit="${1#*=}" ;;
-    --on-active=*min) delay="${1#*=}"; delay=$(awk "BEGIN { print ${delay%min} * $DLCLOUD_MINUTE_S }") ;;
+    --on-active=*min) delay="${1#*=}"; delay=$(python3 -I -S -c "print(${delay%min} * $DLCLOUD_MINUTE_S)") ;;
     --on-active=*s) delay="${1#*=}"; delay="${delay%s}" ;;
     --property=*) ;;
     -*) echo "systemd-run: the local cloud does not support $1" >&2; exit 1 ;;

@@ -82,12 +82,12 @@ class SshServer:
     interpreter: str
     instance_users: range = range(0)
     _admitted: dict[bytes, float] = field(default_factory=dict)
-    _acceptor: asyncssh.SSHAcceptor | None = None
+    _acceptors: list[asyncssh.SSHAcceptor] = field(default_factory=list)
     _connections: set[asyncssh.SSHServerConnection] = field(default_factory=set)
 
-    async def open(self, listener: socket.socket) -> None:
-        """Answer on a bound socket from now on."""
-        self._acceptor = await asyncssh.create_server(
+    async def open(self, listener: socket.socket) -> asyncssh.SSHAcceptor:
+        """Answer on a bound socket, too, until what is returned is closed."""
+        acceptor = await asyncssh.create_server(
             lambda: _Login(
                 admits=self._admits,
                 files=self.files,
@@ -105,6 +105,8 @@ class SshServer:
             keepalive_interval=_KEEPALIVE_S,
             gss_host=None,
         )
+        self._acceptors.append(acceptor)
+        return acceptor
 
     def admit(self, public_key: str, *, seconds: float) -> None:
         """Accept one more key for a while.
@@ -122,8 +124,8 @@ class SshServer:
 
     def end_logins(self) -> None:
         """Take no new connections and cut the open ones, as sshd does at SIGTERM."""
-        if self._acceptor is not None:
-            self._acceptor.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
         for connection in list(self._connections):
             connection.abort()
 
@@ -134,10 +136,10 @@ class SshServer:
         if connections:
             closing = [asyncio.ensure_future(connection.wait_closed()) for connection in connections]
             await asyncio.wait(closing, timeout=1.0)
-        if self._acceptor is not None:
+        for acceptor in self._acceptors:
             # Only now: from Python 3.12 on this waits for the connections as well.
-            await self._acceptor.wait_closed()
-            self._acceptor = None
+            await acceptor.wait_closed()
+        self._acceptors.clear()
 
     def _admits(self, key: asyncssh.SSHKey) -> bool:
         return self._admitted.get(key.public_data, 0.0) > time.monotonic()

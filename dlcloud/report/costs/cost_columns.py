@@ -192,6 +192,15 @@ TFLOPS_PER_USD = Column(
     value=_rounded("tflops_per_usd", 3),
     text=cells.tflops_per_usd,
 )
+SHARE_OF_PEAK = Column(
+    key="share_of_peak_percent",
+    title="of peak",
+    value=_path("share_of_peak_percent"),
+    text=cells.share_of_peak,
+)
+SHARE_OF_SHEET = Column(
+    key="share_of_sheet_percent", title="% of data sheet", value=_path("share_of_sheet_percent")
+)
 RUN_USD = Column(key="run_usd", title="run USD", value=_rounded("cost.usd"), text=cells.run_usd, marked=True)
 LATENCY = (
     Column(title="p50 ms", value=_metric("latency_p50"), marked=True),
@@ -295,6 +304,8 @@ RECORD = (
     *_PLANNED_PRICE,
     *_PER_MILLION,
     *_PRICES,
+    SHARE_OF_PEAK,
+    SHARE_OF_SHEET,
     *_COST,
     *_QUALITY,
 )
@@ -302,6 +313,7 @@ RECORD = (
 
 ROOMY = (
     Column(title="USD/M 95 %", text=cells.usd_interval(Market.ON_DEMAND), marked=True),
+    SHARE_OF_PEAK,
     replace(LATENCY[0], text=cells.metric("latency_p50")),
     replace(METRICS[2], text=cells.metric("peak_memory")),
     Column(title="zone", text=lambda row: row.run.zone, kind=str),
@@ -316,6 +328,8 @@ WIDE = (
     *_KIND,
     *_SPEED,
     *_COMPARISON,
+    SHARE_OF_PEAK,
+    SHARE_OF_SHEET,
     *LATENCY,
     *_PRICES,
     *_PER_MILLION,

@@ -23,9 +23,8 @@ def total_section(costs: Sequence[ClusterCost]) -> list[Section]:
             usd, unknown = total_of(costs, rehearsal=is_rehearsal)
             more = f" and {unknown} at an unknown price" if unknown else ""
             verb = "rehearsed, not billed" if is_rehearsal else "spent"
-            parts.append(
-                f"{money(usd)} USD{REHEARSED if is_rehearsal else ''} {verb} ({len(clusters)} clusters{more})"
-            )
+            count = f"{len(clusters)} cluster{'s' * (len(clusters) > 1)}{more}"
+            parts.append(f"{money(usd)} USD{REHEARSED if is_rehearsal else ''} {verb} ({count})")
     text = f"in all: {'; '.join(parts)}; by cluster and day: dlcloud cost-report --spending"
     return [Section(heading=text, titles=(), rows=())] if parts else []
 

@@ -52,7 +52,9 @@ def _by_parameter(table: ExperimentTable, valued: Sequence[TrialStatus], name: s
         for status, text, number in zip(valued, texts, numbers, strict=True)
     ]
     is_wide = is_numeric and min(numeric) > 0 and max(numeric) >= WIDE_SPREAD * min(numeric)
-    x = field("x", name, scale={"type": "log" if is_wide else "linear", "zero": False, "nice": False})
+    # Vega warns of a zero beside a logarithm.
+    kind: Spec = {"type": "log"} if is_wide else {"type": "linear", "zero": False}
+    x = field("x", name, scale={**kind, "nice": False})
     return Chart(
         name=f"parameter-{place}",
         caption=f"{table.metric} by {name}{_mark(table)}",

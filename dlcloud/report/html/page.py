@@ -30,7 +30,7 @@ AROUND_CHART = 130
 MINOR = frozenset(
     {
         *("interval", "boot", "set-up", "run", "rest", "as of", "zone", "TFLOPS/USD", "region", "launched"),
-        *("longest pause", "time", "mean workers", "pauses"),
+        *("longest pause", "time", "mean workers", "pauses", "of peak"),
     }
 )
 """Columns that a narrow screen leaves out; the terminal and a wider one have them."""

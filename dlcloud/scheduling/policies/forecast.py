@@ -13,6 +13,7 @@ from dlcloud.scheduling.policies.value import (
     MarkovModel,
     age_class,
 )
+from dlcloud.scheduling.spells import ending_rate
 
 PRIOR_S = 2 * HOUR_S
 PRIOR_AVAILABILITY = 0.45
@@ -87,7 +88,7 @@ def losses_per_h(pool: PoolState) -> float:
     past = pool.availability
     age_s = past.unchanged_s if pool.obtainable else 0.0
     partial = past.drops / (past.available_s + HOUR_S)
-    return HOUR_S * (1 / (past.median_on_s + age_s) + partial)
+    return HOUR_S * (ending_rate(past.median_on_s, age_s) + partial)
 
 
 def forecast(situation: Situation, offers: Sequence[Offer], spare_s: float) -> Forecast:

@@ -16,6 +16,8 @@ from functools import lru_cache
 from itertools import pairwise
 from math import exp, expm1, inf
 
+from dlcloud.scheduling.spells import ending_rate
+
 WORK_STEPS = 12
 SPARE_STEPS = 40
 CURVE = 1.5
@@ -57,7 +59,7 @@ class MarkovModel:
     """What is believed of spot, and what the run pays; 1 USD is an hour of all workers on-demand.
 
     Attributes:
-        median_on_h: Of a spell with capacity; the rate at which one of age t ends is 1 / (median + t).
+        median_on_h: Of a spell with capacity; how often one ends, by its age: `ending_rate`.
         median_off_h: Of a spell without, until any pool has some.
         other: Probability that another pool has capacity when the one in use ends.
         share: Of the workers, what spot gives while it lasts.
@@ -336,4 +338,4 @@ def _at(values: Values, place: Place, age: int) -> float:
 def _rates(median_h: float, ages_h: Sequence[float], edges_h: Sequence[float]) -> list[tuple[float, float]]:
     """Return, by class of age, how often an hour a spell ends, and how often it gets into the next class."""
     ageing = [1 / (end - begin) for begin, end in pairwise((0.0, *edges_h))]
-    return [(1 / (median_h + age), older) for age, older in zip(ages_h, [*ageing, 0.0], strict=True)]
+    return [(ending_rate(median_h, age), older) for age, older in zip(ages_h, [*ageing, 0.0], strict=True)]

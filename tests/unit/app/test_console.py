@@ -1,7 +1,14 @@
 """Events as lines: for logs and pipes, without a terminal."""
 
+import fcntl
 import io
+import os
+import pty
 import re
+import struct
+import subprocess
+import sys
+import termios
 import threading
 
 import pytest
@@ -118,3 +125,30 @@ def test_a_line_too_long_for_the_terminal_is_wrap_between_words():
     assert lines[1].startswith(" " * 11 + "word")
     assert "https://example.org/" + "x" * 70 in lines[2]
     assert lines[-1] == "the next"
+
+
+TABLE = """
+from dlcloud.app.terminal.console import LiveConsole
+from dlcloud.model.events import Progress
+rows = (("done", "40 of 200"), ("USD at the end", "about 0.6"), ("best so far", "x" * 200))
+with LiveConsole() as console:
+    console.emit(Progress(message="not shown", done=40, total=200, rows=rows))
+    console._display.refresh()
+"""
+
+
+def test_rows_are_a_table_below_each_other_on_a_terminal_of_80_columns():
+    screen, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {name: text for name, text in os.environ.items() if name not in {"COLUMNS", "NO_COLOR"}}
+    environment["TERM"] = "xterm"
+    subprocess.run([sys.executable, "-c", TABLE], stderr=terminal, env=environment, check=True)
+    os.close(terminal)
+    text = os.read(screen, 1 << 16).decode()
+    os.close(screen)
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip() for line in re.split("[\r\n]", text)]
+    assert any(re.search(r"0:00:0\d done +40 of 200$", line) for line in lines)
+    assert any(re.fullmatch(r" +USD at the end +about 0\.6", line) for line in lines)
+    assert any(re.fullmatch(r" +best so far +x+", line) for line in lines)
+    assert max(map(len, lines)) <= 80
+    assert "not shown" not in text

@@ -41,7 +41,7 @@ class Mortal:
 
 
 ROLE = Role(
-    cluster_id="c0ffee", policy=control_policy("c0ffee", REGION), principal="ec2.amazonaws.com", tags=TAGS
+    cluster_id="c0ffee", policy=control_policy("c0ffee", REGION), principals=("ec2.amazonaws.com",), tags=TAGS
 )
 
 
@@ -93,7 +93,7 @@ def assert_whole(iam):
     assert iam.list_role_policies(RoleName=role["RoleName"])["PolicyNames"] == ["control-own-cluster"]
     found = iam.list_role_tags(RoleName=role["RoleName"])["Tags"]
     assert {each["Key"]: each["Value"] for each in found} == TAGS
-    assert role["AssumeRolePolicyDocument"]["Statement"][0]["Principal"] == {"Service": "ec2.amazonaws.com"}
+    assert role["AssumeRolePolicyDocument"]["Statement"][0]["Principal"] == {"Service": ["ec2.amazonaws.com"]}
 
 
 @pytest.mark.parametrize("calls", range(MADE_IN))

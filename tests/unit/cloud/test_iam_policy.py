@@ -22,6 +22,7 @@ PREFIXES = {"service-quotas": "servicequotas"}
 IMPLIED = {"ec2:CreateTags", "iam:CreateServiceLinkedRole", "kms:Decrypt"}
 # Source: STS API reference, GetCallerIdentity: no permissions are required.
 FREE = {"sts:GetCallerIdentity"}
+IMPLIED_BY_BATCH = {"batch:TagResource", "iam:PassRole"}
 IMPLIED_BY_DETACHING = {"iam:PassRole", "iam:TagInstanceProfile", "iam:TagRole"}
 # What no controller on an instance ever does: it looks after its own cluster, and ends where that ends.
 ONLY_BY_PEOPLE = {
@@ -33,12 +34,23 @@ ONLY_BY_PEOPLE = {
 }
 # What a controller may do in buckets comes with them: tests/unit/planning/test_storage_policy.py.
 MODULES_OF_PEOPLE = {
-    *("billing", "buckets", "roles", "leftovers", "account_images", "secret_values", "sessions", "tunnel"),
+    *(
+        "batch_queues",
+        "billing",
+        "buckets",
+        "roles",
+        "leftovers",
+        "account_images",
+        "secret_values",
+        "sessions",
+        "tunnel",
+    ),
 }
 CHANGES = ("Create", "Run", "Delete", "Terminate", "Authorize", "Revoke", "Put", "Add", "Remove", "Associate")
 DETACHING = "iam_policy_detach.json"
 SECRETS = "iam_policy_secrets.json"
 STORAGE = "iam_policy_storage.json"
+BATCH = "iam_policy_batch.json"
 # Source: Service Authorization Reference, Amazon S3: the actions that these operations need.
 ACTIONS = {
     "HeadBucket": "ListBucket",
@@ -119,7 +131,7 @@ def allowed(found):
     return {action for statement in found for action in actions(statement)}
 
 
-BESIDE = [entry for name in (DETACHING, SECRETS, STORAGE, PRIVATE) for entry in statements(name)]
+BESIDE = [entry for name in (BATCH, DETACHING, SECRETS, STORAGE, PRIVATE) for entry in statements(name)]
 ALL = [*statements(), *BESIDE, *own_statements()]
 
 
@@ -128,8 +140,8 @@ def test_the_policies_allow_exactly_the_calls_of_the_code():
     detaching = allowed(statements(DETACHING)) - IMPLIED_BY_DETACHING
     assert len(used) > 20
     secrets, private = allowed(statements(SECRETS)), allowed(statements(PRIVATE)) - TUNNELS
-    storage = allowed(statements(STORAGE))
-    assert (allowed(statements()) | secrets | storage | private) - IMPLIED | detaching == used - FREE
+    storage, batch = allowed(statements(STORAGE)), allowed(statements(BATCH)) - IMPLIED_BY_BATCH
+    assert (allowed(statements()) | secrets | storage | private | batch) - IMPLIED | detaching == used - FREE
     assert not allowed(statements()) & (secrets | private)
     assert allowed(statements()) & detaching <= IMPLIED
 

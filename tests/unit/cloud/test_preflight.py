@@ -20,7 +20,7 @@ from dlcloud.planning.quota_shortages import find_shortage, least_remedy
 from dlcloud.planning.successors import KnownType, successors
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import FakeCloud
-from tests.fakes.samples import RECIPE, hardware, price, recipe
+from tests.fakes.samples import RECIPE, hardware, price, recipe, request
 
 STANDARD_CODE = CODES[STANDARD, Market.ON_DEMAND]
 CATALOG = Catalog()
@@ -44,7 +44,7 @@ class FakeAccount:
     dry_runs: dict = field(default_factory=dict)
     asked_dry: list = field(default_factory=list)
 
-    def dry_run(self, action, request):
+    def dry_run(self, action, request, **_):
         self.asked_dry.append((action, request))
         error = self.dry_runs.get((action, request.market)) or self.dry_runs.get(action)
         if error is not None:
@@ -292,6 +292,30 @@ def test_limits_are_cached_for_a_day_with_their_date():
     clock.advance(timedelta(days=1, seconds=1).total_seconds())
     account.limits([STANDARD_CODE])
     assert len(clients.asked) == 3
+
+
+class AllowingClients(CountingClients):
+    """EC2 that counts dry runs and allows them."""
+
+    def get_without_retries(self):
+        return self
+
+    def create_security_group(self, *, DryRun, Description, **_):  # noqa: N803  boto3's words
+        self.asked.append((DryRun, Description))
+        raise ClientError({"Error": {"Code": "DryRunOperation"}}, "CreateSecurityGroup")
+
+
+def test_what_a_dry_run_allowed_is_not_asked_again_within_the_hour():
+    clients, clock = AllowingClients(), FakeClock(datetime(2026, 9, 1, tzinfo=UTC))
+    account = Ec2Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=clock)
+    counts = []
+    for number, tags in enumerate([{}, {}, {"team": "other"}, {}]):
+        clock.advance(61 * 60 if number == 3 else 1)
+        account.dry_run("CreateSecurityGroup", request(tags=tags))
+        counts.append(len(clients.asked))
+    assert counts == [1, 1, 2, 3]
+    account.dry_run("CreateSecurityGroup", request(tags={}), fresh=True)
+    assert len(clients.asked) == 4
 
 
 def test_p5_spot_counts_against_p_where_it_has_no_limit_of_its_own():

@@ -129,6 +129,18 @@ def test_what_does_not_end_is_named_and_the_next_down_goes_on(world):
     assert world.state is ClusterState.DOWN
 
 
+@pytest.mark.parametrize("lag_s", [0.0, 2.0, 25.0])
+def test_a_group_that_is_listed_late_is_not_overlooked(world, lag_s):
+    world.cloud.lag_s = lag_s
+    world.cloud.failures.append(Failure("instances.launch", CloudError("no")))
+    with pytest.raises(CloudError, match="no"):
+        world.launcher.launch(world.plan())
+    assert world.cloud.groups
+    down(world)
+    assert left(world) == []
+    assert world.clock.monotonic() <= lag_s + 1
+
+
 def test_a_group_that_stays_in_use_is_named(world):
     world.provision()
     always = [["sg-c0ffee"]]

@@ -24,7 +24,7 @@ class FakeAccount:
         self.refusals = refusals
         self.asked = []
 
-    def dry_run(self, action, request):
+    def dry_run(self, action, request, **_):
         self.asked.append((action, request))
         error = self.refusals.get((action, request.market))
         if error is not None:

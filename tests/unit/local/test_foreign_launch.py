@@ -159,13 +159,6 @@ def test_an_empty_profile_is_none(rig):
     assert "IamInstanceProfile" not in rig.up(IamInstanceProfile={"Name": ""})
 
 
-def test_an_elastic_ip_is_refused(rig):
-    [instance_id] = rig.run()
-    address = rig.ec2.allocate_address(Domain="vpc")["AllocationId"]
-    with refused("UnsupportedOperation"):
-        rig.ec2.associate_address(InstanceId=instance_id, AllocationId=address)
-
-
 def test_offerings_are_filtered_with_wildcards(rig):
     filters = [{"Name": "instance-type", "Values": ["c5.*"]}, {"Name": "location", "Values": ["us-east-1?"]}]
     reply = rig.ec2.describe_instance_type_offerings(LocationType="availability-zone", Filters=filters)

@@ -14,6 +14,7 @@ import pytest
 
 from dlcloud.resources.texts import template
 from tests.fakes.local_ec2 import WAIT_S, wait_for
+from tests.needs import needs
 
 MARKER = "DLCLOUD_ROOT="
 
@@ -72,6 +73,7 @@ def test_the_environment_is_the_instances_own(rig, instance):
     assert not [line for line in lines if line.startswith(("VIRTUAL_ENV", "PYTHON", "MOTO_", "AWS_ACCESS"))]
 
 
+@needs("bash")
 def test_a_login_shell_still_finds_the_shims(rig, instance):
     root = rig.entry(instance["InstanceId"])["folder"]
     assert rig.on(instance, "bash -lc 'command -v shutdown'")[1] == f"{root}/bin/shutdown\n"
@@ -177,6 +179,7 @@ runcmd:
     assert not (rig.folder / "escaped").exists()
 
 
+@needs("bash")
 def test_a_script_as_user_data(rig):
     rig.ec2.import_key_pair(KeyName="script", PublicKeyMaterial=rig.public_key.encode())
     instance = rig.up(KeyName="script", UserData="#!/bin/bash\necho $BASH > ran\nexit 3\n")
@@ -269,6 +272,7 @@ def test_a_time_that_means_nothing_is_refused(rig, instance):
     assert (status, "soon" in text) == (1, True)
 
 
+@needs("setsid")
 def test_a_detached_job_outlives_its_connection_and_not_its_instance(rig):
     instance = rig.up()
     root = rig.entry(instance["InstanceId"])["folder"]
@@ -291,6 +295,7 @@ def test_a_detached_job_outlives_its_connection_and_not_its_instance(rig):
     assert not Path(root).exists()
 
 
+@needs("bash")
 def test_a_running_command_sees_sigterm_and_its_client_the_end(rig):
     """sshd ends at the same moment: what the command prints after that is lost, as on EC2."""
     instance = rig.up()

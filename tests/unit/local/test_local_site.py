@@ -23,6 +23,7 @@ from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.local.site_files import SiteState, write_state
 from dlcloud.model.errors import InstanceGoneError, LocalCloudError
 from tests.fakes.local_ec2 import Rig, wait_for
+from tests.needs import needs
 
 CODE = """
 import sys
@@ -102,6 +103,7 @@ def test_the_daemon_outlives_its_command_and_ends_its_children(site):
     assert not list(site._paths.folder.glob("instances/*"))
 
 
+@needs("setsid")
 def test_leftovers_of_a_killed_daemon_are_cleared_at_the_next_start(site):
     rig = Rig(site, site.start())
     instance = rig.up()

@@ -6,7 +6,6 @@ import pytest
 from botocore.exceptions import ClientError
 
 from dlcloud.model.cluster import CLUSTER_TAG
-from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Market
 from tests.fakes.local_ec2 import UBUNTU
 from tests.fakes.samples import cluster
@@ -71,11 +70,12 @@ def test_what_was_just_made_is_not_found(late):
         call(**arguments)
 
 
-def test_a_created_group_can_be_used_and_listed_at_once(late):
+def test_a_group_is_not_waited_for_before_it_is_used(late):
     cloud, slept = appearing(late)
     group_id = cloud.network.create_group("seen", cluster().tags | {CLUSTER_TAG: "seen"})
-    assert slept == [0.5, 1.0]
+    assert slept == []
     cloud.network.allow_ssh(group_id, "192.0.2.1/32")
+    assert slept == [0.5, 1.0]
     assert cloud.network.delete_groups("seen") == []
     filters = [{"Name": "group-id", "Values": [group_id]}]
     assert late.ec2.describe_security_groups(Filters=filters)["SecurityGroups"] == []
@@ -83,11 +83,10 @@ def test_a_created_group_can_be_used_and_listed_at_once(late):
 
 def test_a_group_that_exists_unseen_is_found_when_it_appears(late):
     owner = cloud_of(replace(owner_clients(late), pause=lambda _: None))
-    with pytest.raises(CloudError, match="not exist"):
-        owner.network.create_group("unseen", {CLUSTER_TAG: "unseen"})
+    group_id = owner.network.create_group("unseen", {CLUSTER_TAG: "unseen"})
+    assert owner.network.revoke_ssh("unseen") == []
     cloud, slept = appearing(late)
-    group_id = cloud.network.create_group("unseen", {CLUSTER_TAG: "unseen"})
-    assert group_id.startswith("sg-")
+    assert cloud.network.create_group("unseen", {CLUSTER_TAG: "unseen"}) == group_id
     assert slept == [0.5, 1.0]
 
 

@@ -51,7 +51,7 @@ def test_the_total_is_one_line_and_the_tables_name_clusters_and_days():
 
     assert shown(total_section(costs())) == (
         "in all: 4.02 USD spent (2 clusters and 1 at an unknown price); 10.0 USD* rehearsed, not billed (1"
-        " clusters); by cluster\n  and day: dlcloud cost-report --spending"
+        " cluster); by cluster\n  and day: dlcloud cost-report --spending"
     )
     tables = shown(spending_sections(costs()))
     assert [

@@ -1,9 +1,14 @@
 """The status of trials by their runs, their metric, and the best of them."""
 
+from dataclasses import replace
+from decimal import Decimal
+
 import pytest
 
+from dlcloud.model.cluster import Member
 from dlcloud.results.result import RunState, result_of
 from dlcloud.results.trials import (
+    ExperimentProgress,
     Trial,
     TrialState,
     TrialStatus,
@@ -13,8 +18,9 @@ from dlcloud.results.trials import (
     intermediate_of,
     metric_of,
     number_trials,
+    usd_at_end,
 )
-from tests.fakes.samples import run
+from tests.fakes.samples import THEN, instance, run
 
 ONE, TWO = number_trials([{"lr": "0.1"}, {"lr": "0.3", "depth": "2"}])
 
@@ -96,3 +102,34 @@ def test_only_a_number_of_a_step_is_an_intermediate_value():
     assert intermediate_of(record) == (3, 0.5)
     for change in ({"record": "sample"}, {"step": "3"}, {"step": 0}, {"value": "x"}, {"value": None}):
         assert intermediate_of({**record, **change}) is None
+
+
+def test_progress_is_a_line_and_a_table():
+    best = TrialStatus(trial=ONE, state=TrialState.DONE, value=0.91234)
+    progress = ExperimentProgress(
+        total=200, done=40, running=4, failed=1, pruned=0, usd=Decimal("0.12"), left_s=60.0, best=best
+    )
+    progress = replace(progress, end_usd=Decimal("0.6"))
+    assert progress.describe() == (
+        "40 of 200 trials done, 4 running, 1 failed, 155 left, 0.120 USD so far, about 0.600 USD at the end, "
+        "best 0.9123 (lr=0.1)"
+    )
+    assert dict(progress.rows()) == {
+        "done": "40 of 200",
+        "running": "4",
+        "failed": "1",
+        "left": "155",
+        "USD so far": "0.120",
+        "USD at the end": "about 0.600",
+        "best so far": "0.9123 (lr=0.1)",
+    }
+
+
+def test_the_cost_at_the_end_is_that_of_the_living_instances():
+    priced = Member(instance=instance(), hourly_usd=Decimal(1))
+    ended = replace(priced, ended_at=THEN)
+    place = {"disk_gib": 0, "region": "us-east-1"}
+    more = usd_at_end([priced, ended], Decimal(2), 3600.0, **place) - Decimal(2)
+    assert Decimal(1) <= more < Decimal("1.01")
+    assert usd_at_end([replace(priced, hourly_usd=None)], Decimal(2), 3600.0, **place) is None
+    assert usd_at_end([priced], Decimal(2), None, **place) is None

@@ -109,7 +109,7 @@ def test_a_move_costs_the_more_the_less_spare_time_is_left(slack_h, moves):
 @pytest.mark.parametrize(("usual_usd", "moves"), [(0.6, True), (2.4, False), (0.0, True)])
 def test_a_pool_is_left_for_what_another_usually_costs(usual_usd, moves):
     """Both have the same price now as in the other cases; one is cheap for the moment only."""
-    old = Availability(observed_s=36000.0, available_s=36000.0, spells=1, unchanged_s=36000.0)
+    old = Availability(observed_s=72000.0, available_s=72000.0, spells=1, unchanged_s=72000.0)
     running = replace(SPOT, running=1, obtainable=1, availability=old, usual_usd=0.97)
     cheaper = replace(SPOT, name="b", hourly_usd=0.6, obtainable=1, availability=old, usual_usd=usual_usd)
     now = situation(spot=running, more=(cheaper,), slack_h=24, changeover_s=720.0, refusal_s=0.0)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.model.errors import UnreachableError
+from dlcloud.model.errors import RemoteCommandError, UnreachableError
 from dlcloud.model.remote import Endpoint
 from dlcloud.ssh import dial, host_keys, keys
 from dlcloud.system.parallel import all_or_raise, fan_out
@@ -230,3 +230,17 @@ def pump(source, sink, delay_s):
         while data := source.recv(1 << 16):
             sink.sendall(data)
     sink.close()
+
+
+def test_a_session_that_the_server_closes_is_no_broken_connection(connect, sshd):
+    """OpenSSH sends neither a status nor a signal then; the connection goes on."""
+    option = "ChannelTimeout session:*=1s"
+    sshd.start()
+    command = [SSHD, "-t", "-f", str(sshd.folder / "config"), "-o", option]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("this sshd closes no idle sessions (OpenSSH 9.2 and newer do)")
+    sshd.stop()
+    connection = connect(option)
+    with pytest.raises(RemoteCommandError, match="`sleep 600` ended without an exit status"):
+        connection.check("sleep 600")
+    assert connection.is_open

@@ -6,10 +6,11 @@ from dlcloud.cli.invoke import invoke
 from dlcloud.cli.options import collect_options
 from dlcloud.model.cluster import DEFAULT_REGION
 
-PARTS = ("detach", "secrets", "storage", "private", "boundary")
+PARTS = ("batch", "detach", "secrets", "storage", "private", "boundary")
 
 
 @click.command("policy")
+@click.option("--batch", is_flag=True, help="What up --on batch needs beside it and --detach.")
 @click.option("--detach", is_flag=True, help="What up --detach needs beside it.")
 @click.option("--secrets", is_flag=True, help="What secrets of SSM and Secrets Manager need beside it.")
 @click.option("--storage", is_flag=True, help="What data and checkpoints in S3 need beside it.")

@@ -1,0 +1,159 @@
+"""The options of the language benchmark."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..harness import hardware
+from ..harness.benchmark import (
+    BF16_FLAGS,
+    BF16_NAME,
+    THREADS,
+    TINY,
+    Benchmark,
+    HardwareNeed,
+    Option,
+    RequirementsChoice,
+    positive,
+    positive_float,
+)
+from .engines import ENGINES, PRECISIONS, TASKS
+from .networks import NETWORKS
+from .training_settings import OPTIMIZATIONS, LanguageTraining
+
+
+def _setting(text: str) -> str:
+    """Read a training's setting and return its name, so that two spellings of one are one."""
+    try:
+        return LanguageTraining.parse(text).name
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+ENTRY = Benchmark(
+    name="language",
+    module="benchmarks.language",
+    requirements="language.txt",
+    summary="Compare language models on llama.cpp, OpenVINO GenAI, PyTorch and vLLM: prompts and generation "
+    "in tokens/s, memory, agreement with fp32; training, full or LoRA; a server's load at a latency goal.",
+    options=(
+        Option(
+            "task",
+            "what is measured; serving sends requests to the engine's server",
+            choices=TASKS,
+            default="inference",
+        ),
+        Option(
+            "network",
+            "published configurations with random weights, or text: a small network trained here, judged by "
+            "its perplexity",
+            choices=tuple(NETWORKS),
+            default_help="qwen2.5-0.5b, or the --model alone",
+            metavar="NAME",
+            many=True,
+            selects=True,
+        ),
+        Option(
+            "model",
+            "a model of your own: a folder in Hugging Face's format, or hub:OWNER/NAME (secret: HF_TOKEN)",
+            metavar="FOLDER",
+        ),
+        Option(
+            "engine",
+            "engines to run in turn; vllm needs a GPU",
+            choices=tuple(ENGINES),
+            default=("pytorch",),
+            many=True,
+        ),
+        Option(
+            "precision",
+            "what weights are stored in, by each engine's own quantizer; each engine's first is its baseline",
+            choices=PRECISIONS,
+            default_help="all that it can run in on the machine",
+            many=True,
+        ),
+        Option("prompt", "tokens of a prompt", type=positive, default=(512,), many=True, selects=True),
+        Option(
+            "generate", "tokens generated after it", type=positive, default=(64,), many=True, selects=True
+        ),
+        Option("streams", "sequences at once", type=positive, default=(1,), many=True, selects=True),
+        Option(
+            "device", "auto: the first GPU, if there is one", choices=("auto", "cpu", "cuda"), default="auto"
+        ),
+        THREADS,
+        Option("compile", "run PyTorch through torch.compile", flag=True),
+        Option(
+            "setting",
+            f"of training: fp32 or bf16, followed by any of {OPTIMIZATIONS}; the first is the baseline",
+            type=_setting,
+            default=("fp32", "bf16", "bf16+lora"),
+            metavar="SETTING",
+            many=True,
+        ),
+        Option("batch", "sequences a training step", type=positive, default=4),
+        Option("length", "tokens of each of them", type=positive, default=256),
+        Option(
+            "rate",
+            "requests a second that a server is sent, as a Poisson process; the highest that meets the goal "
+            "counts",
+            type=positive_float,
+            default=(0.25, 0.5, 1.0, 2.0, 4.0),
+            metavar="PER_S",
+            many=True,
+        ),
+        Option("requests", "requests at each rate", type=positive, default=40),
+        Option(
+            "first-token-ms",
+            "the goal: 95 % of requests have their first token by then",
+            type=positive_float,
+            default=200.0,
+            metavar="MS",
+        ),
+        Option("endpoint", "an OpenAI-compatible server that runs already", metavar="URL"),
+        Option(
+            "cache",
+            "folder of built models",
+            type=Path,
+            default=Path("~/.cache/dlcloud/models"),
+            metavar="DIR",
+        ),
+    ),
+    needs=(
+        HardwareNeed(memory_gib=8),
+        HardwareNeed(given=("device", "cuda"), gpu=True),
+        HardwareNeed(given=("engine", "vllm"), gpu=True),
+        HardwareNeed(setting="bf16", flags=BF16_FLAGS, flags_name=BF16_NAME),
+    ),
+    sweep={"network": "qwen2.5-0.5b", "engine": "pytorch", "prompt": "512", "generate": "64"},
+    tiny={
+        "network": "tiny", "prompt": "16", "generate": "8", "batch": "2", "length": "16", "rate": "4",
+        "requests": "6", "first-token-ms": "60000", **TINY,
+    },
+    tiny_s=60.0,
+    choices=(
+        RequirementsChoice(parameter="engine", value="llamacpp", requirements="language_llamacpp.txt"),
+        RequirementsChoice(parameter="engine", value="vllm", requirements="language_vllm.txt"),
+    ),
+)  # fmt: skip
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the arguments; a faulty one ends the program with status 2, as argparse does."""
+    parser = ENTRY.parser()
+    arguments = parser.parse_args(argv)
+    arguments.network = arguments.network or ([] if arguments.model else ["qwen2.5-0.5b"])
+    arguments.network += [arguments.model] if arguments.model else []
+    for repeated in ("network", "engine", "prompt", "generate", "streams", "setting"):
+        setattr(arguments, repeated, list(dict.fromkeys(getattr(arguments, repeated))))
+    arguments.rate = sorted(set(arguments.rate))
+    if "vllm" in arguments.engine and len(arguments.engine) > 1:
+        parser.error("argument --engine: vllm has packages of its own; run it alone")
+    if arguments.endpoint is not None and arguments.task != "serving":
+        parser.error("--endpoint belongs to --task serving")
+    if arguments.task == "serving" and arguments.endpoint is None:
+        without = [name for name in arguments.engine if not ENGINES[name].server]
+        if without:
+            parser.error(f"argument --engine: {', '.join(without)} has no server here; give an --endpoint")
+    arguments.threads = arguments.threads or hardware.physical_cores()
+    arguments.cache = arguments.cache.expanduser()
+    return arguments

@@ -1,0 +1,161 @@
+"""Prompts and generation as workloads: what a worker does with an engine's model; imports no engine."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from .networks import is_encoder, read_configuration
+from .text import HELD_OUT_FILE
+
+PROMPT, GENERATE = "prompt", "generate"
+
+COMPARED_TOKENS = 32
+COMPARED_LOGITS = 1024
+"""Logits of a position that are compared, evenly taken; the largest of all is compared, too."""
+
+JUDGED_TOKENS = 256
+JUDGED_PIECES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationJob:
+    """What a worker runs."""
+
+    folder: str  # the model in Hugging Face's format, in bf16
+    model: str  # the engine's own form of it, a file or a folder; `folder` if it has none
+    precision: str
+    phase: str  # PROMPT or GENERATE
+    prompt: int  # tokens of each prompt
+    generate: int  # tokens generated after it
+    streams: int  # sequences at once
+    threads: int
+    seed: int
+    device: str = "cpu"
+    compiled: bool = False
+    weights: str = "random"
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        return read_configuration(Path(self.folder))
+
+    def prompts(self) -> np.ndarray:
+        """Return random prompts (streams, prompt) int64: speed does not depend on what they say."""
+        return self.draw(self.streams, self.prompt)
+
+    def draw(self, rows: int, columns: int) -> np.ndarray:
+        vocabulary = self.configuration["vocab_size"]
+        return np.random.default_rng(self.seed).integers(0, vocabulary, (rows, columns), dtype=np.int64)
+
+    def facts(self, engine: str, model_bytes: int) -> dict[str, Any]:
+        return {
+            "engine": engine,
+            "weights": self.weights,
+            "model_bytes": model_bytes,
+            "threads": self.threads,
+            "device": self.device,
+            "prompt_tokens": self.prompt,
+            "streams": self.streams,
+            **({"generated_tokens": self.generate} if self.phase == GENERATE else {}),
+        }
+
+
+class LanguageModel(Protocol):
+    """An engine with a model loaded. The next tokens are any: speed does not depend on them."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Return what is known before it is timed."""
+
+    def read_prompts(self) -> None:
+        """Forget all, then process every prompt up to the logits of its last token."""
+
+    def rewind(self) -> None:
+        """Make ready to generate the first token after the prompts."""
+
+    def generate(self) -> None:
+        """Process one more token of every sequence and wait for its logits."""
+
+    def logits(self, tokens: np.ndarray) -> np.ndarray:
+        """Return the logits (n, vocabulary) float32 after each of n tokens of one sequence."""
+
+
+class PromptReading:
+    """Steps that read prompts: a step's time is that to the first token."""
+
+    def __init__(self, job: GenerationJob, model: LanguageModel) -> None:
+        self._job, self._model = job, model
+        self.items_per_step = job.prompt * job.streams
+        self.facts = model.facts
+
+    def step(self) -> None:
+        self._model.read_prompts()
+
+    def outputs(self) -> list[list[float]]:
+        return compared_outputs(self._job, self._model)
+
+
+class Generation:
+    """Steps of one token for every sequence: a step's time is that between tokens.
+
+    After the last token it goes back to the prompt's end; `untimed_s` counts the seconds of that.
+    """
+
+    def __init__(self, job: GenerationJob, model: LanguageModel) -> None:
+        self._job, self._model = job, model
+        self._left = 0
+        self.items_per_step = job.streams
+        self.facts = model.facts
+        self.untimed_s = 0.0
+
+    def step(self) -> None:
+        if not self._left:
+            began = time.perf_counter()
+            self._model.rewind()
+            self._left = self._job.generate
+            self.untimed_s += time.perf_counter() - began
+        self._model.generate()
+        self._left -= 1
+
+    def outputs(self) -> list[list[float]]:
+        return compared_outputs(self._job, self._model)
+
+
+def make_workload(job: GenerationJob, model: LanguageModel) -> PromptReading | Generation:
+    return PromptReading(job, model) if job.phase == PROMPT else Generation(job, model)
+
+
+def compared_outputs(job: GenerationJob, model: LanguageModel) -> list[list[float]]:
+    """Return a row a position: its best token, then some logits; of a trained network its loss alone.
+
+    A row of that is the mean loss, in nats a token, on a piece of the text that it was not trained on.
+    """
+    held_out = Path(job.folder) / HELD_OUT_FILE
+    if held_out.exists():
+        tokens = np.array(json.loads(held_out.read_text(encoding="utf-8")), dtype=np.int64)
+        pieces = [tokens[start * JUDGED_TOKENS :][:JUDGED_TOKENS] for start in range(JUDGED_PIECES)]
+        return [[_loss(model.logits(piece), piece)] for piece in pieces if len(piece) == JUDGED_TOKENS]
+    count = min(COMPARED_TOKENS, job.prompt)
+    logits = model.logits(job.draw(1, count)[0])
+    chosen = np.linspace(0, logits.shape[1] - 1, min(COMPARED_LOGITS, logits.shape[1])).astype(int)
+    return [[float(row.argmax()), *map(float, row[chosen])] for row in logits]
+
+
+def _loss(logits: np.ndarray, tokens: np.ndarray) -> float:
+    shifted = logits[:-1] - logits[:-1].max(axis=1, keepdims=True)
+    log_sums = np.log(np.exp(shifted).sum(axis=1))
+    return float(np.mean(log_sums - shifted[np.arange(len(tokens) - 1), tokens[1:]]))
+
+
+def size_of(model: Path) -> int:
+    """Return the bytes of a model's weights, a file's or those of a folder."""
+    files = [file for file in model.rglob("*") if file.is_file()] if model.is_dir() else [model]
+    return sum(file.stat().st_size for file in files)
+
+
+def has_generation(folder: Path) -> bool:
+    return not is_encoder(read_configuration(folder))

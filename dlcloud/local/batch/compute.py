@@ -1,0 +1,263 @@
+"""The instances of compute environments, and the jobs that run on them as programs or as containers."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dlcloud.local.ec2.instances import SiteInstances
+from dlcloud.local.instance.machine_images import IMAGES
+from dlcloud.model.instance import InstanceState
+
+IDLE_S = 5.0
+"""After which an instance without a job is ended; on AWS some minutes."""
+POLL_S = 0.1
+BOOT_S = 60.0
+NO_CAPACITY_S = 1.0
+LOST = "Host EC2 (instance {}) terminated."
+"""Source: AWS Batch user guide, "Automated job retries"."""
+
+log = logging.getLogger(__name__)
+
+
+class ScheduledJob(Protocol):
+    """A job, as far as a scheduler knows it."""
+
+    job_queue: Any
+    stop: bool
+    status: Any
+    job_stopped: bool
+    attempts: list[dict[str, Any]]
+
+    @property
+    def vcpus(self) -> int: ...
+
+    @property
+    def command(self) -> list[str]: ...
+
+    @property
+    def image(self) -> str: ...
+
+    @property
+    def most_attempts(self) -> int: ...
+
+    def begin(self) -> None:
+        """Take note that its container runs."""
+
+    def end(self, exit_status: int | None, reason: str) -> None:
+        """Take note that it has ended."""
+
+    def described_variables(self) -> Mapping[str, str]:
+        """Return the variables of its container."""
+
+    def _get_attempt_duration(self) -> int | None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Host:
+    """An instance of a compute environment."""
+
+    instance_id: str
+    environment: Any
+    vcpus: int
+    used: int = 0
+    idle_since: float = field(default_factory=time.monotonic)
+
+
+class JobScheduler:
+    """Runs jobs first come, first served, each on an instance that has enough vCPUs free.
+
+    Args:
+        instances: Of the site.
+        client: Returns a client of EC2 in a region, as the owner of the account.
+        vcpus: Of each instance type.
+        engine: The program that runs containers, as `podman`; empty: commands run on the instance itself.
+    """
+
+    def __init__(
+        self,
+        instances: SiteInstances,
+        client: Callable[[str], Any],
+        vcpus: Mapping[str, int],
+        *,
+        engine: str = "",
+    ) -> None:
+        self._instances = instances
+        self._client = client
+        self._vcpus = vcpus
+        self._engine = engine
+        self._waiting: deque[ScheduledJob] = deque()
+        self._hosts: list[Host] = []
+        self._on_host: dict[int, Host] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def add(self, job: ScheduledJob) -> None:
+        """Queue a job."""
+        with self._changed:
+            self._waiting.append(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, daemon=True, name="batch scheduler")
+                self._thread.start()
+            self._changed.notify_all()
+
+    def stop(self, job: ScheduledJob) -> None:
+        """End a job: its container, or at once where it waits."""
+        with self._changed:
+            if job in self._waiting:
+                self._waiting.remove(job)
+                job.end(None, "terminated")
+            elif (host := self._on_host.get(id(job))) is not None:
+                self._instances.end_service(host.instance_id, _program_name(job))
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait(POLL_S if self._hosts or self._waiting else None)
+                try:
+                    self._end_idle()
+                    self._start_waiting()
+                except Exception:
+                    log.exception("a job could not be scheduled")
+                    time.sleep(NO_CAPACITY_S)
+
+    def _start_waiting(self) -> None:
+        """Start every job that has room, the oldest first."""
+        for job in [*self._waiting]:
+            environment = job.job_queue.environments[0]
+            if "DISABLED" in {environment.state, job.job_queue.state}:
+                continue
+            host = self._host_for(environment, job.vcpus)
+            if host is None:
+                return
+            self._waiting.remove(job)
+            host.used += job.vcpus
+            self._on_host[id(job)] = host
+            job.status = "STARTING"
+            threading.Thread(target=self._run, args=(job, host), daemon=True).start()
+
+    def _host_for(self, environment: Any, vcpus: int) -> Host | None:  # noqa: ANN401  moto's object
+        """Return an instance with room, launched if the environment may have one more; None if not."""
+        own = [host for host in self._hosts if host.environment is environment]
+        for host in own:
+            if host.vcpus - host.used >= vcpus:
+                return host
+        resources = environment.compute_resources
+        name = next((one for one in resources["instanceTypes"] if self._vcpus.get(one, 0) >= vcpus), "")
+        if not name or sum(host.vcpus for host in own) + self._vcpus[name] > int(resources["maxvCpus"]):
+            return None
+        instance_id = self._launch(environment, name, first=len(own))
+        if not instance_id:
+            return None
+        self._hosts.append(Host(instance_id=instance_id, environment=environment, vcpus=self._vcpus[name]))
+        return self._hosts[-1]
+
+    def _launch(self, environment: Any, name: str, *, first: int) -> str:  # noqa: ANN401  moto's object
+        """Launch an instance in one of the subnets; return its id, or nothing where none has room."""
+        subnets = environment.compute_resources["subnets"]
+        for place in range(len(subnets)):
+            subnet = subnets[(first + place) % len(subnets)]
+            try:
+                return self._run_instance(environment.arn.split(":")[3], _launch(environment, name, subnet))
+            except Exception as error:  # noqa: BLE001 - whatever EC2 says, the job waits
+                log.warning("%s gets no instance: %s", environment.name, error)
+        time.sleep(NO_CAPACITY_S)
+        return ""
+
+    def _run_instance(self, region: str, arguments: Mapping[str, Any]) -> str:
+        return str(self._client(region).run_instances(**arguments)["Instances"][0]["InstanceId"])
+
+    def _end_idle(self) -> None:
+        """End instances without a job: after a while, and at once those of a disabled environment."""
+        now = time.monotonic()
+        for host in [*self._hosts]:
+            patience_s = IDLE_S if host.environment.state == "ENABLED" else 0.0
+            if not host.used and now - host.idle_since >= patience_s:
+                self._hosts.remove(host)
+                client = self._client(host.environment.arn.split(":")[3])
+                client.terminate_instances(InstanceIds=[host.instance_id])
+
+    def _run(self, job: ScheduledJob, host: Host) -> None:
+        """Run a job on its instance; start it again where the instance was lost, as its definition says."""
+        status, reason = None, LOST.format(host.instance_id)
+        try:
+            if self._boots(host) and not job.stop:
+                job.begin()
+                argv, variables = self._program(job)
+                limit_s = job._get_attempt_duration()  # noqa: SLF001  moto's name
+                ended = self._instances.run_service(
+                    host.instance_id, _program_name(job), argv, variables, limit_s=limit_s
+                )
+                if self._lives(host):
+                    status, reason = ended, "Essential container in task exited"
+        except (KeyError, OSError) as error:
+            log.warning("%s: %s", host.instance_id, error)
+        finally:
+            self._end(job, host, status, reason)
+
+    def _end(self, job: ScheduledJob, host: Host, status: int | None, reason: str) -> None:
+        with self._changed:
+            self._on_host.pop(id(job), None)
+            host.used -= job.vcpus
+            host.idle_since = time.monotonic()
+            if not self._lives(host) and host in self._hosts:
+                self._hosts.remove(host)
+            if status is None and not job.stop and len(job.attempts) < job.most_attempts:
+                job.status = "RUNNABLE"
+                self._waiting.appendleft(job)
+            else:
+                job.end(status, "terminated" if job.stop else reason)
+            self._changed.notify_all()
+
+    def _boots(self, host: Host) -> bool:
+        """Wait until an instance runs; False if it never does."""
+        deadline = time.monotonic() + BOOT_S
+        while time.monotonic() < deadline:
+            state = self._instances.state(host.instance_id)
+            if state is not InstanceState.PENDING:
+                return state is InstanceState.RUNNING
+            time.sleep(POLL_S / 2)
+        return False
+
+    def _lives(self, host: Host) -> bool:
+        return self._instances.state(host.instance_id) is InstanceState.RUNNING
+
+    def _program(self, job: ScheduledJob) -> tuple[list[str], Mapping[str, str]]:
+        """Return what runs on the instance for a job's container, and its variables."""
+        variables = job.described_variables()
+        if not self._engine:
+            return job.command, variables
+        name = _program_name(job)
+        # An engine that is started again begins a container of the same name.
+        words = [self._engine, "run", "--rm", "--replace", "--network", "host", "--name", name]
+        for variable in (*variables, "AWS_EC2_METADATA_SERVICE_ENDPOINT"):
+            words += ["--env", variable]
+        return [*words, job.image, *job.command], variables
+
+
+def _program_name(job: ScheduledJob) -> str:
+    return f"batch-{id(job):x}"
+
+
+def _launch(environment: Any, instance_type: str, subnet: str) -> dict[str, Any]:  # noqa: ANN401  moto's object
+    """Return the arguments of RunInstances for a compute environment."""
+    resources = environment.compute_resources
+    tags = [{"Key": key, "Value": value} for key, value in resources.get("tags", {}).items()]
+    profile = resources["instanceRole"]
+    spot = {"InstanceMarketOptions": {"MarketType": "spot"}} if resources["type"] == "SPOT" else {}
+    return {
+        "ImageId": IMAGES[0].image_id,
+        "InstanceType": instance_type,
+        "MinCount": 1,
+        "MaxCount": 1,
+        "SubnetId": subnet,
+        "SecurityGroupIds": resources["securityGroupIds"],
+        "IamInstanceProfile": {"Arn" if profile.startswith("arn:") else "Name": profile},
+        "TagSpecifications": [
+            {"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume") if tags
+        ],
+        **spot,
+    }

@@ -1,0 +1,167 @@
+"""The client of a server's load, against a server of known delays; lower bounds hold on any machine."""
+
+import asyncio
+import json
+import random
+import threading
+from argparse import Namespace
+from contextlib import contextmanager
+from itertools import pairwise
+
+import pytest
+
+from dlcloud.benchmarks.harness.variant import VariantError
+from dlcloud.benchmarks.language import serving
+from dlcloud.benchmarks.language.load import Answer, LoadResult, arrivals, percentile, send_load
+
+FIRST_S, BETWEEN_S, TOKENS = 0.03, 0.01, 5
+TIMER_S = 0.001
+"""Timers may be that early, and requests are due one after the other."""
+
+
+class Server:
+    """An OpenAI-compatible server that answers one request at a time, with known delays."""
+
+    def __init__(self, *, status=b"200 OK", split=False):
+        self.status, self.split = status, split
+        self.bodies = []
+        self._turn = asyncio.Lock()
+
+    async def answer(self, reader, writer):
+        headers = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next((line for line in headers.splitlines() if "Content-Length" in line), "0: 0")
+        body = await reader.readexactly(int(length.split(":")[1]))
+        self.bodies.append(json.loads(body) if body else None)
+        writer.write(b"HTTP/1.1 " + self.status + b"\r\nTransfer-Encoding: chunked\r\n\r\n")
+        if body and self.status.startswith(b"200"):
+            async with self._turn:
+                await asyncio.sleep(FIRST_S)
+                await self._stream(writer)
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def _stream(self, writer):
+        for number in range(TOKENS):
+            if number:
+                await asyncio.sleep(BETWEEN_S)
+            await self._event(writer, {"choices": [{"text": f"t{number}"}]})
+        await self._event(writer, {"choices": [], "usage": {"completion_tokens": TOKENS + 2}})
+        writer.write(b"e\r\ndata: [DONE]\n\n\r\n")
+
+    async def _event(self, writer, event):
+        line = b"data: " + json.dumps(event).encode() + b"\n\n"
+        for piece in (line[:7], line[7:]) if self.split else (line,):
+            writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+            await writer.drain()
+
+
+@contextmanager
+def running(server):
+    loop = asyncio.new_event_loop()
+    listening = loop.run_until_complete(asyncio.start_server(server.answer, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        listening.close()
+        loop.close()
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_times_are_no_shorter_than_the_servers_delays(split):
+    server = Server(split=split)
+    with running(server) as url:
+        result = send_load(url, ["a"] * 4, rate=1e6, generate=9, seed=0)
+    assert result.failures == []
+    assert [answer.tokens for answer in result.answers] == [TOKENS + 2] * 4
+    assert all(len(answer.token_s) == TOKENS for answer in result.answers)
+    # All are due at once and answered one by one: the wait for the others counts.
+    whole_s = FIRST_S + (TOKENS - 1) * BETWEEN_S
+    ends = sorted(answer.end_s for answer in result.answers)
+    assert all(end >= number * (whole_s - TIMER_S) for number, end in enumerate(ends, 1))
+    assert all(answer.token_s[-1] >= whole_s - TIMER_S for answer in result.answers)
+    assert result.seconds >= ends[-1]
+    assert server.bodies[0]["max_tokens"] == 9
+
+
+def test_a_refusal_is_a_failure_that_says_why():
+    with running(Server(status=b"503 Busy")) as url:
+        result = send_load(url, ["a"], rate=1.0, generate=1, seed=0)
+    assert "503 Busy" in result.failures[0]
+
+
+def test_without_a_server_a_request_fails():
+    result = send_load("http://127.0.0.1:9/v1", ["a"], rate=1.0, generate=1, seed=0)
+    assert len(result.failures) == 1
+
+
+def test_arrivals_are_a_poisson_process():
+    moments = arrivals(5.0, 4000, random.Random(1))
+    gaps = [after - before for before, after in pairwise(moments)]
+    mean = sum(gaps) / len(gaps)
+    spread = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5
+    assert mean == pytest.approx(0.2, rel=0.05)
+    assert spread == pytest.approx(mean, rel=0.1)
+
+
+def test_percentiles_are_of_the_values_themselves():
+    values = list(range(1, 21))
+    assert [percentile(values, share) for share in (0.5, 0.95, 1.0)] == [10, 19, 20]
+    assert percentile([], 0.5) == float("inf")
+
+
+def options(**changes):
+    values = {
+        "rate": [1.0, 2.0, 4.0],
+        "requests": 10,
+        "prompt": [8],
+        "generate": [4],
+        "first_token_ms": 100.0,
+    }
+    return Namespace(**{**values, "seed": 0, **changes})
+
+
+def variant_of(monkeypatch, first_ms):
+    """Return a variant whose server's first tokens take `first_ms(rate)`."""
+
+    def answer(_url, prompts, *, rate, generate, seed):
+        del seed
+        token_s = (first_ms(rate) / 1000,)
+        answers = [Answer(token_s=token_s, tokens=generate, end_s=1.0) for _ in prompts]
+        return LoadResult(rate=rate, seconds=len(prompts) / rate, answers=answers)
+
+    monkeypatch.setattr(serving, "send_load", answer)
+    return serving.ServingVariant.at("http://127.0.0.1:9/v1", options())
+
+
+def test_the_highest_rate_that_meets_the_goal_is_measured(monkeypatch):
+    variant = variant_of(monkeypatch, lambda rate: 40 * rate)
+    variant.warm_up(1.0)
+    assert variant.measure(1.0).value == pytest.approx(2.0 * 4)
+    facts = variant.finish().facts
+    assert facts["requests_per_s"] == 2.0
+    assert facts["goal_met"]
+    assert facts["first_token_p95_ms"] == pytest.approx(80)
+    assert [tried["rate"] for tried in facts["rates_tried"]] == [1.0, 2.0, 4.0]
+
+
+def test_no_rate_that_meets_the_goal_is_a_failure(monkeypatch):
+    variant = variant_of(monkeypatch, lambda _rate: 150.0)
+    with pytest.raises(VariantError, match=r"in 150 ms, not 100 ms"):
+        variant.warm_up(1.0)
+
+
+def test_a_server_that_ends_is_a_failure_with_its_last_words():
+    variant = serving.ServingVariant(
+        name="x",
+        goal=serving.ServingGoal.of(options()),
+        endpoint="http://127.0.0.1:9/v1",
+        command=["sh", "-c", "echo no model >&2; exit 3"],
+    )
+    with pytest.raises(VariantError, match="ended with status 3: no model"):
+        variant.start()
+    variant.close()

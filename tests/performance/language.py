@@ -1,0 +1,76 @@
+"""llama.cpp through our harness beside llama.cpp alone, and llama-bench on the same file.
+
+    nice -n -10 PYTHON tests/performance/language.py FILE.gguf FOLDER [LLAMA_BENCH]
+
+PYTHON has the packages of language_llamacpp.txt; FOLDER is the model in Hugging Face's format. Rounds
+alternate; one thread, so that no barrier between threads is measured.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dlcloud"))
+
+from benchmarks.harness.worker import _measure
+from benchmarks.language.generation import GENERATE, GenerationJob, make_workload
+from benchmarks.language.llamacpp_engine import LlamaModel
+
+ROUNDS, TOKENS = 7, 16
+
+
+def main(file, folder, bench=None):
+    job = GenerationJob(
+        folder=folder, model=file, precision="int8", phase=GENERATE, prompt=1, generate=TOKENS, streams=1,
+        threads=1, seed=0,
+    )  # fmt: skip
+    model = LlamaModel(job)
+    workload = make_workload(job, model)
+    alone, ours, theirs = [], [], []
+    for number in range(ROUNDS + 1):
+        sides = [(ours, lambda: through_harness(workload)), (alone, lambda: bare(model))]
+        for rates, run in sides if number % 2 else sides[::-1]:
+            rates.append(run())
+        if bench:
+            theirs.append(llama_bench(bench, file))
+    report("time per token through the harness over the engine's own", alone[1:], ours[1:], 1.01)
+    if bench:
+        report("llama-bench's tokens/s over ours", theirs[1:], ours[1:], 1.03)
+
+
+def through_harness(workload):
+    measured = _measure(workload, 1.5, latencies=True)
+    return measured["items"] / measured["seconds"]
+
+
+def bare(model):
+    tokens, seconds = 0, 0.0
+    while seconds < 1.5:
+        model.rewind()
+        began = time.perf_counter()
+        for _ in range(TOKENS):
+            model.generate()
+        seconds += time.perf_counter() - began
+        tokens += TOKENS
+    return tokens / seconds
+
+
+def llama_bench(bench, file):
+    command = [bench, "-m", file, "-p", "0", "-n", str(TOKENS), "-t", "1", "-r", "3", "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)[0]["avg_ts"]
+
+
+def report(what, first, second, goal):
+    ratios = sorted(a / b for a, b in zip(first, second, strict=True))
+    middle = statistics.median(ratios)
+    verdict = "met" if middle <= goal else "MISSED"
+    print(f"{what}: {middle:.4f} ({ratios[0]:.4f} to {ratios[-1]:.4f}), goal {goal}: {verdict}")
+    print(f"  {statistics.median(first):.2f} and {statistics.median(second):.2f} tokens/s")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
