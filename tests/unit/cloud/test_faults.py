@@ -5,6 +5,7 @@ import json
 import pytest
 from botocore import exceptions as boto
 
+from dlcloud.cloud.account.leftovers import _find_allowed
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import TRIES, translate_errors
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
@@ -97,6 +98,12 @@ def test_what_is_in_use_for_a_moment_longer_is_deleted_a_moment_later(clients, s
     ec2.add_response(method, {})
     remove(cloud_over(clients, clock=clock))
     assert len(clock.slept) == 3
+
+
+def test_roles_that_may_not_be_listed_are_not_looked_for(clients, stub, caplog):
+    stub(clients.get("iam")).add_client_error("list_roles", "AccessDenied", http_status_code=403)
+    assert _find_allowed("roles", cloud_over(clients).roles.find) == []
+    assert "roles: not looked for" in caplog.text
 
 
 def test_the_zone_of_a_refused_launch_is_named(clients, stub):
