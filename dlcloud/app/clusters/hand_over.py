@@ -27,6 +27,8 @@ from dlcloud.report.table import Format, Report, Section, render
 
 def run(context: Context, options: UpOptions) -> None:
     """Hand a cluster over to one of its own instances, and print how to watch it."""
+    if options.on:
+        raise RecipeError("--on batch and --detach exclude each other", "Batch goes on without this machine")
     if options.dry_run:
         context.change_nothing()
     show = printing(options.output)

@@ -82,6 +82,12 @@ def test_a_usage_error_exits_2_without_a_traceback(dlcloud, words):
     assert done.stdout == ""
 
 
+def test_a_queue_of_batch_is_not_detached(dlcloud):
+    done = dlcloud("up", "quickstart", "--on", "batch", "--detach")
+    assert done.status == 2
+    assert "--on batch and --detach exclude each other" in done.stderr
+
+
 @pytest.mark.parametrize("words", [["up", "missing.yaml"], ["down", "missing"], ["logs", "nothing"], ["ssh"]])
 def test_what_does_not_exist_exits_2_with_a_message_and_a_hint(dlcloud, words):
     done = dlcloud(*words)
