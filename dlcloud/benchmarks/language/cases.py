@@ -14,8 +14,7 @@ from ..harness.facts import FactReader
 from ..harness.protocol import measure
 from ..harness.records import Recorder
 from ..harness.variant import Variant, VariantError, WorkerVariant
-from .engines import ENGINES, LanguageEngine
-from .generation import GENERATE, PROMPT
+from .engines import ENGINES, GENERATE, PROMPT, LanguageEngine
 from .networks import NETWORKS, title_of
 from .serving import ServingVariant
 

@@ -10,6 +10,9 @@ PRECISIONS = ("fp32", "bf16", "int8", "int4", "fp8")
 
 TASKS = ("inference", "training", "serving")
 
+PROMPT, GENERATE = "prompt", "generate"
+"""The phases of inference, which are measured apart."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageEngine:

@@ -9,10 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .engines import GENERATE, PROMPT
 from .networks import is_encoder, read_configuration
 from .text import HELD_OUT_FILE
-
-PROMPT, GENERATE = "prompt", "generate"
 
 COMPARED_TOKENS = 32
 COMPARED_LOGITS = 1024
