@@ -14,6 +14,8 @@ from botocore.exceptions import ClientError
 from dlcloud.local.site import LocalSite
 from tests.fakes.local_ec2 import UBUNTU, Rig, wait_for
 
+SPOT_FLEET = "IamFleetRole=arn:aws:iam::123456789012:role/fleet,TargetCapacity=1"
+
 AWS = Path(sys.executable).with_name("aws")
 
 
@@ -125,7 +127,11 @@ def test_the_aws_command_handles_spot_requests(rig, aws):
         (["describe-instances", "--instance-ids", "i-1"], "InvalidInstanceID.Malformed"),
         (["describe-instances", "--max-results", "2"], "InvalidParameterValue"),
         (["run-instances", "--image-id", UBUNTU, "--instance-type", "c7g.large"], "InvalidParameterValue"),
-        (["associate-address", "--instance-id", "i-1", "--public-ip", "192.0.2.1"], "UnsupportedOperation"),
+        (
+            ["associate-address", "--instance-id", "i-1", "--public-ip", "192.0.2.1"],
+            "InvalidInstanceID.Malformed",
+        ),
+        (["request-spot-fleet", "--spot-fleet-request-config", SPOT_FLEET], "UnsupportedOperation"),
     ],
 )
 def test_the_aws_command_shows_the_errors_of_ec2(aws, words, code):
