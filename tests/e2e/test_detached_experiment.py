@@ -122,5 +122,5 @@ def test_results_are_in_the_bucket_where_the_controller_is_lost(user):
     down = user.run("down", "--all")
     assert "3 run(s) came from s3://closed-laptop/mine" in down.stderr
     assert "3 of 3 trials have a result" in down.stdout
-    assert len([*user.home.glob(".dlcloud/runs/*/log")]) == 3
+    assert len([*user.home.glob(".dlcloud/runs/gone-*/log")]) == 3
     assert "every trial has been run" in user.run("up", path).stderr

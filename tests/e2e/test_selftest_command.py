@@ -34,10 +34,12 @@ def test_one_ctrl_c_ends_what_it_launched_and_a_second_adds_a_line(user):
     user.run("local", "capacity", "t3.micro")
     process = user.begin("selftest")
     wait_until(user.alive)
+    user.control.set_latency(1.0)  # the end outlasts the signals
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         time.sleep(0.5)
     out, err = process.communicate(timeout=TIMEOUT_S)
+    user.control.set_latency(0.0)
     assert process.returncode == 130, out + err
     assert "ending the instances of the self-test, a few seconds; interrupt twice more to leave them" in err
     assert user.alive() == []

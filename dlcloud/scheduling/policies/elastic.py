@@ -231,7 +231,7 @@ def _worth(plan: _Plan, *, is_beside: bool) -> float:
     now = plan.table.value(Mode.SPOT, age, work_h, plan.spare_h)
     done = plan.table.value(Mode.SPOT, age, work_h - probe_h, plan.spare_h + probe_h)
     least = model.spot_usd + DOUBT * (1 - model.spot_usd)
-    return min(1.0, max(least, (now - done) / probe_h))
+    return min(1.0, max(least, (now - done) / probe_h)) if probe_h else least
 
 
 def _explain(plan: _Plan, options: list[_Option]) -> str:

@@ -75,6 +75,7 @@ class Recorder:
                 "wsgi.input": io.BytesIO(body.encode() if isinstance(body, str) else body),
                 "HTTP_AUTHORIZATION": headers["authorization"],
                 "HTTP_X_AMZ_TARGET": headers.get("x-amz-target", ""),
+                "PATH_INFO": urlsplit(request.url).path,
                 "QUERY_STRING": urlsplit(request.url).query,
             }
         )

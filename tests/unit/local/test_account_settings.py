@@ -69,7 +69,7 @@ def test_a_role_of_dlcloud_has_the_boundary_and_the_tags(rig, clients):
     role = Role(
         cluster_id="bounded",
         policy=control_policy("bounded", "us-east-1"),
-        principal="ec2.amazonaws.com",
+        principals=("ec2.amazonaws.com",),
         tags=OWN,
         boundary=BOUNDARY,
     )

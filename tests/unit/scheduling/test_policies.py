@@ -143,3 +143,8 @@ def test_elastic_fills_with_on_demand_only_what_spot_lacks():
 
 def test_elastic_keeps_time_for_a_refusal_of_on_demand():
     assert counts("elastic", situation(slack_h=0.9)) == (0, 1)
+
+
+def test_nothing_joins_when_no_work_is_left():
+    spot = replace(SPOT, running=1, obtainable=3)
+    assert counts("elastic", situation(spot=spot, maximum=3, work_left_s=0.0))[0] <= 1
