@@ -129,7 +129,7 @@ def test_the_aws_command_handles_spot_requests(rig, aws):
         (["run-instances", "--image-id", UBUNTU, "--instance-type", "c7g.large"], "InvalidParameterValue"),
         (
             ["associate-address", "--instance-id", "i-1", "--public-ip", "192.0.2.1"],
-            "InvalidInstanceID.Malformed",
+            "InvalidAddress.NotFound",
         ),
         (["request-spot-fleet", "--spot-fleet-request-config", SPOT_FLEET], "UnsupportedOperation"),
     ],
