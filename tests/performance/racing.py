@@ -1,6 +1,6 @@
 """Races over recorded samples: are dear types stopped, is the cheapest kept, and what is saved.
 
-    python tests/performance/racing.py FOLDER [--replays 10000] [--spread 1] [--part judging] [--seed 1] [--check 20]
+    python tests/performance/racing.py FOLDER [--replays 10000] [--spread 1] [--part judging] [--seed 1]
 
 FOLDER has `llm.csv.gz` of SpareCores/sc-inspector-data. A replay draws a test and 16 of the 40 types on
 which it is cheapest. Each type's machine is as fast as its recorded samples, times a factor of its own with
@@ -36,7 +36,7 @@ FEWEST_TYPES = 100
 AT_ONCE = 1000
 HALVINGS = 30
 PARTS = {"all": {0, 1}, "tuning": {0}, "judging": {1}}
-WAY = np.linspace(0, 1, max(racing._STEPS) + 1)  # noqa: SLF001  the same constants
+WAY = np.linspace(0, 1, max(racing._STEPS) + 1)
 Types = list[tuple[float, np.ndarray]]
 """Price and logarithms of the samples of each type."""
 
@@ -164,15 +164,15 @@ GOES_ON, DECIDED, TIED, UNDECIDED = range(len(racing.Verdict))
 
 def log_evidence(count: np.ndarray, square: np.ndarray, squares: np.ndarray) -> np.ndarray:
     """Return what `racing._log_evidence` returns, of arrays."""
-    power = count / 2 + racing._SHAPE  # noqa: SLF001
+    power = count / 2 + racing._SHAPE
     null, other = [], []
-    for weight, scale in racing._SCALES:  # noqa: SLF001
-        likely = log(weight) + racing._SHAPE * log(scale)  # noqa: SLF001
+    for weight, scale in racing._SCALES:
+        likely = log(weight) + racing._SHAPE * log(scale)
         null.append(likely - power * np.log(2 * scale + squares + count * square))
-        for effect in racing._EFFECTS:  # noqa: SLF001
+        for effect in racing._EFFECTS:
             share = effect / (count + effect)
             rest = np.log(2 * scale + squares + share * count * square)
-            other.append(likely + np.log(share) / 2 - log(len(racing._EFFECTS)) - power * rest)  # noqa: SLF001
+            other.append(likely + np.log(share) / 2 - log(len(racing._EFFECTS)) - power * rest)
     return np.logaddexp.reduce(other) - np.logaddexp.reduce(null)
 
 
@@ -196,7 +196,7 @@ def are_dearer(costs, count, squares, rival) -> np.ndarray:
 
 def half_widths(count: np.ndarray, squares: np.ndarray) -> np.ndarray:
     least = log(ENTRANTS / racing.ERROR)
-    low, high = np.zeros_like(count), np.full_like(count, racing._WIDEST)  # noqa: SLF001
+    low, high = np.zeros_like(count), np.full_like(count, racing._WIDEST)
     unknown = log_evidence(count, high**2, squares) < least
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -255,7 +255,8 @@ def print_figures(replays: Replays) -> None:
     print(f"{'USD saved':18} {saved:7.2%} (goal: at least 75 %: {verdict(saved >= 0.75)})")
     ended = (replays.verdicts != GOES_ON).mean()
     tied, limit = ((replays.verdicts == kind).mean() for kind in (TIED, UNDECIDED))
-    print(f"{'ended':18} {ended:7.2%} (goal: all: {verdict(ended == 1)}); tied {tied:.1%}, at the limit {limit:.1%}")
+    print(f"{'ended':18} {ended:7.2%} (goal: all: {verdict(ended == 1)})")
+    print(f"tied {tied:.1%}, at the limit {limit:.1%}")
     print(f"samples of the last one, mean: {longest.mean():.0f}; looks: {replays.looks.mean():.0f}")
 
 
@@ -270,7 +271,9 @@ def main() -> None:
     options = parser.parse_args()
     tests, rng = read_tests(options.folder, options.part), np.random.default_rng(options.seed)
     chunks = [
-        replay(tests, min(AT_ONCE, options.replays - start), options.spread, rng, 0 if start else options.check)
+        replay(
+            tests, min(AT_ONCE, options.replays - start), options.spread, rng, 0 if start else options.check
+        )
         for start in range(0, options.replays, AT_ONCE)
     ]
     arrays = {one.name: np.concatenate([getattr(c, one.name) for c in chunks]) for one in fields(Replays)}
