@@ -78,8 +78,12 @@ def predict_jobs(
     return predicted
 
 
-MOST_RACED = 8
-"""Candidates that a prediction leaves: in each a machine is launched."""
+MOST_RACED = 24
+"""Candidates that a prediction leaves: in each a machine is launched.
+
+Source: `tests/performance/prediction.py`: of 16 the best is at most 10 % dearer than the cheapest of all in 88 %
+of the described jobs, of 24 in 94 %.
+"""
 
 
 def candidates_of(jobs: Sequence[PredictedJob], market: Market, most: int = MOST_RACED) -> tuple[str, ...]:
