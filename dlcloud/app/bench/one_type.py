@@ -68,7 +68,7 @@ def recipe_file(matrix: BenchmarkMatrix, name: str) -> RecipeFile:
     recipe = matrix.recipe_of_type(name)
     content = recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     text = json.dumps(content, indent=1)
-    return RecipeFile(recipe=recipe, text=text, path="", profile=profile_of(recipe))
+    return RecipeFile(recipe=recipe, text=text, path=matrix.recipe_path, profile=profile_of(recipe))
 
 
 @dataclass(kw_only=True)
