@@ -195,7 +195,8 @@ def test_a_user_launches_into_what_the_account_owns(user, limited):
     assert user.alive() == []
 
 
-def test_a_user_with_the_policy_of_batch_runs_an_experiment_there(user, limited, bucket):
+@pytest.mark.usefixtures("bucket")
+def test_a_user_with_the_policy_of_batch_runs_an_experiment_there(user, limited):
     queueing = limited("queueing", *BATCH)
     (queueing.home / "queued.yaml").write_text(QUEUED)
     done = queueing.run("up", "queued.yaml", "--on", "batch")
