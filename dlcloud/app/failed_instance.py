@@ -30,18 +30,27 @@ def keep_failed(launcher: Launcher, member: Member, living: Sequence[Member], se
     Raises:
         CloudError, InstanceError: Something did not work out; the caller ends the instance.
     """
-    instance_id, name = member.instance.instance_id, launcher.cluster.name
+    end_later(launcher, member, seconds)
+    launcher.shrink([other for other in living if other.instance.instance_id != member.instance.instance_id])
+    launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
+
+
+def end_later(launcher: Launcher, member: Member, seconds: float) -> None:
+    """Let an instance end itself after some seconds, whatever happens here; emit its price until then.
+
+    Raises:
+        CloudError, InstanceError: It does not answer.
+    """
+    name = launcher.cluster.name
     connection = launcher.connect(member.instance)
     # The job powers the instance off when this has ended; until then the watchdog takes it for work.
     command = f"sleep {math.ceil(seconds)}; touch ../power-off\n"
     start_job(connection, KEEP_FOLDER, INHERITED, {"files": {"command": command}})
-    launcher.shrink([other for other in living if other.instance.instance_id != instance_id])
-    launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
     price = member.hourly_usd
     usd = "an unknown price" if price is None else f"{money(price * int(seconds) / _SECONDS_PER_HOUR)} USD"
     message = f"{name} is kept up for {seconds / _SECONDS_PER_MINUTE:g} minutes ({usd} at most), to look at"
     look = f"dlcloud ssh {name} looks, dlcloud down {name} ends it before"
-    launcher.emit(Warned(message=f"{message}: {look}", instance_id=instance_id))
+    launcher.emit(Warned(message=f"{message}: {look}", instance_id=member.instance.instance_id))
 
 
 def stop_ending(launcher: Launcher, members: Sequence[Member]) -> None:

@@ -6,10 +6,10 @@ from functools import partial
 from operator import call, not_
 
 from dlcloud.launch.managed import ManagedCluster
-from dlcloud.model.boots import describe_slow_boot
+from dlcloud.model.boots import boot_timeout_s, describe_slow_boot
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, HostKeyError, InstanceError, UnreachableError
-from dlcloud.model.instance import Instance, InstanceState, boot_timeout_s
+from dlcloud.model.instance import Instance, InstanceState
 from dlcloud.model.remote import Connection, Endpoint
 from dlcloud.model.wait import wait_until
 from dlcloud.planning.plan import Plan

@@ -1,6 +1,5 @@
 """Instance types, prices and instances, in the terms of EC2."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,7 +28,6 @@ Source: EC2 API reference, GetSpotPlacementScores, InstanceTypes."""
 SSH_PORT = 22
 X86_64 = "x86_64"
 ARM64 = "arm64"
-_ACCELERATED = re.compile(r"(p[4-6][a-z-]*\d*|trn\d[a-z]*|dl\d[a-z]*|inf2)\.")
 
 
 class Market(StrEnum):
@@ -64,17 +62,6 @@ def spot_key_grant(region: str, key: str) -> str:
         " --output text) --operations Decrypt Encrypt GenerateDataKey GenerateDataKeyWithoutPlaintext"
         " CreateGrant DescribeKey ReEncryptFrom ReEncryptTo"
     )
-
-
-def boot_timeout_s(instance_type: str) -> float:
-    """Return the seconds in which an instance must have an address and answer over SSH.
-
-    Source: published measurements of metal types, 531 to 792 s, and canonical/pycloudlib, pull request 192,
-    which saw more; the time of p4, p5, p6, dl1, inf2 and trn is an estimate.
-    """
-    if ".metal" in instance_type:
-        return 1200.0
-    return 600.0 if _ACCELERATED.match(instance_type) else 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

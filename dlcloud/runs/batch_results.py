@@ -8,18 +8,16 @@ import gzip
 import io
 import json
 import secrets
-import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import LARGEST_STATUS
 from dlcloud.launch.user_files import check_files
-from dlcloud.model.errors import InstanceError
 from dlcloud.model.instance import Market
 from dlcloud.model.untrusted import parse_json
 from dlcloud.recipe.batch import set_up_script
@@ -28,12 +26,10 @@ from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import Run, RunState
 from dlcloud.results.trials import Trial
 from dlcloud.runs.program import RunProgram, list_package
+from dlcloud.runs.run_archive import SUFFIX, unpack_run, unreadable
 from dlcloud.runs.trial_starter import trial_setting
 from dlcloud.ssh.copy import pack_files
 
-SUFFIX = ".tar.gz"
-TEXTS = ("log", "records.jsonl")
-FILES = "files"
 DIGITS = 16
 HOST = "batch"
 """The name in records of the instance, which a container does not know when its command is made."""
@@ -125,6 +121,14 @@ class BatchResults:
         bucket, prefix = split_uri(self.uri)
         endpoint = cloud.endpoint_url or s3_endpoint(region)
         return {"endpoint": endpoint, "region": region, "bucket": bucket, "prefix": prefix}
+
+    def check(self) -> None:
+        """Look into the bucket, before anything is made.
+
+        Raises:
+            CloudError: It cannot be listed.
+        """
+        self.managed.cloud.buckets.names(f"{self.uri}/results")
 
     def put_job(self, job: str, manifest: Manifest) -> None:
         """Store what a job's containers read."""
@@ -222,18 +226,12 @@ def unpack_result(archive: bytes, folder: Path) -> dict[str, Any]:
     Raises:
         InstanceError: It is no such archive: a container of the user's wrote it.
     """
+    content = unpack_run(archive, folder, document="end.json")
     try:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            for entry in tar:
-                path = PurePosixPath(entry.name)
-                is_kept = path.parts[:1] == (FILES,) and ".." not in path.parts
-                if entry.isreg() and (entry.name in TEXTS or is_kept):
-                    tar.extract(entry, folder, filter="data")
-            content = tar.extractfile("end.json")
-            end = parse_json((content.read() if content else b"").decode())
+        end = parse_json(content.decode())
         float(end["started_at"]), float(end["ended_at"])
         if type(end["exit_status"]) is not int or abs(end["exit_status"]) > LARGEST_STATUS:
             raise TypeError("its exit status is no number")  # noqa: TRY301  one kind of fault with the others
-    except (tarfile.TarError, OSError, ValueError, KeyError, TypeError, EOFError) as error:
-        raise InstanceError(f"{folder.name} brought no result that can be read: {error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise unreadable(folder, error) from error
     return dict(end)

@@ -25,6 +25,10 @@ echo score $2
 """
 
 
+# Fails where no controller runs.
+FAILS_ELSEWHERE = "[ -e ~/dlcloud/runs/control/log ] && sleep 1 && echo score $2\n"
+
+
 def write(user, name, *, trials, count=2, program=TRIAL):
     path = user.home / f"{name}.yaml"
     values = ", ".join(map(str, range(trials)))
@@ -100,6 +104,19 @@ def test_a_plain_workload_is_left_alone_too(user):
     down = user.json("down", "alone")["result"]
     assert down["records"][0]["state"] == "down"
     assert "quick" in user.run("cost-report").stdout
+    assert user.alive() == []
+
+
+def test_the_instance_of_a_failed_run_is_kept_for_a_while(user):
+    path = Path(write(user, "looked-at", trials=4, program=FAILS_ELSEWHERE))
+    path.write_text(path.read_text().replace("metric: score}", "metric: score, attempts: 1}"))
+    with path.open("a") as recipe:
+        recipe.write("keep: {failed: 30m}\n")
+    user.run("up", str(path), "--detach")
+    wait_until(lambda: cluster_state(user, "looked-at") == "ready")
+    assert "is kept up for 30 minutes" in " ".join(control_log(user, "looked-at").split())
+    assert len(user.alive()) == 2
+    user.run("down", "looked-at", expect=None)
     assert user.alive() == []
 
 

@@ -1,8 +1,8 @@
 """Clients that are not made by AWS: Libcloud, s3fs with pandas, MinIO's, Ansible's amazon.aws, Ray, Parsl.
 
 s3fs needs a botocore of its own, and others are heavy: they are called from another virtual environment, that
-of DLCLOUD_TEST_CLIENTS; a test is skipped where its client is not there. `.ci/run` makes one with s3fs,
-pandas and minio where CI is set. All: pip install s3fs pandas minio parsl ansible "ray[default]" boto3.
+of DLCLOUD_TEST_CLIENTS; a test is skipped where its client is not there. `.ci/run` makes one with all of them
+where CI is set: pip install s3fs pandas minio parsl ansible "ray[default]" boto3.
 """
 
 import os

@@ -4,7 +4,7 @@ The controller, to which `dlcloud up --detach` has handed its cluster over, or w
 one that was lost, runs this until the work has ended. It keeps itself, for the results.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from dlcloud.app.clusters.experiment_up import experiment_of
@@ -12,6 +12,7 @@ from dlcloud.app.clusters.hand_over import local_variables
 from dlcloud.app.clusters.recipe_workload import RecipeWorkload, read_workload
 from dlcloud.app.clusters.up import Up, UpOptions
 from dlcloud.app.context import Context
+from dlcloud.app.failed_instance import end_later, find_failed
 from dlcloud.app.lifecycle import acquire_for_command, ending
 from dlcloud.app.results.stored_results import StoredResults
 from dlcloud.app.results.training import print_training
@@ -49,7 +50,8 @@ def run(context: Context, *, recipe: str, name: str, cidrs: tuple[str, ...]) -> 
     say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
     with acquire_for_command(context, workload.file, name=name) as acquired:
         launcher = context.machines.launcher(acquired.cluster)
-        with _end_others_at_end(context, launcher, keep=plan.keep or acquired.kept):
+        failed_s = workload.recipe.keep.failed_s
+        with _end_others_at_end(context, launcher, keep=plan.keep or acquired.kept, failed_s=failed_s):
             if term and workload.is_elastic:
                 members = launcher.reconcile()
             else:
@@ -144,17 +146,20 @@ def _preparer(
 
 
 @contextmanager
-def _end_others_at_end(context: Context, launcher: Launcher, *, keep: bool) -> Iterator[None]:
+def _end_others_at_end(
+    context: Context, launcher: Launcher, *, keep: bool, failed_s: float
+) -> Iterator[None]:
     """Terminate all instances but this one when the block ends or fails: it holds the results.
 
-    An interrupt comes from the command that destroys the cluster, and is left to it.
+    With `failed_s`, the instance of the newest run that failed stays up so long. An interrupt comes from the
+    command that destroys the cluster, and is left to it.
     """
-    name, emit = launcher.cluster.name, launcher.emit
+    name, emit, own = launcher.cluster.name, launcher.emit, context.controller_instance_id
 
-    def terminate_others() -> None:
-        with ending(launcher, keeping=[context.controller_instance_id]):
+    def terminate_others(kept: Sequence[str] = ()) -> None:
+        with ending(launcher, keeping=[own, *kept]):
             members = launcher.reconcile()
-            launcher.shrink([m for m in members if m.instance.instance_id != context.controller_instance_id])
+            launcher.shrink([m for m in members if m.instance.instance_id not in {own, *kept}])
         launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
 
     try:
@@ -164,7 +169,7 @@ def _end_others_at_end(context: Context, launcher: Launcher, *, keep: bool) -> I
     except BaseException as error:
         emit(Warned(message=f"failed ({error}): ending all instances but this one"))
         try:
-            terminate_others()
+            terminate_others(_keep_failed(launcher, own, failed_s))
         except DlcloudError as second:
             emit(Warned(message=f"the other instances are not ended: {second.message}"))
         raise
@@ -172,3 +177,16 @@ def _end_others_at_end(context: Context, launcher: Launcher, *, keep: bool) -> I
         terminate_others()
     launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
     emit(Notice(message=f"the results wait here: dlcloud down {name} brings them home"))
+
+
+def _keep_failed(launcher: Launcher, own: str, seconds: float) -> list[str]:
+    """Keep the instance of the newest run that failed for a while; return its id, if it is not this one."""
+    failed = find_failed(launcher, launcher.members()) if seconds else None
+    if failed is None or failed.instance.instance_id == own:
+        return []
+    try:
+        end_later(launcher, failed, seconds)
+    except DlcloudError as error:
+        launcher.emit(Warned(message=f"the instance of the failed run is not kept: {error.message}"))
+        return []
+    return [failed.instance.instance_id]

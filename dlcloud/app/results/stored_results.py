@@ -6,21 +6,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from dlcloud.app.context import Context
 from dlcloud.launch.launcher import Launcher
-from dlcloud.model.errors import DlcloudError, InstanceError
+from dlcloud.model.errors import DlcloudError
 from dlcloud.model.events import Notice, Warned
 from dlcloud.planning.storage import results_uri
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import Run
+from dlcloud.runs.run_archive import SUFFIX, unpack_run
 from dlcloud.store.selection import Selection
 from dlcloud.store.transfer import RunTransfer
 
 FOLDER = "runs"
 DOCUMENT = "run.jsonl"
-SUFFIX = ".tar.gz"
 LOOK_S = 2.0
 
 
@@ -69,8 +68,10 @@ class StoredResults:
         added = 0
         for name in sorted(buckets.names(self.uri)):
             folder = paths.make_folder(paths.run(name.removesuffix(SUFFIX)))
-            lines = _unpack(buckets.get(self.uri, name), folder)
-            counts = RunTransfer(self.context.database).import_lines([(name, lines)])
+            document = unpack_run(buckets.get(self.uri, name), folder, document=DOCUMENT)
+            counts = RunTransfer(self.context.database).import_lines(
+                [(name, document.splitlines(keepends=True))]
+            )
             added += counts.added + counts.completed
         return added
 
@@ -113,19 +114,3 @@ def fetch_lost(results: StoredResults) -> bool:
     count = results.fetch()
     results.context.emit(Notice(message=f"{count} run(s) came from {results.recipe.results}"))
     return count > 0
-
-
-def _unpack(content: bytes, folder: Path) -> list[bytes]:
-    """Write log and files of a run to its folder; return the lines of its document."""
-    lines: list[bytes] = []
-    try:
-        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-            for entry in archive:
-                if entry.name == DOCUMENT and entry.isreg():
-                    document = archive.extractfile(entry)
-                    lines = document.readlines() if document is not None else []
-                elif entry.isreg() and entry.name.split("/")[0] in {"log", "files"}:
-                    archive.extract(entry, folder, filter="data")
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise InstanceError(f"the results of {folder.name} cannot be read: {error}") from error
-    return lines

@@ -122,7 +122,7 @@ class JobScheduler:
                     self._start_waiting()
                 except Exception:
                     log.exception("a job could not be scheduled")
-                    time.sleep(NO_CAPACITY_S)
+                    self._changed.wait(NO_CAPACITY_S)
 
     def _start_waiting(self) -> None:
         """Start every job that has room, the oldest first."""
@@ -164,7 +164,7 @@ class JobScheduler:
                 return self._run_instance(environment.arn.split(":")[3], _launch(environment, name, subnet))
             except Exception as error:  # noqa: BLE001 - whatever EC2 says, the job waits
                 log.warning("%s gets no instance: %s", environment.name, error)
-        time.sleep(NO_CAPACITY_S)
+        self._changed.wait(NO_CAPACITY_S)  # others may stop jobs meanwhile
         return ""
 
     def _run_instance(self, region: str, arguments: Mapping[str, Any]) -> str:

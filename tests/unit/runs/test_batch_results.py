@@ -111,5 +111,5 @@ def test_a_result_brings_its_log_and_files_and_nothing_beside_its_folder(tmp_pat
     ids=["empty", "text", "no end", "a list", "status", "time"],
 )
 def test_a_result_that_cannot_be_read_is_an_error(tmp_path, content):
-    with pytest.raises(InstanceError, match="brought no result"):
+    with pytest.raises(InstanceError, match="cannot be read"):
         unpack_result(content, tmp_path)
