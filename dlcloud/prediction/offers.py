@@ -81,8 +81,8 @@ def predict_jobs(
 MOST_RACED = 24
 """Candidates that a prediction leaves: in each a machine is launched.
 
-Source: `tests/performance/prediction.py`: of 16 the best is at most 10 % dearer than the cheapest of all in 88 %
-of the described jobs, of 24 in 94 %.
+Source: `tests/performance/prediction.py`: of 16 the best is at most 10 % dearer than the cheapest of all in
+88 % of the described jobs, of 24 in 94 %.
 """
 
 

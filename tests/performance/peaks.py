@@ -4,8 +4,8 @@
 
 PYTHON is that of an environment with `dlcloud/benchmarks/requirements/quantization_pytorch.txt`, which has
 OpenVINO, ONNX Runtime and PyTorch; `--engine tensorflow` and `--engine bigdl` take those of their own. Each
-peak is measured as benchmarks measure it, in as long as they take. Printed are the median and the spread, greatest
-less least as a share of the median, of operations and of bandwidth.
+peak is measured as benchmarks measure it, in as long as they take. Printed are the median and the spread,
+greatest less least as a share of the median, of operations and of bandwidth.
 """
 
 import argparse
