@@ -209,7 +209,7 @@ def start_java(threads: int) -> dict[str, Any]:
 
 
 def build_network(layers: Sequence[Mapping[str, Any]], weights: Path) -> Any:  # noqa: ANN401 - it ships no types
-    from bigdl.dllib.nn import layer as nn  # type: ignore[import-not-found]  # noqa: PLC0415 - starts Java
+    from bigdl.dllib.nn import layer as nn  # noqa: PLC0415 - starts Java
 
     nodes = {"images": nn.Input()}
     last = "images"
