@@ -183,3 +183,26 @@ def test_a_user_launches_into_what_the_account_owns(user, limited):
     (someone.home / "recipe.yaml").write_text(reserved)
     someone.run("up", "recipe.yaml")
     assert user.alive() == []
+
+
+SWEEP = """
+name: swept
+cloud: local
+instances: {types: [c5.xlarge], count: {min: 1, max: 1}}
+workload: {command: 'echo "score $DLCLOUD_VALUE_X"', facts: {score: 'score (.*)'}}
+experiment: {list: [{x: 3}, {x: 4}], metric: score}
+results: s3://limited-sweeps/mine
+"""
+
+
+def test_a_user_lets_aws_batch_hold_the_queue(user, limited):
+    someone = limited("queuer", "iam_policy.json", "iam_policy_detach.json", "iam_policy_batch.json")
+    user.client("s3").create_bucket(Bucket="limited-sweeps")
+    (someone.home / "sweep.yaml").write_text(SWEEP)
+    done = someone.run("up", "sweep.yaml", "--on", "batch")
+    assert "2 of 2 trials have a result" in done.stdout
+    assert "warning" not in done.stderr
+    someone.run("gc", "--cloud", "local")
+    batch = user.client("batch")
+    assert batch.describe_compute_environments()["computeEnvironments"] == []
+    assert user.alive() == []
