@@ -70,6 +70,16 @@ def test_a_user_with_the_policy_does_a_whole_life(user, limited):
     assert user.alive() == []
 
 
+BATCH = ("iam_policy.json", "iam_policy_detach.json", "iam_policy_batch.json")
+"""What docs/experiments.md names for AWS Batch."""
+QUEUED = """
+name: queued
+cloud: local
+instances: {types: [c5.xlarge], count: {min: 1, max: 2}}
+workload: {command: 'echo score', facts: {word: '(score)'}}
+experiment: {matrix: {x: [1, 2]}, metric: time}
+results: s3://limited-data/queued
+"""
 STORED = """
 name: stored
 cloud: local
@@ -182,4 +192,14 @@ def test_a_user_launches_into_what_the_account_owns(user, limited):
     assert ec2.describe_placement_groups()["PlacementGroups"] == []
     (someone.home / "recipe.yaml").write_text(reserved)
     someone.run("up", "recipe.yaml")
+    assert user.alive() == []
+
+
+@pytest.mark.usefixtures("bucket")
+def test_a_user_with_the_policy_of_batch_runs_an_experiment_there(user, limited):
+    queueing = limited("queueing", *BATCH)
+    (queueing.home / "queued.yaml").write_text(QUEUED)
+    done = queueing.run("up", "queued.yaml", "--on", "batch")
+    assert "2 of 2 trials have a result" in done.stdout
+    assert "nothing is left over" in queueing.run("gc", "--cloud", "local").stdout
     assert user.alive() == []

@@ -26,6 +26,7 @@ import numpy as np
 
 from ..harness import hardware, usage
 from ..harness.cache import ModelCache
+from ..harness.roofline import Peak, best_product, best_rate
 from ..harness.workload import UntimedWorkload
 from .inference import Inference, InferenceJob, Part, repeat_images
 
@@ -88,7 +89,27 @@ def infer(**arguments: Any) -> Inference:  # noqa: ANN401 - those of InferenceJo
         runs=[model.forward for model in models],
         feed=repeat_images(parts[0].images, job.batch),
         facts={**facts, "layers_computed_in": precisions, **java_facts},
+        peak=partial(measure_peak, job.precision),
     )
+
+
+def measure_peak(precision: str, seconds: float) -> Peak:
+    """Return what BigDL reaches at best, Java started: products of matrices as its Linear layer, and a sum.
+
+    What Python passes to Java and back counts, as in a network's run.
+    """
+    from bigdl.dllib.nn import layer as nn  # type: ignore[import-not-found]  # noqa: PLC0415 - starts Java
+
+    def make(size: int) -> Callable[[], object]:
+        layer = nn.Sequential().add(nn.Linear(size, size)).evaluate()
+        layer = layer.quantize() if precision == "int8" else layer
+        values = np.random.default_rng(0).random((size, size), dtype=np.float32)
+        return lambda: layer.forward(values)
+
+    values = np.ones(PIECE_BYTES // np.float32().itemsize, np.float32)
+    total = nn.CAddTable()
+    bandwidth = best_rate(lambda: total.forward([values, values]), 3 * values.nbytes, seconds / 2)
+    return Peak(dtype=precision, flop_per_s=best_product(make, seconds), bytes_per_s=bandwidth)
 
 
 def _export_parts(parts: list[Part], target: Path) -> None:
@@ -188,7 +209,7 @@ def start_java(threads: int) -> dict[str, Any]:
 
 
 def build_network(layers: Sequence[Mapping[str, Any]], weights: Path) -> Any:  # noqa: ANN401 - it ships no types
-    from bigdl.dllib.nn import layer as nn  # type: ignore[import-not-found]  # noqa: PLC0415 - starts Java
+    from bigdl.dllib.nn import layer as nn  # noqa: PLC0415 - starts Java
 
     nodes = {"images": nn.Input()}
     last = "images"
