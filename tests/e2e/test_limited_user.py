@@ -70,16 +70,6 @@ def test_a_user_with_the_policy_does_a_whole_life(user, limited):
     assert user.alive() == []
 
 
-BATCH = ("iam_policy.json", "iam_policy_detach.json", "iam_policy_batch.json")
-"""What docs/experiments.md names for AWS Batch."""
-QUEUED = """
-name: queued
-cloud: local
-instances: {types: [c5.xlarge], count: {min: 1, max: 2}}
-workload: {command: 'echo score', facts: {word: '(score)'}}
-experiment: {matrix: {x: [1, 2]}, metric: time}
-results: s3://limited-data/queued
-"""
 STORED = """
 name: stored
 cloud: local
@@ -195,11 +185,24 @@ def test_a_user_launches_into_what_the_account_owns(user, limited):
     assert user.alive() == []
 
 
-@pytest.mark.usefixtures("bucket")
-def test_a_user_with_the_policy_of_batch_runs_an_experiment_there(user, limited):
-    queueing = limited("queueing", *BATCH)
-    (queueing.home / "queued.yaml").write_text(QUEUED)
-    done = queueing.run("up", "queued.yaml", "--on", "batch")
+SWEEP = """
+name: swept
+cloud: local
+instances: {types: [c5.xlarge], count: {min: 1, max: 1}}
+workload: {command: 'echo "score $DLCLOUD_VALUE_X"', facts: {score: 'score (.*)'}}
+experiment: {list: [{x: 3}, {x: 4}], metric: score}
+results: s3://limited-sweeps/mine
+"""
+
+
+def test_a_user_lets_aws_batch_hold_the_queue(user, limited):
+    someone = limited("queuer", "iam_policy.json", "iam_policy_detach.json", "iam_policy_batch.json")
+    user.client("s3").create_bucket(Bucket="limited-sweeps")
+    (someone.home / "sweep.yaml").write_text(SWEEP)
+    done = someone.run("up", "sweep.yaml", "--on", "batch")
     assert "2 of 2 trials have a result" in done.stdout
-    assert "nothing is left over" in queueing.run("gc", "--cloud", "local").stdout
+    assert "warning" not in done.stderr
+    someone.run("gc", "--cloud", "local")
+    batch = user.client("batch")
+    assert batch.describe_compute_environments()["computeEnvironments"] == []
     assert user.alive() == []

@@ -4,8 +4,9 @@
 
 For each size a training of two instances runs on a local EC2 of its own; one instance ends without a notice,
 and another one takes its place. All are processes of this machine: the state goes over the loopback
-interface, and they share its processors. Most of the state is a buffer of the model, which a newcomer copies
-like weights and moments; steps of large gradients would need longer than the training on a busy machine.
+interface, and they share its processors. Most of the state is a frozen parameter of the model, which a
+newcomer copies like weights and moments; steps that sum as many gradients, or as large a buffer, would need
+longer than the training on a busy machine.
 """
 
 import argparse
@@ -46,7 +47,7 @@ class Wide(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.weights = torch.nn.Parameter(torch.zeros(1))
-        self.register_buffer("rest", torch.ones(NUMBERS))
+        self.rest = torch.nn.Parameter(torch.ones(NUMBERS), requires_grad=False)
 
     def forward(self, batch):
         return batch * self.weights

@@ -26,7 +26,7 @@ import numpy as np
 
 from ..harness import hardware, usage
 from ..harness.cache import ModelCache
-from ..harness.roofline import Peak, best_product, best_rate
+from ..harness.roofline import ELEMENT_BYTES, Peak, best_product, best_rate
 from ..harness.workload import UntimedWorkload
 from .inference import Inference, InferenceJob, Part, repeat_images
 
@@ -48,6 +48,9 @@ OPENED_PACKAGES = (
 
 PIECE_BYTES = 64 << 20
 """Most that is passed to Java at once; Py4J counts bits of text in 32 bits, and fails from 256 MiB."""
+
+PASS_ROWS = 4096
+"""Rows and columns of the array, 64 MiB, of a pass over memory."""
 
 QUANTIZED = "com.intel.analytics.bigdl.dllib.nn.quantized."
 WEIGHTED = ("SpatialConvolution", "Linear")
@@ -94,21 +97,21 @@ def infer(**arguments: Any) -> Inference:  # noqa: ANN401 - those of InferenceJo
 
 
 def measure_peak(precision: str, seconds: float) -> Peak:
-    """Return what BigDL reaches at best, Java started: products of matrices as its Linear layer, and a sum.
+    """Return what BigDL reaches at best, Java started: products of matrices by Linear, and a pass by ReLU.
 
-    What Python passes to Java and back counts, as in a network's run.
+    Inputs are the layers' own weights, so that nothing is passed between Python and Java.
     """
     from bigdl.dllib.nn import layer as nn  # type: ignore[import-not-found]  # noqa: PLC0415 - starts Java
 
     def make(size: int) -> Callable[[], object]:
-        layer = nn.Sequential().add(nn.Linear(size, size)).evaluate()
-        layer = layer.quantize() if precision == "int8" else layer
-        values = np.random.default_rng(0).random((size, size), dtype=np.float32)
-        return lambda: layer.forward(values)
+        layer = nn.Linear(size, size).evaluate()
+        values = _tensors(layer)[0]
+        computed = layer.quantize() if precision == "int8" else layer
+        return partial(computed.value.forward, values)
 
-    values = np.ones(PIECE_BYTES // np.float32().itemsize, np.float32)
-    total = nn.CAddTable()
-    bandwidth = best_rate(lambda: total.forward([values, values]), 3 * values.nbytes, seconds / 2)
+    values = _tensors(nn.Linear(PASS_ROWS, PASS_ROWS))[0]
+    moved = 2 * ELEMENT_BYTES["fp32"] * PASS_ROWS**2
+    bandwidth = best_rate(partial(nn.ReLU().evaluate().value.forward, values), moved, seconds / 2)
     return Peak(dtype=precision, flop_per_s=best_product(make, seconds), bytes_per_s=bandwidth)
 
 
