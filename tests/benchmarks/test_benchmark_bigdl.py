@@ -105,6 +105,9 @@ def test_bigdl_runs_beside_another_engine_in_an_environment_of_its_own(alone, en
     assert facts["bigdl int8"]["times_smaller"] > 2
     assert facts["bigdl int8"]["numpy"] == "1.23.5"
     assert facts["bigdl int8"]["java"]
+    for setting in ("bigdl fp32", "bigdl int8"):
+        assert 0 < facts[setting]["share_of_peak_percent"] <= 100
+        assert facts[setting]["peak_dtype"] == setting.split()[1]
     assert facts["bigdl int8"]["cosine_similarity"] > 0.99
     assert facts["bigdl fp32"]["cosine_similarity"] > 0.9999
     assert facts["bigdl fp32"]["compared_with"] == "onnxruntime fp32"

@@ -63,9 +63,10 @@ def export(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of mode
     job = BuildJob(**arguments)
     source = fp32_model(job)
     name = f"{source.stem}-layers-r{LAYERS_REVISION}"
-    return job.report(
-        job.models.get(name, lambda target: _export_parts(load_parts(source, job.network, job.seed), target))
+    layers = job.models.get(
+        name, lambda target: _export_parts(load_parts(source, job.network, job.seed), target)
     )
+    return job.report(layers, source)
 
 
 def infer(**arguments: Any) -> Inference:  # noqa: ANN401 - those of InferenceJob

@@ -45,10 +45,11 @@ class BuildJob:
         user = UserModel.read(self.network)
         return source.stem if user is None else user.name
 
-    def report(self, model: Path) -> UntimedWorkload:
+    def report(self, model: Path, graph: Path | None = None) -> UntimedWorkload:
         """Return the facts of a cached model.
 
-        `labels` are those of the images that judge it, if any; `work` is that of an input, of an ONNX graph.
+        `labels` are those of the images that judge it, if any; `work` is that of an input, of the
+        model or of the ONNX graph that it was made of.
         """
         labels = None
         if (user := UserModel.read(self.network)) is not None:
@@ -56,7 +57,7 @@ class BuildJob:
         elif self.network == DIGITS:
             labels = np.concatenate([fold.held_out_labels for fold in load_folds(self.seed)]).tolist()
         facts = {"model": str(model), "model_bytes": model_bytes(model), "labels": labels}
-        facts["work"] = work_of(model)
+        facts["work"] = work_of(graph or model)
         return UntimedWorkload(facts=facts)
 
 
