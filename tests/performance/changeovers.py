@@ -4,9 +4,9 @@
 
 For each size a training of two instances runs on a local EC2 of its own; one instance ends without a notice,
 and another one takes its place. All are processes of this machine: the state goes over the loopback
-interface, and they share its processors. Most of the state is a frozen parameter of the model, which a newcomer
-copies like weights and moments; steps that sum as many gradients, or as large a buffer, would need longer than the
-training on a busy machine.
+interface, and they share its processors. Most of the state is a frozen parameter of the model, which a
+newcomer copies like weights and moments; steps that sum as many gradients, or as large a buffer, would need
+longer than the training on a busy machine.
 """
 
 import argparse
