@@ -21,7 +21,6 @@ OF_PYTHON = frozenset({"gcc", "ld", "ldconfig", "objdump"})
 OF_THE_PRODUCT = frozenset(
     {
         "dlcloud",
-        "g++",
         "lsblk",
         "mount-s3",
         "mpirun",
@@ -64,6 +63,7 @@ PROGRAMS = (
     Program(name="cloud-init", package="cloud-init", use="user data by its own schema", is_heavy=True),
     Program(name="curl", package="curl", use="metadata across instances"),
     Program(name="find", package="findutils", use="files of instances"),
+    Program(name="g++", package="g++", use="what PyTorch compiles"),
     Program(name="git", package="git", use="what git would send"),
     Program(name="ip", package="iproute2", use="networks that fail"),
     Program(name="java", package="default-jre-headless", use="BigDL on Spark", is_heavy=True),

@@ -1,13 +1,14 @@
 """Choose which types to measure: those that tell most of all others, per USD."""
 
 from collections.abc import Mapping, Sequence
+from operator import mul
 
-from dlcloud.prediction.predictor import Belief
+from dlcloud.prediction.predictor import FREE_LEVEL, Belief
 
-COST_POWER = 0.25
+COST_POWER = 0.083
 """How much a price counts: at 1, three small types are chosen, that tell little of large ones."""
-MOST_TARGETS = 90
-MOST_CANDIDATES = 70
+MOST_TARGETS = 250
+MOST_CANDIDATES = 250
 
 
 def choose_types(
@@ -23,9 +24,15 @@ def choose_types(
     """
     names = _thin([*_representatives(belief, candidates)], MOST_CANDIDATES)
     goals = _thin(sorted(targets), MOST_TARGETS)
-    shared = {name: [belief.shared(name, goal) for goal in goals] for name in names}
-    among = {name: {other: belief.shared(name, other) for other in names} for name in names}
-    noises = {name: belief.table.noise(name, belief.weights) ** 2 + 1e-4 for name in names}
+    departures = {name: belief.departures(name) for name in {*names, *goals}}
+
+    def covariance(one: str, other: str) -> float:
+        spread: float = sum(map(mul, departures[one], departures[other]))
+        return spread + belief.variance * belief.deviation(one, other) + FREE_LEVEL
+
+    shared = {name: [covariance(name, goal) for goal in goals] for name in names}
+    among = {name: {other: covariance(name, other) for other in names} for name in names}
+    noises = {name: belief.noise(name) for name in names}
     chosen: list[str] = []
     while names and len(chosen) < count:
         gains = {

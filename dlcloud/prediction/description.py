@@ -1,6 +1,8 @@
 """What a user can say of a job that makes its prediction better: its parameters and tokens."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from dlcloud.model.errors import RecipeError
 from dlcloud.prediction.measured_types import Reference
@@ -37,4 +39,21 @@ def read_description(parameters: str, tokens: int | None, *, generates: bool) ->
         is_generation=generates,
         file_bytes=max(1, round(count * BYTES_PER_PARAMETER)),
         tokens=tokens or DEFAULT_TOKENS,
+    )
+
+
+def describe_by_facts(facts: Mapping[str, Any]) -> Reference | None:
+    """Return what a result of the language benchmark resembles, by its own facts; None of any other job."""
+    names = ("prompt_tokens", "model_bytes", "generated_tokens", "streams")
+    numbers = [facts.get(name, 1) for name in names]
+    if not {"prompt_tokens", "model_bytes"} <= facts.keys() or not all(
+        isinstance(n, int) and n > 0 for n in numbers
+    ):
+        return None
+    prompt, size, generated, streams = numbers
+    return Reference(
+        name="the job",
+        is_generation="generated_tokens" in facts,
+        file_bytes=size,
+        tokens=generated if "generated_tokens" in facts else prompt * streams,
     )

@@ -1,6 +1,6 @@
 """Linear equations of a few unknowns, in plain Python.
 
-NumPy would add 60 MB to the 90 of plain dlcloud, for matrices of three rows.
+NumPy would add 60 MB to the 90 of plain dlcloud, for matrices of a few dozen rows.
 """
 
 from collections.abc import Sequence
@@ -26,4 +26,14 @@ def solve_lower(lower: Sequence[Sequence[float]], right: Sequence[float]) -> lis
     for row, value in zip(lower, right, strict=True):
         rest = value - sum(a * b for a, b in zip(row, result, strict=False))
         result.append(rest / row[len(result)])
+    return result
+
+
+def solve_upper(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
+    """Return x of L' x = right."""
+    result = list(right)
+    for i in range(len(result) - 1, -1, -1):
+        result[i] /= lower[i][i]
+        for j in range(i):
+            result[j] -= lower[i][j] * result[i]
     return result

@@ -70,12 +70,6 @@ class TypeTable:
         levels = self.rows[name].levels
         return [level - mean for level, mean in zip(levels, self.means, strict=True)]
 
-    def noise(self, name: str, weights: Sequence[float]) -> float:
-        """Return a type's standard deviation, for a job that resembles the references by `weights`."""
-        pair = self.rows[name].noises
-        kinds = [reference.is_generation for reference in self.references]
-        return sum(weight * pair[kind] for weight, kind in zip(weights, kinds, strict=False))
-
 
 def parse_table(text: str) -> TypeTable:
     """Return the table of its text: two lines of comment, a head, a line a type."""

@@ -1,26 +1,28 @@
 """Predict a job's throughput on all types from measurements on a few.
 
-The job resembles the reference jobs by weights: those of its description, if it has one, times the likelihood
-of its measurements under each reference. Its logarithm of throughput is the weighted mean of the references,
-a free level, the references' weighted covariance, and a deviation that is alike on alike types: a Gaussian
-process, conditioned on the measurements. Scores of left-out jobs scale its intervals (conformal prediction).
+The logarithm of throughput is the shape that the job's resemblance to the reference jobs lets expect, a free
+level, and a deviation that is alike on alike types: a Gaussian process, conditioned on the measurements.
+Where it is not known what the job resembles, the estimate is the mean over all that it can be, by their
+probability after the measurements. Scores of left-out jobs scale its intervals (conformal prediction).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import exp, log, log2, sqrt
+from math import exp, log, sqrt
+from operator import mul
 
 from dlcloud.prediction.linear import factor, solve_lower
-from dlcloud.prediction.measured_types import Reference, TypeTable
-from dlcloud.prediction.similarity import DEVIATIONS, Traits, covariance
+from dlcloud.prediction.measured_types import TypeTable
+from dlcloud.prediction.resemblance import Resemblance
+from dlcloud.prediction.similarity import DEVIATIONS, covariance
 
 FREE_LEVEL = 25.0
 """Variance of a job's mean speed: as good as unknown."""
-DEVIATION = 0.3
-"""Scale of `DEVIATIONS` in one job."""
-EXPERT_VARIANCE = 0.02
-"""Of a reference around the job that it resembles."""
+LEAST_VARIANCE = 1e-4
+"""Of a measurement."""
+LEAST_CHANCE = 1e-3
+"""Beside the most probable; less is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,113 +52,105 @@ class Calibration:
     Source: `tests/performance/prediction.py --undescribed`: 90th percentile of |error| / standard deviation.
     """
 
-    measured: float = 1.25
-    estimated: float = 1.13
+    measured: float = 1.26
+    estimated: float = 1.11
 
 
 @dataclass(frozen=True, kw_only=True)
 class Belief:
-    """What is believed of a job: `weights` of the references, and its measurements."""
+    """What is believed of a job: what it can be, and its measurements."""
 
     table: TypeTable
-    weights: tuple[float, ...]
+    resemblances: tuple[Resemblance, ...]
     measurements: tuple[Measurement, ...] = ()
+    _shapes: dict[str, list[float]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
-    def observed(self) -> list[Traits]:
-        return [self.table.rows[m.instance_type].traits for m in self.measurements]
+    def variance(self) -> float:
+        return sum(one.probability * one.variance for one in self.resemblances)
 
     @cached_property
-    def noises(self) -> list[float]:
-        """The variance of each measurement beside its type's own speed in the model."""
-        return [
-            self.table.noise(m.instance_type, self.weights) ** 2 + (m.spread / 1.96) ** 2 + 1e-4
-            for m in self.measurements
-        ]
+    def observed(self) -> list[str]:
+        return [measurement.instance_type for measurement in self.measurements]
 
-    def mean(self, name: str) -> float:
-        return sum(w * s for w, s in zip(self.weights, self.table.shape(name), strict=True))
-
-    def shared(self, one: str, other: str) -> float:
-        """Return the covariance of two types in this job, the free level included."""
-        rows = self.table.rows
-        mine, theirs = self.departures(one), self.departures(other)
-        spread = sum(w * a * b for w, a, b in zip(self.weights, mine, theirs, strict=True))
-        deviation = DEVIATION * covariance(rows[one].traits, rows[other].traits, DEVIATIONS)
-        return spread + deviation + FREE_LEVEL
+    def shapes(self, name: str) -> list[float]:
+        """Return how far a type is expected above the mean type, for each thing that the job can be."""
+        if name not in self._shapes:
+            shape = self.table.shape(name)
+            self._shapes[name] = [sum(map(mul, one.weights, shape)) for one in self.resemblances]
+        return self._shapes[name]
 
     def departures(self, name: str) -> list[float]:
-        mean = self.mean(name)
-        return [shape - mean for shape in self.table.shape(name)]
+        """Return how far each thing that the job can be is from their mean, times sqrt(probability)."""
+        chances, shapes = [one.probability for one in self.resemblances], self.shapes(name)
+        mean = sum(map(mul, chances, shapes))
+        return [sqrt(chance) * (shape - mean) for chance, shape in zip(chances, shapes, strict=True)]
 
+    def deviation(self, one: str, other: str) -> float:
+        """Return the covariance of two types beside the shapes, for a variance of 1."""
+        rows = self.table.rows
+        return covariance(rows[one].traits, rows[other].traits, DEVIATIONS)
 
-def weights_of(references: Sequence[Reference], description: Reference | None) -> tuple[float, ...]:
-    """Return how much a job resembles each reference, before any measurement; alike without a description."""
-    if description is None:
-        return tuple(1 / len(references) for _ in references)
-    distances = [_distance(reference, description) for reference in references]
-    nearest = min(distances)
-    weights = [exp(-0.5 * (distance - nearest)) + 1e-3 for distance in distances]
-    return tuple(weight / sum(weights) for weight in weights)
-
-
-def _distance(one: Reference, other: Reference) -> float:
-    kind = 2.5 * (one.is_generation - other.is_generation)
-    size = 2.0 * log2(one.file_bytes / other.file_bytes)
-    tokens = 0.7 * log2(one.tokens / other.tokens)
-    return kind * kind + size * size + tokens * tokens
+    def noise(self, name: str, one: Resemblance | None = None) -> float:
+        """Return the variance of a type beside types like it; of one thing that the job can be, or of all."""
+        prompt, generation = self.table.rows[name].noises
+        share = (
+            sum(other.probability * other.is_generation for other in self.resemblances)
+            if one is None
+            else float(one.is_generation)
+        )
+        return (prompt + share * (generation - prompt)) ** 2 + LEAST_VARIANCE
 
 
 def learn(belief: Belief, measurements: Sequence[Measurement]) -> Belief:
-    """Return the belief after measurements: references that contradict them weigh less."""
-    updated = Belief(table=belief.table, weights=belief.weights, measurements=tuple(measurements))
-    if len(measurements) < 2:  # noqa: PLR2004  one measurement is the level, which says nothing of the shape
-        return updated
+    """Return the belief after measurements: what contradicts them is less probable."""
+    updated = replace(belief, measurements=tuple(measurements), _shapes={})
+    scores = []
+    for k, one in enumerate(belief.resemblances):
+        lower, rest = _condition(updated, k)
+        logarithm = log(one.probability) - sum(log(line[-1]) for line in lower)
+        scores.append(logarithm - sum(x * x for x in rest) / 2)
+    chances = [exp(score - max(scores)) for score in scores]
+    kept = [
+        replace(one, probability=chance)
+        for one, chance in zip(belief.resemblances, chances, strict=True)
+        if chance > LEAST_CHANCE
+    ]
+    total = sum(one.probability for one in kept)
+    kept = [replace(one, probability=one.probability / total) for one in kept]
+    return replace(updated, resemblances=tuple(kept), _shapes={})
+
+
+def _condition(belief: Belief, k: int) -> tuple[list[list[float]], list[float]]:
+    """Return L of the measurements' covariance if the job is its k-th resemblance, and L^-1 errors."""
+    one, observed = belief.resemblances[k], belief.observed
+    spreads = [(measurement.spread / 1.96) ** 2 for measurement in belief.measurements]
     matrix = [
         [
-            DEVIATION * covariance(one, other, DEVIATIONS)
+            one.variance * belief.deviation(a, b)
             + FREE_LEVEL
-            + (i == j) * (updated.noises[i] + EXPERT_VARIANCE)
-            for j, other in enumerate(updated.observed)
+            + (i == j) * (belief.noise(a, one) + spreads[i])
+            for j, b in enumerate(observed)
         ]
-        for i, one in enumerate(updated.observed)
+        for i, a in enumerate(observed)
     ]
     lower = factor(matrix)
-    shapes = [belief.table.shape(m.instance_type) for m in measurements]
-    misfits = []
-    for j in range(len(belief.weights)):
-        rest = [log(m.throughput) - shape[j] for m, shape in zip(measurements, shapes, strict=True)]
-        misfits.append(sum(x * x for x in solve_lower(lower, rest)))
-    best = min(misfits)
-    weights = [w * exp(-0.5 * (misfit - best)) for w, misfit in zip(belief.weights, misfits, strict=True)]
-    return Belief(
-        table=belief.table,
-        weights=tuple(weight / sum(weights) for weight in weights),
-        measurements=tuple(measurements),
-    )
+    errors = [log(m.throughput) - belief.shapes(m.instance_type)[k] for m in belief.measurements]
+    return lower, solve_lower(lower, errors)
 
 
 def predict(belief: Belief, names: Sequence[str], calibration: Calibration) -> list[Estimate]:
     """Return the throughput on each of these types; needs one measurement at least."""
-    observed = [m.instance_type for m in belief.measurements]
-    matrix = [
-        [belief.shared(a, b) + (i == j) * belief.noises[i] for j, b in enumerate(observed)]
-        for i, a in enumerate(observed)
-    ]
-    lower = factor(matrix)
-    rest = solve_lower(lower, [log(m.throughput) - belief.mean(m.instance_type) for m in belief.measurements])
-    measured = {m.instance_type: m for m in belief.measurements}
+    measured = {measurement.instance_type: measurement for measurement in belief.measurements}
+    factors = [_condition(belief, k) for k in range(len(belief.resemblances))]
     estimates = []
     for name in names:
         if name in measured:
             estimates.append(_measured(measured[name]))
             continue
-        gains = solve_lower(lower, [belief.shared(name, other) for other in observed])
-        center = belief.mean(name) + sum(a * b for a, b in zip(gains, rest, strict=True))
-        variance = max(belief.shared(name, name) - sum(a * a for a in gains), 0.0)
-        deviation = sqrt(variance + belief.table.noise(name, belief.weights) ** 2)
-        row = belief.table.rows[name]
-        half = deviation * (calibration.measured if row.measured else calibration.estimated)
+        center, variance = _posterior(belief, name, factors)
+        is_measured = belief.table.rows[name].measured
+        half = sqrt(variance) * (calibration.measured if is_measured else calibration.estimated)
         estimates.append(
             Estimate(
                 instance_type=name,
@@ -166,6 +160,24 @@ def predict(belief: Belief, names: Sequence[str], calibration: Calibration) -> l
             )
         )
     return estimates
+
+
+def _posterior(
+    belief: Belief, name: str, factors: Sequence[tuple[list[list[float]], list[float]]]
+) -> tuple[float, float]:
+    """Return mean and variance of a type's logarithm of throughput, over all that the job can be."""
+    shared = [belief.deviation(name, other) for other in belief.observed]
+    own = belief.deviation(name, name)
+    centers, variances = [], []
+    for one, shape, (lower, rest) in zip(belief.resemblances, belief.shapes(name), factors, strict=True):
+        gains = solve_lower(lower, [one.variance * part + FREE_LEVEL for part in shared])
+        centers.append(shape + sum(map(mul, gains, rest)))
+        left = one.variance * own + FREE_LEVEL - sum(gain * gain for gain in gains)
+        variances.append(max(left, 0.0) + belief.noise(name, one))
+    chances = [one.probability for one in belief.resemblances]
+    center = sum(map(mul, chances, centers))
+    spread = sum(p * (c - center) ** 2 for p, c in zip(chances, centers, strict=True))
+    return center, spread + sum(map(mul, chances, variances))
 
 
 def _measured(measurement: Measurement) -> Estimate:

@@ -22,9 +22,9 @@ INDIFFERENCE = 0.02
 ERROR = 0.05
 FEWEST_SAMPLES = 2
 MOST_SAMPLES = 1000
-_EFFECTS = (1e-4, 1e-2, 1.0)
+_EFFECTS = (1e-5, 1e-3, 0.1)
 """Inverse variances of the effect, in variances of a sample: candidates very far, far, and hardly apart."""
-_SHAPE, _SCALES = 2.0, ((0.5, 6e-5), (0.3, 6e-4), (0.2, 6e-3))
+_SHAPE, _SCALES = 3.0, ((0.5, 6e-5), (0.3, 6e-4), (0.2, 6e-3))
 """The prior of a sample's variance, inverse gamma: its shape; weights and scales from quiet to noisy work.
 
 Source: about that of the recorded samples, whose standard deviation has a median of 0.75 %, a 95th percentile

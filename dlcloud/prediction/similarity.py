@@ -1,6 +1,5 @@
 """How alike two instance types are: the covariance of a job's logarithm of throughput between them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log2
@@ -68,16 +67,16 @@ class Traits:
 class Weights:
     """The variances that two types share by what they have in common.
 
-    Source: greatest marginal likelihood on the data that `tests/performance/prediction.py` reads.
+    Source: on the data that `tests/performance/prediction.py` reads, greatest marginal likelihood of LEVELS,
+    least error by DEVIATIONS.
     """
 
-    linear: float
+    features: tuple[float, ...]
     size: float
     sheet: float
     sheet_size: float
     design: float
     same_size: float
-    burstable: float
     metal: float
     processor: float
     family: float
@@ -86,13 +85,12 @@ class Weights:
 
 
 LEVELS = Weights(
-    linear=0.368,
+    features=(0.046, 0.046, 0.046, 0.046, 0.046, 0.05075, 0.046, 0.046),
     size=0.5,
     sheet=0.038,
     sheet_size=0.019,
     design=0.025,
     same_size=0.0072,
-    burstable=0.019,
     metal=0.054,
     processor=0.012,
     family=0.005,
@@ -101,14 +99,13 @@ LEVELS = Weights(
 )
 """Of one job's throughput from type to type."""
 DEVIATIONS = Weights(
-    linear=0.184,
+    features=(0.023, 0.0077, 0.069, 0.023, 0.069, 0.0254, 0.023, 0.0),
     size=0.68,
     sheet=0.0045,
-    sheet_size=0.011,
-    design=0.0095,
+    sheet_size=0.033,
+    design=0.0285,
     same_size=0.0036,
-    burstable=0.0095,
-    metal=0.0045,
+    metal=0.0015,
     processor=0.0,
     family=0.0046,
     arm=0.179,
@@ -126,10 +123,8 @@ def covariance(one: Traits, other: Traits, weights: Weights) -> float:
         -2.0 * (one.log_compute - other.log_compute) ** 2
         - 2.0 * (one.log_core_bandwidth - other.log_core_bandwidth) ** 2
     )
-    total = weights.linear * _dot(one.features, other.features) / len(one.features)
+    total = sum(w * a * b for w, a, b in zip(weights.features, one.features, other.features, strict=True))
     total += weights.size * size + sheet * (weights.sheet + weights.sheet_size * near)
-    if one.is_burstable and other.is_burstable:
-        total += weights.burstable
     if (one.processor.vendor == "arm") == (other.processor.vendor == "arm"):
         total += weights.arm * near
     if one.processor.design == other.processor.design:
@@ -145,7 +140,3 @@ def _of_one_design(one: Traits, other: Traits, weights: Weights, near: float) ->
         alike = one.cores == other.cores and one.threads_per_core == other.threads_per_core
         total += weights.processor + weights.same_size * alike
     return total
-
-
-def _dot(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(one, other, strict=True))

@@ -10,6 +10,8 @@ SCHEMA_FILE = "recipe.schema.json"
 """Beside the recipe: editors complete and check its keys by it."""
 SCHEMA_LINE = "# yaml-language-server: $schema={}\n"
 GPU_TYPES, CPU_TYPES = "[g4dn.xlarge, g6.xlarge]", "[c7i.xlarge, c6i.xlarge]"
+MARKET = "  market: on-demand # or spot-then-on-demand"
+ON_SPOT = ", then also on_demand_base: 1, which coordinates the others"
 TUNABLE = ("batch", "workers", "threads", "precision", "dtype", "amp", "compile")
 """Arguments that steer the speed, by a part of their names."""
 
@@ -52,7 +54,7 @@ class ScriptRecipe:
                 "instances:",
                 f"  types: {GPU_TYPES if self.script.uses_cuda else CPU_TYPES} # in this order; bench: each",
                 *(["  count: {min: 1, max: 3}"] if self.script.is_elastic else []),
-                "  market: on-demand # or spot-then-on-demand, spot",
+                MARKET + (ON_SPOT if self.script.is_elastic else ", spot"),
                 "",
                 *self._setup(),
                 *self._workload(),

@@ -39,11 +39,13 @@ class BenchmarkMatrix:
         base: A recipe with everything but the instance type and the workload.
         types: The instance types, each once.
         jobs: Run on each type, one after the other.
+        recipe_path: Of the recipe's file; empty if there is none.
     """
 
     base: Recipe
     types: tuple[str, ...]
     jobs: tuple[BenchJob, ...]
+    recipe_path: str = ""
 
     @property
     def digest(self) -> str:

@@ -122,6 +122,14 @@ class BatchResults:
         endpoint = cloud.endpoint_url or s3_endpoint(region)
         return {"endpoint": endpoint, "region": region, "bucket": bucket, "prefix": prefix}
 
+    def check(self) -> None:
+        """Look into the bucket, before anything is made.
+
+        Raises:
+            CloudError: It cannot be listed.
+        """
+        self.managed.cloud.buckets.names(f"{self.uri}/results")
+
     def put_job(self, job: str, manifest: Manifest) -> None:
         """Store what a job's containers read."""
         content = gzip.compress(json.dumps(manifest).encode())

@@ -6,6 +6,7 @@ import pytest
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.quantization import engine_models
 from dlcloud.benchmarks.quantization.engines import ENGINES, InferencePrecision, Isa
+from tests.needs import needs
 
 PYTORCH = ENGINES["pytorch"]
 
@@ -53,6 +54,7 @@ print("dilated pooling", np.array_equal(ours, session.run(None, {"x": image})[0]
 """
 
 
+@needs("g++")
 def test_pytorch_runs_the_same_network_and_int8_by_real_int8_kernels(alone, pytorch_python):
     done = subprocess.run(
         [pytorch_python, "-c", SAME_NETWORK_AND_REAL_INT8],

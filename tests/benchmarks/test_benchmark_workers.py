@@ -72,6 +72,7 @@ def test_settings_run_in_processes_with_their_own_environment(alone):
         (spin("bad", lives=30, fate="die"), "was ended by SIGKILL, perhaps for want of memory"),
         (spin("bad", lives=30, fate="raise"), "MemoryError: no room for the batch"),
         ({"name": "bad", "factory": "absent"}, "a_framework_that_is_not_there is not installed"),
+        ({"name": "bad", "factory": "untitled"}, "install the extra"),
         ({"name": "bad", "arguments": {"unknown": 1}}, "TypeError"),
     ],
 )

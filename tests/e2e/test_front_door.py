@@ -52,7 +52,9 @@ def test_every_bundled_recipe_fits_the_schema_and_plans(user, recipe):
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(yaml.safe_load(text), schema)
     for bucket, prefix in re.findall(r"from: s3://([^/]+)/([^,}\s]+)", text):
-        assert f"there is no bucket {bucket}" in user.run("up", str(here), "--dry-run", expect=3).stderr
+        refused = user.run("up", str(here), "--dry-run", expect=3).stderr
+        assert f"there is no bucket {bucket}" in refused
+        assert f'hint: eval "$(dlcloud local start | grep ^export)"; aws s3 mb s3://{bucket}' in refused
         user.aws("s3api", "create-bucket", "--bucket", bucket)
         user.aws("s3api", "put-object", "--bucket", bucket, "--key", f"{prefix}/data", "--body", str(here))
     plan = user.json("up", str(here), "--dry-run")["result"]["plan"]

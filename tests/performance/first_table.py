@@ -1,7 +1,8 @@
 """The first table: seconds from a fresh clone in an empty home to the quickstart's table, by phase.
 
-By pip and by uv (`--by`), one after the other, with new caches of packages where `--cold` is given; else
-those of this machine are used, as a download takes what the network takes.
+By README's two ways, uv and pip, which brings uv, one after the other; `--by pip-alone` is without uv. With
+new caches of packages where `--cold` is given; else those of this machine are used, as a download takes what
+the network takes.
 """
 
 import argparse
@@ -34,7 +35,7 @@ PHASES = (
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--by", choices=("pip", "uv"), nargs="+", default=("pip", "uv"))
+    parser.add_argument("--by", choices=("pip", "uv", "pip-alone"), nargs="+", default=("pip", "uv"))
     parser.add_argument("--cold", action="store_true")
     arguments = parser.parse_args()
     for tool in arguments.by:
@@ -68,14 +69,20 @@ def install(tool: str, folder: Path, environment: Mapping[str, str]) -> dict[str
     """Clone and install; return the seconds of each."""
     clone = folder / "clone"
     python = str(clone / ".venv/bin/python")
-    commands = {
-        "clone": ["git", "clone", "-q", str(ROOT), str(clone)],
-        "venv": [sys.executable, "-m", "venv", str(clone / ".venv")],
-        "install": [python, "-m", "pip", "install", "-q", f"{clone}[local]"],
-    }
+    target = f"{clone}[local]"
+    commands = {"clone": ["git", "clone", "-q", str(ROOT), str(clone)]}
     if tool == "uv":
         commands["venv"] = ["uv", "venv", "-q", "--python", sys.executable, str(clone / ".venv")]
-        commands["install"] = ["uv", "pip", "install", "-q", "--python", python, f"{clone}[local]"]
+        commands["install"] = ["uv", "pip", "install", "-q", "--python", python, target]
+    else:
+        commands["venv"] = [sys.executable, "-m", "venv", str(clone / ".venv")]
+        pip = [python, "-m", "pip", "install", "-q"]
+        if tool == "pip":
+            commands["uv"] = [*pip, "uv"]
+            uv = str(clone / ".venv/bin/uv")
+            commands["install"] = [uv, "pip", "install", "-q", "--python", python, target]
+        else:
+            commands["install"] = [*pip, target]
     phases = {}
     for phase, command in commands.items():
         began = time.monotonic()

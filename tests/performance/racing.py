@@ -8,43 +8,45 @@ a deviation of 5 %; its samples are drawn from the five recorded ones. The truth
 machines. Saved are the USD of all replays beside measuring, in each, all types with as many samples as the
 last one had. `--spread 4` multiplies the distances of a type's samples: is the error kept where machines are
 noisier than the prior of the spread expects? `--part` replays one half of the families only, split by the
-SHA-256 of their names: constants are chosen on the tuning half and judged on the other.
+SHA-256 of their names: constants are chosen on the tuning half and judged on the other. A thousand replays
+are computed at once in NumPy, by the constants of `dlcloud/prediction/racing.py`; of the first `--check`
+each look is compared with `judge` itself.
 """
 
 import argparse
 import csv
 import gzip
 import hashlib
-import random
 import sys
 from collections import defaultdict
-from math import exp, log
+from dataclasses import dataclass, fields
+from math import log, log1p
 from pathlib import Path
 from statistics import fmean
+
+import numpy as np
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dlcloud.prediction.racing import (  # noqa: E402  the path comes first
-    FEWEST_SAMPLES,
-    INDIFFERENCE,
-    MOST_SAMPLES,
-    Entrant,
-    Verdict,
-    judge,
-)
+from dlcloud.prediction import racing  # noqa: E402  the path comes first
 
 ENTRANTS, DRAWN_FROM, BETWEEN = 16, 40, 0.05
 FEWEST_TYPES = 100
+AT_ONCE = 1000
+HALVINGS = 30
 PARTS = {"all": {0, 1}, "tuning": {0}, "judging": {1}}
+WAY = np.linspace(0, 1, max(racing._STEPS) + 1)
+Types = list[tuple[float, np.ndarray]]
+"""Price and logarithms of the samples of each type."""
 
 
 def half_of(family: str) -> int:
     return int(hashlib.sha256(family.encode()).hexdigest(), 16) % 2
 
 
-def read_tests(folder: Path, part: str) -> list[list[tuple[float, list[float]]]]:
-    """Return price and samples of the cheapest types of each test, of the families of a part."""
+def read_tests(folder: Path, part: str) -> list[Types]:
+    """Return the cheapest types of each test, of the families of a part."""
     with (ROOT / "dlcloud" / "cloud" / "offers" / "on_demand.csv").open() as file:
         prices = {row["instance_type"]: float(row["usd_hr_us_east_1"]) for row in csv.DictReader(file)}
     tests: dict[tuple[str, ...], list[tuple[float, list[float]]]] = defaultdict(list)
@@ -62,55 +64,200 @@ def read_tests(folder: Path, part: str) -> list[list[tuple[float, list[float]]]]
         for t in tests.values()
         if len(t) >= FEWEST_TYPES * len(PARTS[part]) / 2
     ]
-    return [types[:DRAWN_FROM] for types in kept]
+    return [[(usd, np.log(samples)) for usd, samples in types[:DRAWN_FROM]] for types in kept]
 
 
-def scatter(samples: list[float], spread: float, factor: float) -> list[float]:
-    """Return samples with `spread` times their distances from their mean, all times a factor."""
-    center = fmean(map(log, samples))
-    return [exp(center + spread * (log(value) - center)) * factor for value in samples]
+@dataclass(kw_only=True)
+class Replays:
+    """Some races at once; arrays are (races, entrants).
+
+    `samples` has the five recorded logarithms of throughput less their mean; `count`, `total` and `squares`
+    are of the samples that were taken; `verdicts` are positions in `racing.Verdict`.
+    """
+
+    usd: np.ndarray
+    truth: np.ndarray
+    samples: np.ndarray
+    count: np.ndarray
+    total: np.ndarray
+    squares: np.ndarray
+    alive: np.ndarray
+    verdicts: np.ndarray
+    looks: np.ndarray
+    named: np.ndarray
+
+    @classmethod
+    def draw(cls, tests: list[Types], races: int, spread: float, rng: np.random.Generator) -> "Replays":
+        shape = (races, ENTRANTS)
+        usd, samples = np.empty(shape), np.empty((*shape, 5))
+        for race in range(races):
+            types = tests[rng.integers(len(tests))]
+            for lane, i in enumerate(rng.choice(len(types), ENTRANTS, replace=False)):
+                usd[race, lane], samples[race, lane] = types[i]
+        center = samples.mean(axis=2)
+        return cls(
+            usd=usd,
+            truth=np.log(usd) - center - rng.normal(0, BETWEEN, shape),
+            samples=spread * (samples - center[..., None]),
+            count=np.zeros(shape, int),
+            total=np.zeros(shape),
+            squares=np.zeros(shape),
+            alive=np.ones(shape, bool),
+            verdicts=np.zeros(races, int),
+            looks=np.zeros(races, int),
+            named=np.zeros(races, int),
+        )
+
+    def take(self, races: np.ndarray, rng: np.random.Generator, seen: list[list[list[float]]]) -> None:
+        """Measure all that still run; later looks are rarer: a tenth more samples each."""
+        done = self.count[races].max(axis=1)
+        more = np.where(done == 0, racing.FEWEST_SAMPLES, np.maximum(1, done // 10))
+        more = np.minimum(more, racing.MOST_SAMPLES - done)
+        for number in np.unique(more):
+            rows = races[more == number]
+            drawn = rng.integers(0, 5, (len(rows), ENTRANTS, number))
+            values = np.take_along_axis(self.samples[rows], drawn, axis=2)
+            runs = self.alive[rows]
+            self.count[rows] += number * runs
+            self.total[rows] += values.sum(axis=2) * runs
+            self.squares[rows] += (values * values).sum(axis=2) * runs
+            for row, taken, running in zip(rows, values, runs, strict=True):
+                if row < len(seen):
+                    for lane in np.flatnonzero(running):
+                        seen[row][lane] += taken[lane].tolist()
+
+    def look(self, races: np.ndarray) -> np.ndarray:
+        """Stop what `judge` stops, and return the races that go on."""
+        alive, count = self.alive[races], self.count[races].astype(float)
+        means = self.total[races] / count
+        squares = np.maximum(self.squares[races] - count * means * means, 0)
+        costs = self.truth[races] - means
+        careful = np.where(alive, costs + np.sqrt(squares) / count, np.inf).argmin(axis=1)
+        cheapest = np.where(alive, costs, np.inf).argmin(axis=1)
+        stopped = np.zeros_like(alive)
+        for rival in (cheapest, careful):
+            stopped |= alive & are_dearer(costs, count, squares, rival)
+        alive &= ~stopped
+        self.alive[races] = alive
+        self.looks[races] += 1
+        self.named[races] = np.where(alive, costs, np.inf).argmin(axis=1)
+        verdicts = self._verdicts(alive, costs, count, squares)
+        self.verdicts[races] = verdicts
+        return races[verdicts == GOES_ON]
+
+    @staticmethod
+    def _verdicts(alive, costs, count, squares) -> np.ndarray:
+        kept = np.where(alive, costs, np.nan)
+        zone = log1p(racing.INDIFFERENCE)
+        near = np.flatnonzero(np.nanmax(kept, axis=1) - np.nanmin(kept, axis=1) <= zone)
+        half = half_widths(count[near], squares[near])
+        widest = np.nanmax(kept[near] + half, axis=1) - np.nanmin(kept[near] - half, axis=1)
+        verdicts = np.full(len(alive), GOES_ON)
+        verdicts[((count >= racing.MOST_SAMPLES) | ~alive).all(axis=1)] = UNDECIDED
+        verdicts[near[widest <= zone]] = TIED
+        verdicts[alive.sum(axis=1) == 1] = DECIDED
+        return verdicts
 
 
-def replay(types: list[tuple[float, list[float]]], rng: random.Random, spread: float) -> dict[str, float]:
-    machines = {}
-    for i, (price, samples) in enumerate(rng.sample(types, ENTRANTS)):
-        factor = exp(rng.gauss(0, BETWEEN))
-        machines[str(i)] = (price, scatter(samples, spread, factor))
-    truth = {name: log(price) - fmean(map(log, samples)) for name, (price, samples) in machines.items()}
-    taken: dict[str, list[float]] = {name: [] for name in machines}
-    alive, looks = list(machines), 0
-    standing = None
-    while standing is None or standing.verdict is Verdict.GOES_ON:
-        # Later looks are rarer: a tenth more samples each.
-        count = FEWEST_SAMPLES if standing is None else max(1, len(taken[alive[0]]) // 10)
-        for name in alive:
-            taken[name] += rng.choices(machines[name][1], k=min(count, MOST_SAMPLES - len(taken[name])))
-        entrants = [
-            Entrant(name=name, hourly_usd=machines[name][0], sample_s=30.0, throughputs=taken[name])
-            for name in machines
-        ]
-        standing = judge(entrants, out=[name for name in machines if name not in alive])
-        alive = [name for name in alive if name in standing.kept]
-        looks += 1
-    best = min(truth.values())
-    longest = max(map(len, taken.values()))
-    spent = sum(machines[name][0] * len(samples) for name, samples in taken.items())
-    dear = [name for name in standing.kept if truth[name] - best > log(1 + INDIFFERENCE)]
-    return {
-        "dear kept": bool(dear),
-        "dear named": truth[standing.kept[0]] - best > log(1 + INDIFFERENCE),
-        "cheapest stopped": min(truth, key=lambda name: truth[name]) not in standing.kept,
-        "spent": spent,
-        "whole": longest * sum(price for price, _ in machines.values()),
-        "tied": standing.verdict is Verdict.TIED,
-        "undecided": standing.verdict is Verdict.UNDECIDED,
-        "samples": longest,
-        "looks": looks,
-    }
+GOES_ON, DECIDED, TIED, UNDECIDED = range(len(racing.Verdict))
+
+
+def log_evidence(count: np.ndarray, square: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """Return what `racing._log_evidence` returns, of arrays."""
+    power = count / 2 + racing._SHAPE
+    null, other = [], []
+    for weight, scale in racing._SCALES:
+        likely = log(weight) + racing._SHAPE * log(scale)
+        null.append(likely - power * np.log(2 * scale + squares + count * square))
+        for effect in racing._EFFECTS:
+            share = effect / (count + effect)
+            rest = np.log(2 * scale + squares + share * count * square)
+            other.append(likely + np.log(share) / 2 - log(len(racing._EFFECTS)) - power * rest)
+    return np.logaddexp.reduce(other) - np.logaddexp.reduce(null)
+
+
+def are_dearer(costs, count, squares, rival) -> np.ndarray:
+    """Return where the evidence that an entrant is dearer than its race's rival is enough."""
+    result = np.zeros(costs.shape, bool)
+    races, lanes = np.nonzero(costs > np.take_along_axis(costs, rival[:, None], axis=1))
+    for way in (WAY[[0, -1]], WAY):  # the ends first, where evidence mostly is least
+        own, other = (races, lanes), (races, rival[races])
+        low = costs[other][:, None]
+        between = low + (costs[own][:, None] - low) * way
+        evidence = sum(
+            log_evidence(count[x][:, None], (between - costs[x][:, None]) ** 2, squares[x][:, None])
+            for x in (own, other)
+        )
+        enough = (evidence >= log((ENTRANTS - 1) / racing.ERROR)).all(axis=1)
+        races, lanes = races[enough], lanes[enough]
+    result[races, lanes] = True
+    return result
+
+
+def half_widths(count: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    least = log(ENTRANTS / racing.ERROR)
+    low, high = np.zeros_like(count), np.full_like(count, racing._WIDEST)
+    unknown = log_evidence(count, high**2, squares) < least
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        is_low = log_evidence(count, middle * middle, squares) < least
+        low, high = np.where(is_low, middle, low), np.where(is_low, high, middle)
+    return np.where(unknown, np.inf, high)
+
+
+def compare(replays: Replays, race: int, was: np.ndarray, seen: list[list[float]]) -> None:
+    """Exit unless `judge` says of a look what was computed here."""
+    entrants = [
+        racing.Entrant(
+            name=str(lane),
+            hourly_usd=float(np.exp(replays.truth[race, lane])),
+            sample_s=30.0,
+            throughputs=np.exp(seen[lane]).tolist(),
+        )
+        for lane in range(ENTRANTS)
+    ]
+    standing = racing.judge(entrants, out=[str(lane) for lane in np.flatnonzero(~was)])
+    kept = {str(lane) for lane in np.flatnonzero(replays.alive[race])}
+    ours = list(racing.Verdict)[replays.verdicts[race]]
+    if (set(standing.kept), standing.verdict) != (kept, ours):
+        sys.exit(f"race {race}: judge keeps {standing.kept}, {standing.verdict}; here {sorted(kept)}, {ours}")
+
+
+def replay(tests: list[Types], races: int, spread: float, rng: np.random.Generator, check: int) -> Replays:
+    replays = Replays.draw(tests, races, spread, rng)
+    seen: list[list[list[float]]] = [[[] for _ in range(ENTRANTS)] for _ in range(min(check, races))]
+    running = np.arange(races)
+    while len(running):
+        was = replays.alive.copy()
+        replays.take(running, rng, seen)
+        looked, running = running, replays.look(running)
+        for race in looked[looked < check]:
+            compare(replays, race, was[race], seen[race])
+    return replays
 
 
 def verdict(is_met: object) -> str:
     return "met" if is_met else "MISSED"
+
+
+def print_figures(replays: Replays) -> None:
+    truth, races = replays.truth, np.arange(len(replays.truth))
+    is_dear = truth - truth.min(axis=1)[:, None] > log1p(racing.INDIFFERENCE)
+    longest = replays.count.max(axis=1)
+    for title, errors in (
+        ("dear kept", (is_dear & replays.alive).any(axis=1)),
+        ("dear named", is_dear[races, replays.named]),
+        ("cheapest stopped", ~replays.alive[races, truth.argmin(axis=1)]),
+    ):
+        share = errors.mean()
+        print(f"{title:18} {share:7.2%} (goal: at most 5 %: {verdict(share <= racing.ERROR)})")
+    saved = 1 - (replays.usd * replays.count).sum() / (longest * replays.usd.sum(axis=1)).sum()
+    print(f"{'USD saved':18} {saved:7.2%} (goal: at least 75 %: {verdict(saved >= 0.75)})")
+    ended = (replays.verdicts != GOES_ON).mean()
+    tied, limit = ((replays.verdicts == kind).mean() for kind in (TIED, UNDECIDED))
+    print(f"{'ended':18} {ended:7.2%} (goal: all: {verdict(ended == 1)})")
+    print(f"tied {tied:.1%}, at the limit {limit:.1%}")
+    print(f"samples of the last one, mean: {longest.mean():.0f}; looks: {replays.looks.mean():.0f}")
 
 
 def main() -> None:
@@ -120,19 +267,18 @@ def main() -> None:
     parser.add_argument("--spread", type=float, default=1.0)
     parser.add_argument("--part", choices=list(PARTS), default="all")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--check", type=int, default=20)
     options = parser.parse_args()
-    tests, rng = read_tests(options.folder, options.part), random.Random(options.seed)
-    results = [replay(rng.choice(tests), rng, options.spread) for _ in range(options.replays)]
-    mean = {key: fmean(float(result[key]) for result in results) for key in results[0]}
-    mean["saved"] = 1 - mean["spent"] / mean["whole"]
-    for key, goal in (("dear kept", 0.05), ("dear named", 0.05), ("cheapest stopped", 0.05)):
-        print(f"{key:18} {mean[key]:7.2%} (goal: at most {goal:.0%}: {verdict(mean[key] <= goal)})")
-    print(f"{'USD saved':18} {mean['saved']:7.2%} (goal: at least 75 %: {verdict(mean['saved'] >= 0.75)})")
-    print(
-        f"{'ended':18} {len(results) / options.replays:7.2%} (goal: all);"
-        f" tied {mean['tied']:.1%}, at the limit {mean['undecided']:.1%}"
-    )
-    print(f"samples of the last one, mean: {mean['samples']:.0f}; looks: {mean['looks']:.0f}")
+    tests, rng = read_tests(options.folder, options.part), np.random.default_rng(options.seed)
+    chunks = [
+        replay(
+            tests, min(AT_ONCE, options.replays - start), options.spread, rng, 0 if start else options.check
+        )
+        for start in range(0, options.replays, AT_ONCE)
+    ]
+    arrays = {one.name: np.concatenate([getattr(c, one.name) for c in chunks]) for one in fields(Replays)}
+    print(f"{options.replays} replays, {options.part} families; looks equal to judge's in {options.check}")
+    print_figures(Replays(**arrays))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The workflow that publishes a release refuses a tag that is not the version; its commands are shell."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -31,6 +32,13 @@ def commands(workflow):
 def test_the_commands_of_a_workflow_are_shell(workflow):
     for command in commands(workflow).values():
         subprocess.run(["bash", "-n", "-c", command], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_an_action_is_pinned_to_a_commit_and_its_release_is_named(workflow):
+    actions = re.findall(r"uses: (.*)", workflow.read_text("utf-8"))
+    assert actions
+    assert [action for action in actions if not re.fullmatch(r"\S+@[0-9a-f]{40}  # v[0-9.]+", action)] == []
 
 
 @pytest.mark.parametrize(("tag", "status"), [(f"v{VERSION}", 0), (VERSION, 1), (f"v{VERSION}.1", 1)])

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,4 +69,4 @@ def read_matrix(
         return matrix_of_benchmarks(types, benchmarks, profile_defaults(keys), tiny=tiny), Path()
     file = read_recipe_file(recipe)
     matrix = matrix_of_recipe(types, file.recipe, keys, tiny=tiny, nodes=nodes)
-    return matrix, Path(file.path).parent if file.path else Path()
+    return replace(matrix, recipe_path=file.path), Path(file.path).parent if file.path else Path()

@@ -41,7 +41,7 @@ class Shared:
         cloud: EC2 in the region of the bench.
         fresh: Measure again what an interrupted run had measured.
         stop: Set when all are to stop.
-        slot: Held while a program measures.
+        slot: Held from a type's launch until all of it is measured.
         dials: The connections of all types; closed when all are to stop.
         race: Of the types; None if each is measured to its own end.
     """
@@ -68,7 +68,7 @@ def recipe_file(matrix: BenchmarkMatrix, name: str) -> RecipeFile:
     recipe = matrix.recipe_of_type(name)
     content = recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     text = json.dumps(content, indent=1)
-    return RecipeFile(recipe=recipe, text=text, path="", profile=profile_of(recipe))
+    return RecipeFile(recipe=recipe, text=text, path=matrix.recipe_path, profile=profile_of(recipe))
 
 
 @dataclass(kw_only=True)
@@ -131,7 +131,10 @@ class TypeRun:
             self.shared.dials.append(launcher.dialer)
             with destroy_at_end(launcher, acquired, keep=False):
                 # The end itself is neither stopped nor silenced.
-                self._run_all(replace(launcher, clock=self.clock, emit=self.emit))
+                if self.shared.slot.is_taken:
+                    self.emit(Notice(message="waits: on one machine only one type is measured at a time"))
+                with self.shared.slot:  # before the launch: an instance that waits would be billed for it
+                    self._run_all(replace(launcher, clock=self.clock, emit=self.emit))
 
     def _run_all(self, launcher: Launcher) -> None:
         prepare_access(launcher, self.shared.matrix.recipe_of_type(self.name))
@@ -143,10 +146,7 @@ class TypeRun:
             if len(members) < (job.nodes or 1):
                 self.failed[job.name] = f"{len(members)} instance(s) are left of {job.nodes}"
                 continue
-            if self.shared.slot.is_taken:
-                self.emit(Notice(message=f"{job.name} waits: on one machine only one is measured at a time"))
-            with self.shared.slot:
-                self._run(job, launcher, members)
+            self._run(job, launcher, members)
 
     def _keep(self, nodes: int, launcher: Launcher, members: Sequence[Member]) -> list[Member]:
         """Terminate the instances that a job needs no more; return the others."""

@@ -12,7 +12,8 @@ from dlcloud.model.instance import Market
 from dlcloud.prediction.choice import choose_types
 from dlcloud.prediction.measured_types import TypeTable
 from dlcloud.prediction.offers import PredictedJob, predict_jobs
-from dlcloud.prediction.predictor import Belief, weights_of
+from dlcloud.prediction.predictor import Belief
+from dlcloud.prediction.resemblance import resemblances
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.plans.prediction import prediction_report
 from dlcloud.report.table import Format, Report
@@ -57,7 +58,7 @@ def choose_measured(
         )
     if 0 < len(types) <= MEASURED:
         return tuple(types)
-    belief = Belief(table=table, weights=weights_of(table.references, description.reference()))
+    belief = Belief(table=table, resemblances=resemblances(table.references, description.reference()))
     return tuple(choose_types(belief, open_to, list(hourly), MEASURED))
 
 

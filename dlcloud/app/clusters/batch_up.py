@@ -62,6 +62,7 @@ class BatchUp:
         experiment = self.experiment
         experiment.begin_anew()
         experiment.end_lost([])
+        self._results.check()
         recipe = experiment.workload.recipe
         hardware = self.launcher.cloud.types.hardware(recipe.instances.types)
         definition = trials_definition(recipe, list(hardware.values()), template("batch_trial.py"))

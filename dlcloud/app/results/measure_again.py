@@ -5,9 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dlcloud.app.context import Context
-from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
-from dlcloud.recipe.recipe import read_recipe
 from dlcloud.resources.texts import recipe_names
 from dlcloud.results.result_row import ResultRow
 from dlcloud.runs.matrix import sweepable_benchmarks
@@ -22,7 +20,7 @@ def commands_again(context: Context, rows: Iterable[ResultRow]) -> Mapping[str, 
     commands = {}
     for run in runs.values():
         cluster = context.clusters.find(run.cluster_id)
-        source = _benchmark(run.workload) or (_recipe(cluster.recipe_text) if cluster else ())
+        source = _bundled(run.workload)
         if cluster and cluster.recipe_path and Path(cluster.recipe_path).exists():
             source = ("--recipe", cluster.recipe_path)
         if source:
@@ -33,15 +31,8 @@ def commands_again(context: Context, rows: Iterable[ResultRow]) -> Mapping[str, 
     return commands
 
 
-def _benchmark(name: str) -> tuple[str, ...]:
-
-    return ("-b", name) if name in sweepable_benchmarks() else ()
-
-
-def _recipe(text: str) -> tuple[str, ...]:
-    """Return the bundled recipe of that name."""
-    try:
-        name = read_recipe(text, "stored").name
-    except RecipeError:
-        return ()
+def _bundled(name: str) -> tuple[str, ...]:
+    """Return the options that name a bundled benchmark or recipe."""
+    if name in sweepable_benchmarks():
+        return ("-b", name)
     return ("--recipe", name) if name in recipe_names() else ()

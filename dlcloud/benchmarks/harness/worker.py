@@ -51,7 +51,9 @@ class Worker:
         try:
             return self._carry_out(request)
         except ModuleNotFoundError as error:
-            return {"error": f"{error.name} is not installed", "missing": error.name}
+            # A package may raise it with a text of its own, and without a name.
+            text = f"{error.name} is not installed" if error.name else " ".join(str(error).split())
+            return {"error": text[:2000], "missing": error.name}
         except Exception as error:  # noqa: BLE001 - any exception fails this setting only
             text = " ".join(str(error).split())
             return {"error": f"{type(error).__name__}: {text}"[:2000], "missing": None}

@@ -2,3 +2,9 @@
 
 It measures networks by their published configurations and must never claim a quality of random weights.
 """
+
+import sys
+
+# optimum brings torchvision, which no language model needs; transformers fails where that is of another build
+# than PyTorch: CUDA's beside that for CPUs.
+sys.modules["torchvision"] = None  # type: ignore[assignment]

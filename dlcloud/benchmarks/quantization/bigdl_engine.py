@@ -26,6 +26,7 @@ import numpy as np
 
 from ..harness import hardware, usage
 from ..harness.cache import ModelCache
+from ..harness.roofline import ELEMENT_BYTES, Peak, best_product, best_rate
 from ..harness.workload import UntimedWorkload
 from .inference import Inference, InferenceJob, Part, repeat_images
 
@@ -47,6 +48,9 @@ OPENED_PACKAGES = (
 
 PIECE_BYTES = 64 << 20
 """Most that is passed to Java at once; Py4J counts bits of text in 32 bits, and fails from 256 MiB."""
+
+PASS_ROWS = 4096
+"""Rows and columns of the array, 64 MiB, of a pass over memory."""
 
 QUANTIZED = "com.intel.analytics.bigdl.dllib.nn.quantized."
 WEIGHTED = ("SpatialConvolution", "Linear")
@@ -88,7 +92,27 @@ def infer(**arguments: Any) -> Inference:  # noqa: ANN401 - those of InferenceJo
         runs=[model.forward for model in models],
         feed=repeat_images(parts[0].images, job.batch),
         facts={**facts, "layers_computed_in": precisions, **java_facts},
+        peak=partial(measure_peak, job.precision),
     )
+
+
+def measure_peak(precision: str, seconds: float) -> Peak:
+    """Return what BigDL reaches at best, Java started: products of matrices by Linear, and a pass by ReLU.
+
+    Inputs are the layers' own weights, so that nothing is passed between Python and Java.
+    """
+    from bigdl.dllib.nn import layer as nn  # type: ignore[import-not-found]  # noqa: PLC0415 - starts Java
+
+    def make(size: int) -> Callable[[], object]:
+        layer = nn.Linear(size, size).evaluate()
+        values = _tensors(layer)[0]
+        computed = layer.quantize() if precision == "int8" else layer
+        return partial(computed.value.forward, values)
+
+    values = _tensors(nn.Linear(PASS_ROWS, PASS_ROWS))[0]
+    moved = 2 * ELEMENT_BYTES["fp32"] * PASS_ROWS**2
+    bandwidth = best_rate(partial(nn.ReLU().evaluate().value.forward, values), moved, seconds / 2)
+    return Peak(dtype=precision, flop_per_s=best_product(make, seconds), bytes_per_s=bandwidth)
 
 
 def _export_parts(parts: list[Part], target: Path) -> None:
@@ -188,7 +212,7 @@ def start_java(threads: int) -> dict[str, Any]:
 
 
 def build_network(layers: Sequence[Mapping[str, Any]], weights: Path) -> Any:  # noqa: ANN401 - it ships no types
-    from bigdl.dllib.nn import layer as nn  # type: ignore[import-not-found]  # noqa: PLC0415 - starts Java
+    from bigdl.dllib.nn import layer as nn  # noqa: PLC0415 - starts Java
 
     nodes = {"images": nn.Input()}
     last = "images"

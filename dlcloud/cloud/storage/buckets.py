@@ -15,6 +15,8 @@ MANIFEST = re.compile(r"manifest-(?P<step>\d{12})-[0-9a-f]{32}-(?P<size>\d+)\.js
 CHECKPOINT = re.compile(r"step-\d{12}-[0-9a-f]{32}\.pt")
 """The names that trainer.uploader gives; the checkpoint beside a manifest is `step-STEP-DIGEST.pt`."""
 GONE = {"NoSuchUpload"}
+LOCAL_SHELL = 'eval "$(dlcloud local start | grep ^export)"; '
+"""Lets a shell's AWS clients use the local EC2."""
 
 
 class S3Buckets:
@@ -144,7 +146,9 @@ class S3Buckets:
         except ClientError as error:
             metadata = error.response["ResponseMetadata"]
             if metadata["HTTPStatusCode"] == HTTPStatus.NOT_FOUND:
-                raise CloudError(f"there is no bucket {bucket}", f"aws s3 mb s3://{bucket}") from error
+                is_local = bool(self._clients.endpoint_url)
+                hint = f"{LOCAL_SHELL if is_local else ''}aws s3 mb s3://{bucket}"
+                raise CloudError(f"there is no bucket {bucket}", hint) from error
             region = metadata["HTTPHeaders"].get("x-amz-bucket-region")
             if not region:
                 raise

@@ -102,7 +102,7 @@ def _estimate(types: Sequence[TypePlan], matrix: BenchmarkMatrix) -> str:
         elif seconds is not None and count:
             parts[job.name] = seconds * count
     if not parts:
-        return "how long it takes is for its command to say: each runs as often as its repeats"
+        return "how long the command takes is not known; it runs workload.repeats times a setting"
     names = ", ".join(f"{name} {_about(seconds)}" for name, seconds in parts.items())
     total = f"about {_about(sum(parts.values()))} on two cores, environments apart: {names}"
     return f"{total}; {', '.join(sorted(unknown))} unknown" if unknown else total

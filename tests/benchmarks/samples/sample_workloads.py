@@ -75,5 +75,10 @@ def parent():
     return Parent()
 
 
+def untitled():
+    """Stand for a package that says in its own words what it lacks, without the name of a module."""
+    raise ModuleNotFoundError("install the extra")
+
+
 def absent():
     import a_framework_that_is_not_there  # noqa: F401, PLC0415

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from dlcloud.app.bench.bench_matrix import read_matrix
+from dlcloud.app.bench.one_type import recipe_file
 from dlcloud.app.bench.summary import offer_again
 from dlcloud.app.results.measure_again import commands_again
 from dlcloud.report.costs.cost_tables import PLAIN
@@ -78,6 +80,19 @@ def test_without_a_terminal_nothing_is_asked(matrix, monkeypatch, capsys):
         monkeypatch.setattr(sys, "stdin", nothing)
         assert offer_again(rows(*TIED), matrix, PLAIN) is None
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("is_bundled", [False, True])
+def test_what_bench_measured_is_measured_again_by_its_recipe(tmp_path, is_bundled):
+    path = tmp_path / "own.yaml"
+    path.write_text(recipe_text("mpi")[0].replace("name: mpi", "name: own"))
+    source = "mpi" if is_bundled else str(path)
+    matrix, _ = read_matrix(TYPES, (), source, {}, tiny=False)
+    stored = SimpleNamespace(recipe_path=recipe_file(matrix, TYPES[0]).path)
+    context = SimpleNamespace(clusters=SimpleNamespace(find=lambda _: stored))
+    of = run("one-0001", instance_type=TYPES[0], workload="mpi" if is_bundled else "own")
+    rows = lines(result(), of=of, quoted=quote(), bill=BILL)
+    assert commands_again(context, rows)["one-0001"].startswith(f"dlcloud bench --recipe {source} ")
 
 
 def test_a_bundled_recipe_with_a_command_of_its_own_is_named():

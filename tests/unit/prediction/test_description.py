@@ -3,8 +3,8 @@
 import pytest
 
 from dlcloud.model.errors import RecipeError
-from dlcloud.prediction.description import read_description
-from dlcloud.prediction.predictor import weights_of
+from dlcloud.prediction.description import describe_by_facts, read_description
+from dlcloud.prediction.resemblance import resemblances
 from dlcloud.resources.type_table import type_table
 
 
@@ -30,9 +30,43 @@ def test_tokens_without_parameters_are_refused():
         read_description("", 16, generates=False)
 
 
+LANGUAGE = {"model_bytes": 4_000_000_000, "prompt_tokens": 512, "streams": 2, "engine": "llama.cpp"}
+
+
+def test_a_language_models_results_describe_their_job():
+    prompt = describe_by_facts(LANGUAGE)
+    assert (prompt.is_generation, prompt.tokens, prompt.file_bytes) == (False, 1024, 4_000_000_000)
+    generation = describe_by_facts({**LANGUAGE, "generated_tokens": 64})
+    assert (generation.is_generation, generation.tokens) == (True, 64)
+
+
+@pytest.mark.parametrize(
+    "facts", [{}, {"model_bytes": 100}, {**LANGUAGE, "streams": 0}, {**LANGUAGE, "model_bytes": "4 GB"}]
+)
+def test_other_results_describe_nothing(facts):
+    assert describe_by_facts(facts) is None
+
+
 def test_a_description_weighs_the_references_that_are_like_it():
     references = type_table().references
-    weights = weights_of(references, read_description("7B", 128, generates=True))
-    best = references[max(range(len(weights)), key=weights.__getitem__)]
+    (only,) = resemblances(references, read_description("7B", 128, generates=True))
+    best = references[max(range(len(references)), key=only.weights.__getitem__)]
+    assert (only.probability, only.is_generation) == (1.0, True)
     assert best.is_generation
     assert best.name.startswith("llama")
+    assert sum(only.weights) == pytest.approx(1.0, abs=0.1)
+
+
+def test_less_is_known_of_a_job_far_from_all_references():
+    references = type_table().references
+    variances = [
+        resemblances(references, read_description(size, 128, generates=True))[0].variance
+        for size in ("7B", "100K")
+    ]
+    assert variances[0] < variances[1]
+
+
+def test_a_job_without_a_description_can_be_anything():
+    possible = resemblances(type_table().references, None)
+    assert sum(one.probability for one in possible) == pytest.approx(1.0)
+    assert {one.is_generation for one in possible} == {True, False}

@@ -10,10 +10,11 @@ import pytest
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.instance import Market
 from dlcloud.prediction.choice import choose_types
-from dlcloud.prediction.linear import factor, solve_lower
+from dlcloud.prediction.linear import factor, solve_lower, solve_upper
 from dlcloud.prediction.measured_types import format_table, parse_table
 from dlcloud.prediction.offers import predict_jobs
-from dlcloud.prediction.predictor import Belief, Calibration, Measurement, learn, predict, weights_of
+from dlcloud.prediction.predictor import Belief, Calibration, Measurement, learn, predict
+from dlcloud.prediction.resemblance import resemblances
 from dlcloud.report.plans.prediction import prediction_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.type_table import type_table
@@ -48,11 +49,12 @@ def test_the_table_is_read_as_it_is_written(table):
 def test_equations_are_solved():
     lower = factor([[4.0, 2.0], [2.0, 3.0]])
     assert solve_lower(lower, [4.0, 2.0 + 2**0.5]) == pytest.approx([2.0, 1.0])
+    assert solve_upper(lower, solve_lower(lower, [8.0, 7.0])) == pytest.approx([1.25, 1.5])
 
 
 def test_a_reference_job_is_predicted_from_three_types(table):
     j = 20
-    belief = Belief(table=table, weights=weights_of(table.references, None))
+    belief = Belief(table=table, resemblances=resemblances(table.references, None))
     seen = [Measurement(instance_type=n, throughput=exp(table.rows[n].levels[j])) for n in TYPES]
     belief = learn(belief, seen)
     names = ["m7i.2xlarge", "c6a.4xlarge", "r7g.8xlarge", "c7i.xlarge"]
@@ -64,8 +66,19 @@ def test_a_reference_job_is_predicted_from_three_types(table):
         assert estimate.measured == (estimate.instance_type == "c7i.xlarge")
 
 
+def test_measurements_say_whether_a_job_is_bound_by_memory(table):
+    belief = Belief(table=table, resemblances=resemblances(table.references, None))
+    for j, reference in enumerate(table.references):
+        if reference.name not in {"llama-6738M-p128", "llama-6738M-g128"}:
+            continue
+        measured = [Measurement(instance_type=n, throughput=exp(table.rows[n].levels[j])) for n in TYPES]
+        learned = learn(belief, measured).resemblances
+        chance = sum(one.probability for one in learned if one.is_generation)
+        assert (chance > 0.5) == reference.is_generation
+
+
 def test_three_different_types_are_chosen(table):
-    belief = Belief(table=table, weights=weights_of(table.references, None))
+    belief = Belief(table=table, resemblances=resemblances(table.references, None))
     open_to = {name: float(usd[Market.ON_DEMAND]) for name, usd in prices(*TYPES, "m7i.large").items()}
     chosen = choose_types(belief, open_to, [*open_to, "c6a.4xlarge"])
     assert len(set(chosen)) == 3
@@ -86,6 +99,18 @@ def test_every_format_says_what_is_predicted(table):
     assert by_type["c7i.4xlarge"]["source"] == "predicted"
     assert by_type["c7i.4xlarge"]["throughput_low"] < by_type["c7i.4xlarge"]["throughput"]
     assert Decimal(str(by_type["c7i.4xlarge"]["on_demand_usd_per_million_high"])) > 0
+
+
+def test_a_language_models_results_say_how_large_it_is(table):
+    facts = {"model_bytes": 4_000_000_000, "prompt_tokens": 128, "generated_tokens": 64, "streams": 1}
+    of = replace(run(), instance_type="c7i.xlarge", rank=0)
+    halves = []
+    for known in (facts, {}):
+        measured = lines(result(throughput=metric(10.0, 9.9, 10.1), facts=known), of=of)
+        (job,) = predict_jobs(measured, table, prices("c7i.8xlarge"), Market.ON_DEMAND)
+        estimate = job.offers[0].estimate
+        halves.append(estimate.high / estimate.low)
+    assert halves[0] < halves[1]
 
 
 def test_a_gpu_job_is_refused_by_name(table):

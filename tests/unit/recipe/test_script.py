@@ -109,3 +109,10 @@ def test_the_recipe_of_any_script_is_read(source):
     assert workload.command == "python3 train.py"
     assert (workload.elastic is not None) == ("trainer" in source)
     assert workload.reported == ("dlcloud_report" in source)
+
+
+def test_the_recipe_of_an_elastic_script_says_what_spot_needs():
+    text = recipe_text(read_script("from dlcloud.trainer import train", "train.py"))
+    assert "market: on-demand # or spot-then-on-demand, then also on_demand_base: 1," in text
+    spot = text.replace("market: on-demand #", "market: spot-then-on-demand\n  on_demand_base: 1 #")
+    assert read_recipe(spot, "train.yaml").instances.on_demand_base == 1
