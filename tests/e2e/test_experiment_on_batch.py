@@ -116,6 +116,8 @@ def test_a_killed_up_and_a_lost_instance_lose_no_trial(user):
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     assert len(left_over(user)) >= 4
+    (name,) = {record["cluster"] for record in user.json("status")["result"]["records"]}
+    assert "AWS Batch runs the instances" in user.run("exec", name, "--", "true", expect=2).stderr
     user.control.interrupt(user.alive()[0], grace_s=0)
     done = user.run("up", path, "--on", "batch")
     assert "8 of 8 trials have a result" in done.stdout
