@@ -2,8 +2,9 @@
 
 from dlcloud.app.context import Context
 from dlcloud.model.cluster import Cluster, Member, select_members
-from dlcloud.model.errors import DlcloudError
+from dlcloud.model.errors import DlcloudError, RecipeError
 from dlcloud.model.instance import Market
+from dlcloud.store.clusters import BATCH
 
 
 def find_members(context: Context, cluster: Cluster, instance: str) -> list[Member]:
@@ -13,8 +14,10 @@ def find_members(context: Context, cluster: Cluster, instance: str) -> list[Memb
     does not answer, the store's word is taken.
 
     Raises:
-        RecipeError: There is none.
+        RecipeError: There is none, or AWS Batch has launched them, without a key to log in with.
     """
+    if context.clusters.intents(cluster.cluster_id, BATCH):
+        raise RecipeError(f"AWS Batch runs the instances of {cluster.name}: no login", "dlcloud logs RUN")
     stored = context.clusters.members(cluster.cluster_id)
     if any(member.instance.market is Market.SPOT and member.ended_at is None for member in stored):
         ended = _ended_ids(context, cluster)

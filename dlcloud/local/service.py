@@ -23,12 +23,20 @@ from dlcloud.local.control_pages import ControlPages
 from dlcloud.local.ec2.instances import SiteInstances
 from dlcloud.local.endpoint import SiteEndpoint
 from dlcloud.local.iam.roles import InstanceRoles
-from dlcloud.local.instance.isolation import Isolation, Level, find_isolation, kill_users, place_instances
+from dlcloud.local.instance.isolation import (
+    VARIABLE,
+    Isolation,
+    Level,
+    find_isolation,
+    kill_users,
+    place_instances,
+)
 from dlcloud.local.instance.leftovers import clear_leftovers
 from dlcloud.local.instance.processes import base_interpreter
 from dlcloud.local.moto_app import create_moto_app, vcpus_of_types
 from dlcloud.local.site_files import AccessKey, SitePaths, SiteState, load_access_key, write_state
 from dlcloud.local.tunnels import Tunnels
+from dlcloud.model.errors import LocalCloudError
 
 _BOOT_DELAY_S = 0.2
 _END_S = 8.0
@@ -112,10 +120,19 @@ def _end_in_time(isolation: Isolation, instances: SiteInstances) -> None:
 
 
 async def _isolate(paths: SitePaths) -> tuple[SitePaths, Isolation]:
-    """Find what separates instances from the machine, and where they then are; clear what is left there."""
+    """Find what separates instances from the machine, and where they then are; clear what is left there.
+
+    Raises:
+        LocalCloudError: Containers are asked for, which what separates instances does not let them start.
+    """
     await clear_leftovers(paths)
     isolation = await find_isolation(paths, interpreter=base_interpreter(), environ=os.environ)
     log.info("isolation of instances: %s %s", isolation.level, isolation.reason)
+    if os.environ.get(CONTAINERS_VARIABLE) and isolation.level is not Level.NONE:
+        raise LocalCloudError(
+            f"{CONTAINERS_VARIABLE} needs instances that nothing keeps from this machine",
+            f"{VARIABLE}={Level.NONE} beside it, for programs that you trust",
+        )
     if isolation.level is Level.USER:
         paths, isolation = place_instances(paths, isolation)
         await clear_leftovers(paths, isolation.user_ids)

@@ -1,6 +1,8 @@
 """The instances of compute environments, and the jobs that run on them as programs or as containers."""
 
 import logging
+import os
+import subprocess
 import threading
 import time
 from collections import deque
@@ -74,7 +76,8 @@ class JobScheduler:
         instances: Of the site.
         client: Returns a client of EC2 in a region, as the owner of the account.
         vcpus: Of each instance type.
-        engine: The program that runs containers, as `podman`; empty: commands run on the instance itself.
+        engine: The program that runs containers, as `podman`, for instances that nothing keeps from this
+            machine; empty: commands run on the instance itself.
     """
 
     def __init__(
@@ -196,6 +199,7 @@ class JobScheduler:
         except (KeyError, OSError) as error:
             log.warning("%s: %s", host.instance_id, error)
         finally:
+            self._remove_container(job)
             self._end(job, host, status, reason)
 
     def _end(self, job: ScheduledJob, host: Host, status: int | None, reason: str) -> None:
@@ -231,11 +235,20 @@ class JobScheduler:
         if not self._engine:
             return job.command, variables
         name = _program_name(job)
-        # An engine that is started again begins a container of the same name.
-        words = [self._engine, "run", "--rm", "--replace", "--network", "host", "--name", name]
+        words = [self._engine, "run", "--rm", "--network", "host", "--name", name]
         for variable in (*variables, "AWS_EC2_METADATA_SERVICE_ENDPOINT"):
             words += ["--env", variable]
-        return [*words, job.image, *job.command], variables
+        # The images are those of this process's user, not of the instance's home.
+        own = {name: os.environ[name] for name in ("HOME", "XDG_RUNTIME_DIR") if name in os.environ}
+        return [*words, job.image, *job.command], {**variables, **own}
+
+    def _remove_container(self, job: ScheduledJob) -> None:
+        """End what a job's container still runs: the engine's own process may be killed without it."""
+        if self._engine:
+            words = [self._engine, "rm", "--force", "--ignore", _program_name(job)]
+            ended = subprocess.run(words, capture_output=True, text=True, check=False)
+            if ended.returncode:
+                log.warning("the container of a job may still run: %s", ended.stderr.strip())
 
 
 def _program_name(job: ScheduledJob) -> str:

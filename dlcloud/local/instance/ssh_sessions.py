@@ -169,15 +169,29 @@ async def _with_terminal(
 
 
 async def _type(process: "asyncssh.SSHServerProcess[bytes]", master: int) -> None:
+    os.set_blocking(master, False)
     async for chunk in _read_input(process, master):
-        await asyncio.to_thread(_write_all, master, chunk)
+        await _write_all(master, chunk)
 
 
-def _write_all(descriptor: int, chunk: bytes) -> None:
-    """Write to a terminal, which takes little at a time; it may be closed already."""
-    with contextlib.suppress(OSError):
-        while chunk:
+async def _write_all(descriptor: int, chunk: bytes) -> None:
+    """Write to a terminal, which takes little at a time; its other end may be closed already."""
+    while chunk:
+        try:
             chunk = chunk[os.write(descriptor, chunk) :]
+        except BlockingIOError:
+            await _await_room(descriptor)
+        except OSError:
+            return
+
+
+async def _await_room(descriptor: int) -> None:
+    loop, room = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_writer(descriptor, room.set)
+    try:
+        await room.wait()
+    finally:
+        loop.remove_writer(descriptor)
 
 
 def _resize(master: int, size: tuple[int, int, int, int]) -> None:

@@ -51,6 +51,17 @@ def test_large_data_passes_unharmed(rig, instance):
         assert out.read() == blob
 
 
+@pytest.mark.timeout(300)
+def test_what_is_pasted_into_a_terminal_arrives_whole(rig, instance):
+    """A terminal takes a few KiB at a time; the daemon dropped what it had no room for."""
+    with rig.ssh(instance) as client:
+        command = "stty raw -echo; echo ready; sleep 1; head -c 200000 | wc -c"
+        feed, out, _ = client.exec_command(command, get_pty=True)
+        assert out.readline().strip() == "ready"
+        feed.write(b"x" * 200_000)
+        assert out.read().strip() == b"200000"
+
+
 def test_a_signal_that_ends_a_command_is_reported(rig, instance):
     assert rig.on(instance, "kill -9 $$")[0] == -1
 
