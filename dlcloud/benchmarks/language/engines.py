@@ -25,7 +25,6 @@ class LanguageEngine:
     precisions: tuple[str, ...] = ("fp32", "bf16", "int8", "int4")  # the baseline first
     gpu_precisions: tuple[str, ...] = ()  # in which it runs on an NVIDIA GPU, the baseline first
     encodes: bool = True  # runs encoders, such as BERT
-    families: frozenset[str] = frozenset()  # families of networks that it runs; all if empty
     server: tuple[str, ...] = ()  # its server's command; {model}, {port} and {threads} are filled in
 
     def precisions_on(self, device: str) -> tuple[str, ...]:
@@ -49,7 +48,6 @@ ENGINES = {
             module="language.llamacpp_engine",
             gpu_precisions=("bf16", "int8", "int4"),
             encodes=False,
-            families=frozenset({"gpt2", "llama", "olmoe", "qwen2"}),
             server=(
                 "{python}", "-m", "llama_cpp.server", "--model", "{model}", "--host", "127.0.0.1",
                 "--port", "{port}", "--n_threads", "{threads}", "--n_ctx", "{context}",

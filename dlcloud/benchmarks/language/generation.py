@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .engines import GENERATE, PROMPT
-from .networks import is_encoder, read_configuration
+from .networks import read_configuration
 from .text import HELD_OUT_FILE
 
 COMPARED_TOKENS = 32
@@ -154,7 +154,3 @@ def size_of(model: Path) -> int:
     """Return the bytes of a model's weights, a file's or those of a folder."""
     files = [file for file in model.rglob("*") if file.is_file()] if model.is_dir() else [model]
     return sum(file.stat().st_size for file in files)
-
-
-def has_generation(folder: Path) -> bool:
-    return not is_encoder(read_configuration(folder))
