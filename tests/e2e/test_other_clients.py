@@ -130,6 +130,8 @@ def call(rig, tmp_path):
     """Run a program of the clients' environment, and return what it printed."""
     environ = {"PATH": f"{CLIENTS}:{os.environ['PATH']}", "HOME": str(tmp_path), "LANG": "C.UTF-8"}
     environ |= {**rig.endpoint.environment(), "ANSIBLE_HOST_KEY_CHECKING": "False"}
+    # The path of its socket would be too long below a worker's folder.
+    environ |= {"ANSIBLE_SSH_ARGS": "-o ControlMaster=no"}
 
     def run(name, *words):
         command = [CLIENTS / name, *words]
