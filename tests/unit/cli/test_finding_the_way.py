@@ -86,7 +86,7 @@ class Contact:
     """What `find_members` asks: a store and EC2."""
 
     def __init__(self, members, listed):
-        self.clusters = SimpleNamespace(members=lambda _: members)
+        self.clusters = SimpleNamespace(members=lambda _: members, intents=lambda *_: [])
         self.listed = listed
 
     @property
