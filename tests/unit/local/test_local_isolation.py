@@ -434,7 +434,9 @@ def test_without_namespaces_root_gives_instances_a_user_of_their_own(rig):
             == "done\n"
         )
         assert int(other.on(instance, "id -u")[1]) > 0
-        assert other.on(instance, "echo x >file; sudo chown $(id -u) file; cat file; ls .cache/")[1] == "x\n"
+        assert (
+            other.on(instance, "echo x >file; sudo chown $(id -u) file; cat file; ls .cache/ >&2")[1] == "x\n"
+        )
         assert other.metadata_v2(instance, "latest/meta-data/instance-id")[1] == instance["InstanceId"]
         token = "curl -sX PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 9' $AWS_EC2_METADATA_SERVICE_ENDPOINT"
         assert shutil.which("curl") is None or other.on(instance, f"{token}/latest/api/token")[1]
