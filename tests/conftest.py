@@ -21,6 +21,8 @@ sys.dont_write_bytecode = False
 # Threads that wait for others give their core away. Two test files run at once: with the defaults, which poll
 # for some time, programs of two threads each on two cores take five times as long.
 os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "OPENBLAS_NUM_THREADS": "1"}
+# No test reads or changes the configuration of the user who runs it: there can be no file below a device.
+os.environ["DLCLOUD_CONFIG"] = "/dev/null/config.yaml"
 
 
 LISTED = frozenset({program.name for program in PROGRAMS}) | COREUTILS | OF_PYTHON | OF_THE_PRODUCT

@@ -36,9 +36,10 @@ def run(context: Context, *, amount: str, shared: str, rehearsals: bool | None, 
     budget = before or MonthlyBudget()
     if amount or shared or rehearsals is not None:
         budget = _changed(budget, amount, shared, rehearsals)
-        _write(budget)
-    if before is None and budget == MonthlyBudget():
+    if budget.monthly_usd is None and budget.shared is None:
         raise RecipeError("no limit of a month is set", "dlcloud budget 500/month sets one")
+    if budget != before:
+        _write(budget)
     cloud = "local" if budget.rehearsals else "aws"
     book = MonthBook(context=context, budget=budget, cloud=cloud, region=_region(context, cloud))
     if amount and budget.shared is not None and budget.monthly_usd is not None:

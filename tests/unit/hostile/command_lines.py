@@ -55,6 +55,7 @@ def no_cloud(patch, home: Path) -> Iterator[Path]:
         patch.setattr(LocalSite, name, not_started)
     patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     patch.setenv("DLCLOUD_HOME", str(home))
+    patch.setenv("DLCLOUD_CONFIG", str(home.with_name("config.yaml")))
     folder = home.parent / "c"
     folder.mkdir(parents=True)
     patch.chdir(folder)
