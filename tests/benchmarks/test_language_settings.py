@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 import subprocess
 
 import pytest
@@ -12,6 +13,7 @@ from dlcloud.benchmarks.language.engines import ENGINES, PRECISIONS
 from dlcloud.benchmarks.language.networks import NETWORKS, is_encoder, title_of
 from dlcloud.benchmarks.language.text import read_text
 from dlcloud.benchmarks.language.training_settings import LanguageTraining
+from dlcloud.benchmarks.language.work import NetworkSize
 
 HEAVY = os.environ.get("DLCLOUD_TEST_LANGUAGE") == "all"
 
@@ -103,6 +105,44 @@ def test_each_engine_has_the_packages_that_it_needs(engine, name):
     assert set(ENGINES[engine].packages) <= pinned
 
 
+def write_weights(folder, shapes):
+    """Write the header of a safetensors file, which is all that sizes are read from."""
+    header = {
+        name: {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()
+    }
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+
+
+DENSE = {
+    "model.embed_tokens.weight": [100, 8],
+    "model.layers.0.mlp.weight": [16, 8],
+    "model.norm.weight": [8],
+}
+VALUES = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
+
+
+def test_a_token_is_multiplied_by_the_weights_and_by_those_before_it(tmp_path):
+    write_weights(tmp_path, DENSE)
+    size = NetworkSize.of(tmp_path, VALUES)
+    assert size == NetworkSize(stored=936, layers=128.0, head=800, attention=8)
+    one = size.generating(10, 1, 2 * 936)
+    assert one.flop == 2 * (128 + 800) + 4 * 8 * 10
+    assert one.bytes == pytest.approx(2 * 928)  # all but the norm
+    assert size.generating(10, 4, 2 * 936).bytes == one.bytes / 4
+    prompt = size.reading(32, 2, 2 * 936)
+    assert prompt.flop == 2 * 128 + 2 * 800 / 32 + 4 * 8 * 32
+    assert prompt.bytes == 2 * 936 / 64
+
+
+def test_an_encoder_has_no_output_layer_and_experts_count_as_chosen(tmp_path):
+    experts = {"model.layers.0.mlp.experts.3.up.weight": [16, 8], "lm_head.weight": [100, 8]}
+    write_weights(tmp_path, {**DENSE, **experts})
+    chosen = {"num_experts": 4, "num_experts_per_tok": 1}
+    assert NetworkSize.of(tmp_path, VALUES | chosen).layers == 128 + 128 / 4
+    assert NetworkSize.of(tmp_path, VALUES | {"model_type": "bert"}).head == 0
+
+
 @pytest.mark.skipif(not HEAVY, reason="environments of gigabytes: DLCLOUD_TEST_LANGUAGE=all")
 @pytest.mark.parametrize("task", ["inference", "training"])
 def test_the_engines_run_the_tiny_network(alone, language_python, task):
@@ -117,3 +157,4 @@ def test_the_engines_run_the_tiny_network(alone, language_python, task):
     assert all(result["metrics"]["throughput"]["unit"] == "tokens/s" for result in results)
     compared = [result["facts"] for result in results if "cosine_similarity" in result["facts"]]
     assert all(facts["cosine_similarity"] > 0.99 for facts in compared)
+    assert all(0 < result["facts"]["share_of_peak_percent"] <= 100 for result in results)

@@ -14,7 +14,7 @@ from ..harness.facts import FactReader
 from ..harness.protocol import measure
 from ..harness.records import Recorder
 from ..harness.variant import Variant, VariantError, WorkerVariant
-from .engines import ENGINES, GENERATE, PROMPT, LanguageEngine
+from .engines import ENGINES, GENERATE, PROMPT, LanguageEngine, product_dtype
 from .networks import NETWORKS, title_of
 from .serving import ServingVariant
 
@@ -22,11 +22,13 @@ BYTES_PER_MODEL_BYTE = 1.5
 ENGINE_BYTES = 1 << 30
 """Most memory that a worker is expected to hold; more is learned from the first of a case."""
 
+NO_BARS = {"TQDM_DISABLE": "1"}
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "NNCF_CI": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    **NO_BARS,
 }
 """Nothing is downloaded while it is measured, and NNCF does not report its use to its maker."""
 
@@ -73,7 +75,7 @@ class LanguageCases:
 
     def _source(self, network: str) -> Mapping[str, Any]:
         arguments = {"network": network, "seed": self.arguments.seed, "cache": str(self.arguments.cache)}
-        return self.reader.read("language.weights:build", arguments, {"OMP_NUM_THREADS": "1"})
+        return self.reader.read("language.weights:build", arguments, {"OMP_NUM_THREADS": "1", **NO_BARS})
 
     def _inference(self, network: str, recorder: Recorder) -> list[Case]:
         models = self._models(network, recorder)
@@ -178,6 +180,7 @@ class LanguageCases:
             environment=program.environment({**OFFLINE, "OMP_NUM_THREADS": str(arguments.threads)}),
             latencies=True,
             expected_bytes=round(BYTES_PER_MODEL_BYTE * model.model_bytes) + ENGINE_BYTES,
+            peak_name=f"pytorch {product_dtype(model.precision, arguments.device)}",
         )
 
     def _training(self, network: str, recorder: Recorder) -> list[Case]:

@@ -81,3 +81,9 @@ ENGINES = {
         ),
     )
 }  # fmt: skip
+
+
+def product_dtype(precision: str, device: str) -> str:
+    """Return the data type whose peak a precision is compared with: bf16 where that is to be had."""
+    has_bf16 = device == "cuda" or bool(hardware.BF16_FLAGS & set(hardware.cpu_flags()))
+    return "bf16" if has_bf16 and precision != "fp32" else "fp32"

@@ -9,9 +9,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .engines import GENERATE, PROMPT
+from ..harness.roofline import Peak, Work
+from .engines import GENERATE, PROMPT, product_dtype
 from .networks import read_configuration
 from .text import HELD_OUT_FILE
+from .work import NetworkSize
 
 COMPARED_TOKENS = 32
 COMPARED_LOGITS = 1024
@@ -50,7 +52,17 @@ class GenerationJob:
         vocabulary = self.configuration["vocab_size"]
         return np.random.default_rng(self.seed).integers(0, vocabulary, (rows, columns), dtype=np.int64)
 
-    def facts(self, engine: str, model_bytes: int) -> dict[str, Any]:
+    def work(self, model_bytes: float) -> Work:
+        """Return the work of a token in this phase, with weights of so many bytes."""
+        size = NetworkSize.of(Path(self.folder), self.configuration)
+        if not size.stored:
+            return Work(flop=0.0)  # not of safetensors: unknown
+        if self.phase == PROMPT:
+            return size.reading(self.prompt, self.streams, model_bytes)
+        return size.generating(self.prompt + self.generate / 2, self.streams, model_bytes)
+
+    def facts(self, engine: str, model_bytes: int, *, read_bytes: float | None = None) -> dict[str, Any]:
+        """Return what is known of an engine's model; `read_bytes` where it runs in fewer than are stored."""
         return {
             "engine": engine,
             "weights": self.weights,
@@ -60,7 +72,18 @@ class GenerationJob:
             "prompt_tokens": self.prompt,
             "streams": self.streams,
             **({"generated_tokens": self.generate} if self.phase == GENERATE else {}),
+            **self.work(read_bytes or model_bytes).facts(),
         }
+
+    def measure_peak(self, seconds: float) -> Peak:
+        """Measure PyTorch's peak, whatever the engine: PyTorch is installed beside each of them."""
+        import torch  # noqa: PLC0415 - not before the engine was measured
+
+        from ..harness import torch_peak  # noqa: PLC0415 - as above
+
+        torch.set_num_threads(self.threads)
+        dtype = product_dtype(self.precision, self.device)
+        return torch_peak.measure_peak(dtype, device=self.device, seconds=seconds)
 
 
 class LanguageModel(Protocol):
@@ -97,6 +120,9 @@ class PromptReading:
     def outputs(self) -> list[list[float]]:
         return compared_outputs(self._job, self._model)
 
+    def measure_peak(self, seconds: float) -> Peak:
+        return self._job.measure_peak(seconds)
+
 
 class Generation:
     """Steps of one token for every sequence: a step's time is that between tokens.
@@ -122,6 +148,9 @@ class Generation:
 
     def outputs(self) -> list[list[float]]:
         return compared_outputs(self._job, self._model)
+
+    def measure_peak(self, seconds: float) -> Peak:
+        return self._job.measure_peak(seconds)
 
 
 def make_workload(job: GenerationJob, model: LanguageModel) -> PromptReading | Generation:

@@ -82,6 +82,12 @@ def _properties(job: GenerationJob) -> dict[str, Any]:
     return {**properties, **cache.get(job.precision, {})}
 
 
+def _facts(job: GenerationJob, engine: str) -> dict[str, Any]:
+    """Return the facts of a job's model; the graph is of fp32, turned into bf16 as it is loaded."""
+    size = size_of(Path(job.model))
+    return job.facts(engine, size, read_bytes=size / 2 if job.precision == "bf16" else None)
+
+
 def _compiled(job: GenerationJob) -> Any:  # noqa: ANN401 - no types
     return openvino.Core().compile_model(Path(job.model) / GRAPH, "CPU", _properties(job))
 
@@ -104,7 +110,7 @@ class GenAiModel(RequestModel):
             job.model, scheduling, "CPU", _properties(job)
         )
         self._prompts = [openvino.Tensor(row[None]) for row in job.prompts()]
-        self.facts = job.facts(f"OpenVINO GenAI {VERSION}", size_of(Path(job.model)))
+        self.facts = _facts(job, f"OpenVINO GenAI {VERSION}")
 
     def add_requests(self, tokens: int) -> None:
         options = self._genai.GenerationConfig()
@@ -138,7 +144,7 @@ class EncoderModel:
     def __init__(self, job: GenerationJob) -> None:
         self._request = _compiled(job).create_infer_request()
         self._prompts = job.prompts()
-        self.facts = job.facts(f"OpenVINO {VERSION}", size_of(Path(job.model)))
+        self.facts = _facts(job, f"OpenVINO {VERSION}")
 
     def read_prompts(self) -> None:
         self._infer(self._prompts)

@@ -18,6 +18,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 """By precision. Source: vLLM's documentation, "Quantization": fp8 and bitsandbytes quantize while loading."""
 
+OF_BF16 = {"fp32": 2.0, "bf16": 1.0, "fp8": 0.5, "int4": 0.25}
+"""Bytes of a weight that is read, over those of one in bf16."""
+
 
 def build(*, folder: str, **_others: Any) -> UntimedWorkload:  # noqa: ANN401 - those of the other engines
     """Report the model as it is: vLLM quantizes it as it is loaded."""
@@ -45,7 +48,8 @@ class VllmModel(RequestModel):
         )
         self._engine = vllm.LLMEngine.from_engine_args(options)
         self._prompts = job.prompts().tolist()
-        self.facts = job.facts(f"vLLM {vllm.__version__}", size_of(Path(job.folder)))
+        size = size_of(Path(job.folder))
+        self.facts = job.facts(f"vLLM {vllm.__version__}", size, read_bytes=size * OF_BF16[job.precision])
 
     def add_requests(self, tokens: int) -> None:
         sampling = vllm.SamplingParams(max_tokens=tokens, ignore_eos=True, temperature=0.0)
