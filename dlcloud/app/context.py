@@ -19,6 +19,7 @@ from dlcloud.app.terminal.console import Console, SilentConsole, console_for
 from dlcloud.app.terminal.interrupts import raise_on
 from dlcloud.app.terminal.safe_output import writer_to
 from dlcloud.app.variables import CONTROLLER_VARIABLE
+from dlcloud.detached.at_home import controller_of, find_at_home
 from dlcloud.local.site import ENDPOINT_VARIABLE, LocalEndpoint, LocalSite, SharedSite
 from dlcloud.model.cluster import DEFAULT_REGION, Cluster
 from dlcloud.model.errors import LocalCloudError, RecipeError
@@ -199,7 +200,7 @@ class Context:
         from dlcloud.app.machines import Machines  # noqa: PLC0415  it brings paramiko
 
         return Machines(
-            clouds=self.clouds,
+            clouds=lambda: self.clouds,
             store=self.store,
             clock=self.clock,
             emit=self.emit,
@@ -238,8 +239,16 @@ class Context:
             self._owners[key] = Owner(digest=owner_digest(arn), home=home_id(self.paths))
         return self._owners[key]
 
+    def controls(self, name: str) -> bool:
+        """True if this process controls the cluster that a name means: then no cloud has to be asked."""
+        cluster = find_at_home(self.store, name)
+        is_own = cluster is not None and controller_of(self.store, cluster) is None
+        return bool(self.controller_instance_id) or is_own
+
     def forward_command(self, name: str) -> int | None:
         """Run this very command on the instance that controls a detached cluster; see `DetachedClusters`."""
+        if self.controls(name):
+            return None
         out, err = writer_to(sys.stdout.buffer), writer_to(sys.stderr.buffer)
         return self.detached.forward_command(name, sys.argv[1:], out=out, err=err)
 

@@ -6,11 +6,10 @@ import re
 import socket
 from pathlib import Path
 
-from paramiko import Ed25519Key, SSHException, Transport
-
 from dlcloud.model.errors import StoreError
 from dlcloud.model.remote import Endpoint
 from dlcloud.ssh.host_keys import KEY_TYPE
+from dlcloud.ssh.library import Ed25519Key, SSHException, Transport
 from dlcloud.ssh.route import Connect, connect_directly
 
 KEEPALIVE_S = 15
