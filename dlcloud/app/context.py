@@ -19,7 +19,6 @@ from dlcloud.app.terminal.console import Console, SilentConsole, console_for
 from dlcloud.app.terminal.interrupts import raise_on
 from dlcloud.app.terminal.safe_output import writer_to
 from dlcloud.app.variables import CONTROLLER_VARIABLE
-from dlcloud.detached.at_home import controller_of, find_at_home
 from dlcloud.local.site import ENDPOINT_VARIABLE, LocalEndpoint, LocalSite, SharedSite
 from dlcloud.model.cluster import DEFAULT_REGION, Cluster
 from dlcloud.model.errors import LocalCloudError, RecipeError
@@ -241,8 +240,8 @@ class Context:
 
     def controls(self, name: str) -> bool:
         """True if this process controls the cluster that a name means: then no cloud has to be asked."""
-        cluster = find_at_home(self.store, name)
-        is_own = cluster is not None and controller_of(self.store, cluster) is None
+        cluster = self.store.find_cluster(name)
+        is_own = cluster is not None and self.store.controller_of(cluster) is None
         return bool(self.controller_instance_id) or is_own
 
     def forward_command(self, name: str) -> int | None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlcloud.detached.at_home import controller_of, find_at_home
 from dlcloud.detached.handover import COMMAND, CONTROL, JOB_FOLDER, job_state
 from dlcloud.detached.locate import DetachedCluster, find_detached
 from dlcloud.detached.state import check_copy, import_cluster, run_ids
@@ -87,12 +86,12 @@ class DetachedClusters:
         """
         if self.controller_instance_id:
             return None
-        cluster = find_at_home(self.store, name)
+        cluster = self.store.find_cluster(name)
         if cluster is None:
             places = (self._on_local, self._on_aws) if name else ()
             named = (d for place in places for d in place() if d.is_named(name))
             return next((d for d in named if self._is_ours(d)), None)
-        controller = controller_of(self.store, cluster)
+        controller = self.store.controller_of(cluster)
         if controller is None:
             return None
         detached = self.find_of(cluster)

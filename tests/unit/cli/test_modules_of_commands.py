@@ -23,13 +23,13 @@ print(json.dumps(sorted(sys.modules)))
 """
 CLOUDS, MACHINES = "dlcloud.app.clouds", "dlcloud.app.machines"
 """What `Context` imports when the command first asks for EC2, and for SSH."""
-PACKAGES = {"app", "benchmarks", "detached", "local", "model", "planning", "report", "results", "scheduling"}
-PACKAGES |= {"store", "system"}
-ASKING = PACKAGES | {"cloud", "resources"}
+PACKAGES = {"app", "benchmarks", "local", "model", "planning", "report", "results", "scheduling", "store"}
+PACKAGES |= {"system"}
+ASKING = PACKAGES | {"cloud", "detached", "resources"}
 OVER_SSH = PACKAGES | {"launch", "ssh"}
 ON_INSTANCES = OVER_SSH | {"recipe", "resources"}
 SHARED = {
-    "detached": {"at_home", "locate"},
+    "detached": {"locate"},
     "planning": {"left_out"},
     "results": {"cost", "result", "run_progress"},
     "recipe": {"job_environment"},

@@ -2,7 +2,6 @@
 
 import pytest
 
-from dlcloud.detached.at_home import controller_of, find_at_home
 from dlcloud.model.cluster import ClusterState
 from dlcloud.store.clusters import HAND_OVER, IN_CHARGE, Clusters
 from dlcloud.store.home import Store
@@ -22,19 +21,19 @@ def store(database, tmp_path):
 def test_a_cluster_is_named_by_itself_its_runs_and_instances(store, name):
     store.clusters.add(cluster())
     store.runs.add(run())
-    assert find_at_home(store, name).cluster_id == "c0ffee"
+    assert store.find_cluster(name).cluster_id == "c0ffee"
 
 
 def test_a_name_that_several_begin_with_means_none(store):
     store.clusters.add(cluster())
     store.clusters.add(cluster("sample-3c4d", cluster_id="facade"))
-    assert [find_at_home(store, name) for name in ("", "samp", "other")] == [None, None, None]
+    assert [store.find_cluster(name) for name in ("", "samp", "other")] == [None, None, None]
 
 
 def test_a_cluster_is_controlled_from_here_until_its_instance_is_in_charge(store):
     store.clusters.add(cluster())
     intent = store.clusters.begin_intent("c0ffee", HAND_OVER, "i-0001", THEN)
-    assert controller_of(store, cluster()) is None
+    assert store.controller_of(cluster()) is None
     store.clusters.end_intent(intent, IN_CHARGE, THEN)
-    assert controller_of(store, cluster()) == "i-0001"
-    assert controller_of(store, cluster(state=ClusterState.DOWN)) is None
+    assert store.controller_of(cluster()) == "i-0001"
+    assert store.controller_of(cluster(state=ClusterState.DOWN)) is None
