@@ -276,10 +276,10 @@ def lighten() -> None:
     class LightServer(sshd.SshServer):
         """The local EC2's SSH server, without programs."""
 
-        __slots__ = ("files",)
+        __slots__ = ("in_memory",)
 
         async def _run(self, process: "asyncssh.SSHServerProcess[bytes]") -> None:
-            await serve(self.files, process)
+            await serve(self.in_memory, process)
 
     class LightInstance(LocalInstance):
         """An instance without programs: its SSH server answers at once."""
@@ -308,7 +308,7 @@ def lighten() -> None:
                 interpreter="",
                 instance_users=self.instance_users,
             )
-            server.files = files
+            server.in_memory = files
             self._ssh = server
             await server.open(self.listeners.ssh)
 
