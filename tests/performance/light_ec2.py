@@ -200,7 +200,7 @@ async def state(files: Files, match: "re.Match[str]", _stdin: bytes) -> bytes:
 
 async def manifest(files: Files, match: "re.Match[str]", _stdin: bytes) -> bytes:
     """Print the manifest of the user's files."""
-    return files.content.get(f"{match[1]}/manifest.json", b"{}")
+    return files.content.get(f"{match[1]}/manifest.json", b"null")
 
 
 async def remove(_files: Files, _match: "re.Match[str]", _stdin: bytes) -> bytes:
