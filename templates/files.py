@@ -1,6 +1,7 @@
 """Keep a copy of the user's files on an instance, and copy it to runs: python3 -I -S files.py VERB FOLDER ...
 
-manifest FOLDER      print what the last whole sending left: JSON, {NAME: STAMP}; {} after a cut-off one
+manifest FOLDER      print what the last whole sending left: JSON, {NAME: STAMP}; {} after a cut-off one, null
+                     before the first
 remove FOLDER        forget the manifest; remove the names of a JSON list on stdin, of null everything
 finish FOLDER WORK   store the manifest on stdin, and copy FOLDER/tree to WORK
 
@@ -15,9 +16,10 @@ import sys
 
 
 def manifest(folder: pathlib.Path) -> None:
-    """Print the stamps of what is there."""
-    path = folder / "manifest.json"
-    print(path.read_text() if path.exists() else "{}")
+    """Print the stamps of what is there, and make the folder for the first files."""
+    path, tree = folder / "manifest.json", folder / "tree"
+    print(path.read_text() if path.exists() else "{}" if tree.exists() else "null")
+    tree.mkdir(parents=True, exist_ok=True)
 
 
 def remove(folder: pathlib.Path) -> None:

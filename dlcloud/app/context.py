@@ -32,7 +32,7 @@ from dlcloud.store.measurements import Measurements
 from dlcloud.store.paths import Paths
 from dlcloud.store.runs import Runs
 
-if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never need
+if TYPE_CHECKING:  # these bring botocore and paramiko, which most commands never need
     from dlcloud.app.clouds import Clouds
     from dlcloud.app.machines import Machines
     from dlcloud.detached.remote_clusters import DetachedClusters
@@ -181,7 +181,7 @@ class Context:
     @cached_property
     def clouds(self) -> "Clouds":
         """The clouds and accounts that the command calls."""
-        from dlcloud.app.clouds import Clouds  # noqa: PLC0415  it brings boto3
+        from dlcloud.app.clouds import Clouds  # noqa: PLC0415  it brings botocore
 
         return Clouds(
             profile=lambda: self.profile,
@@ -199,7 +199,7 @@ class Context:
         from dlcloud.app.machines import Machines  # noqa: PLC0415  it brings paramiko
 
         return Machines(
-            clouds=self.clouds,
+            clouds=lambda: self.clouds,
             store=self.store,
             clock=self.clock,
             emit=self.emit,
@@ -238,8 +238,16 @@ class Context:
             self._owners[key] = Owner(digest=owner_digest(arn), home=home_id(self.paths))
         return self._owners[key]
 
+    def controls(self, name: str) -> bool:
+        """True if this process controls the cluster that a name means: then no cloud has to be asked."""
+        cluster = self.store.find_cluster(name)
+        is_own = cluster is not None and self.store.controller_of(cluster) is None
+        return bool(self.controller_instance_id) or is_own
+
     def forward_command(self, name: str) -> int | None:
         """Run this very command on the instance that controls a detached cluster; see `DetachedClusters`."""
+        if self.controls(name):
+            return None
         out, err = writer_to(sys.stdout.buffer), writer_to(sys.stderr.buffer)
         return self.detached.forward_command(name, sys.argv[1:], out=out, err=err)
 

@@ -3,12 +3,9 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
-from dlcloud.app.clouds import Clouds
 from dlcloud.app.profiles import find_profile
-from dlcloud.app.routes import route_of_cluster, route_of_detached
 from dlcloud.app.terminal.console import Console
 from dlcloud.launch.admit import AdmittingDialer
 from dlcloud.model.clock import Clock
@@ -16,11 +13,12 @@ from dlcloud.model.cluster import Cluster
 from dlcloud.model.events import Emit
 from dlcloud.model.remote import Dial
 from dlcloud.ssh.dial import Dialer
-from dlcloud.ssh.route import Connect
+from dlcloud.ssh.route import Connect, connect_directly
 from dlcloud.store.home import Store
 from dlcloud.system.open_files import allow_many_files
 
-if TYPE_CHECKING:  # an `up` without --detach imports nothing of it
+if TYPE_CHECKING:  # the first brings botocore; an `up` without --detach imports nothing of the second
+    from dlcloud.app.clouds import Clouds
     from dlcloud.detached.locate import DetachedCluster
     from dlcloud.launch.launcher import Launcher
 
@@ -30,7 +28,7 @@ class Machines:
     """Makes what reaches the instances of a cluster.
 
     Args:
-        clouds: Calls the cloud of a cluster.
+        clouds: Returns what calls the cloud of a cluster.
         store: As of the command.
         clock: As of the command.
         emit: Takes the events.
@@ -39,7 +37,7 @@ class Machines:
         opened: Closes the connections when the command ends.
     """
 
-    clouds: Clouds
+    clouds: "Callable[[], Clouds]"
     store: Store
     clock: Clock
     emit: Emit
@@ -64,24 +62,34 @@ class Machines:
         return dialer
 
     def route(self, cluster: Cluster) -> Connect:
-        """Return what opens connections to a cluster's instances, the way that its network allows."""
-        clients = partial(self.clouds.clients.get, cluster.cloud, cluster.region, cluster.profile)
-        return route_of_cluster(cluster, clients, inside=self.inside)
+        """Return what opens connections to a cluster's instances, the way that its network allows.
+
+        A process on one of them connects directly.
+        """
+        if self.inside or not cluster.is_private:
+            return connect_directly
+        from dlcloud.app.routes import route_of_cluster  # noqa: PLC0415  botocore and pydantic
+
+        return route_of_cluster(
+            cluster, self.clouds().clients.get(cluster.cloud, cluster.region, cluster.profile)
+        )
 
     def route_of_detached(self, detached: "DetachedCluster") -> Connect:
         """Return what opens connections to the instance that controls a cluster, of whichever machine's."""
-        clients = partial(self.clouds.clients.get, detached.cloud, detached.region, detached.profile)
+        if not detached.is_private:
+            return connect_directly
+        from dlcloud.app.routes import route_of_detached  # noqa: PLC0415  as above
+
+        clients = self.clouds().clients.get(detached.cloud, detached.region, detached.profile)
         return route_of_detached(detached, clients, self.store.clusters, find_profile(detached.profile))
 
     def admitting_dialer(self, cluster: Cluster) -> Dial:
         """Return connections to a cluster that is up, also from a machine whose address has changed."""
         if cluster.is_private:
             return self.dialer(cluster)
-        cloud = self.clouds.cloud_of(cluster)
         return AdmittingDialer(
             dialer=self.dialer(cluster),
-            caller=cloud.caller,
-            network=cloud.network,
+            cloud=lambda: self.clouds().cloud_of(cluster),
             cluster_id=cluster.cluster_id,
             emit=self.emit,
         )
@@ -91,8 +99,8 @@ class Machines:
 
         return Launcher(
             cluster=cluster,
-            cloud=self.clouds.cloud_of(cluster),
-            account=self.clouds.account_of(cluster),
+            cloud=self.clouds().cloud_of(cluster),
+            account=self.clouds().account_of(cluster),
             store=self.store,
             dialer=self.dialer(cluster),
             clock=self.clock,

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +11,12 @@ from dlcloud.cloud.network.tunnel import EndpointTunnels
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import CloudError, RecipeError, UnreachableError
 from dlcloud.model.remote import Access, Endpoint
+from dlcloud.recipe.network import Bastion, Network, read_network
 from dlcloud.ssh.route import BastionRoute, Connect, Stream, connect_by_program, connect_directly
 from dlcloud.store.clusters import Clusters
 
-if TYPE_CHECKING:  # most commands need neither the detached mode nor pydantic
+if TYPE_CHECKING:  # most commands do not need the detached mode
     from dlcloud.detached.locate import DetachedCluster
-    from dlcloud.recipe.network import Bastion, Network
     from dlcloud.recipe.profile import Profile
 
 NO_PLUGIN = (
@@ -26,28 +25,22 @@ NO_PLUGIN = (
 )
 
 
-def route_of_cluster(cluster: Cluster, clients: Callable[[], Clients], *, inside: bool) -> Connect:
-    """Return the way to the instances of a cluster of this home; one of them, `inside`, connects directly."""
-    if inside or not cluster.is_private:
-        return connect_directly
-    from dlcloud.recipe.network import read_network  # noqa: PLC0415  pydantic, only for private networks
-
-    return route_of(read_network(cluster.network), clients())
+def route_of_cluster(cluster: Cluster, clients: Clients) -> Connect:
+    """Return the way to the instances of a private cluster of this home."""
+    return route_of(read_network(cluster.network), clients)
 
 
 def route_of_detached(
     detached: "DetachedCluster",
-    clients: Callable[[], Clients],
+    clients: Clients,
     clusters: Clusters,
     profile: "Profile | None",
 ) -> Connect:
-    """Return the way to the instance that controls a cluster; see `network_of_detached`."""
-    if not detached.is_private:
-        return connect_directly
-    return route_of(network_of_detached(detached, clusters, profile), clients())
+    """Return the way to the instance that controls a private cluster; see `network_of_detached`."""
+    return route_of(network_of_detached(detached, clusters, profile), clients)
 
 
-def route_of(network: "Network", clients: Clients) -> Connect:
+def route_of(network: Network, clients: Clients) -> Connect:
     """Return what opens connections to instances in a network.
 
     Raises:
@@ -75,14 +68,12 @@ TUNNEL_S = 15.0
 
 def network_of_detached(
     detached: "DetachedCluster", clusters: Clusters, profile: "Profile | None"
-) -> "Network":
+) -> Network:
     """Return the network of a detached cluster: as this home stored it, else by its tag and the profile.
 
     Raises:
         RecipeError: It is reached by a bastion, which the profile does not name.
     """
-    from dlcloud.recipe.network import Network, read_network  # noqa: PLC0415  as above
-
     cluster, access = clusters.find(detached.cluster_id), detached.access
     if cluster is not None and cluster.is_private:
         return read_network(cluster.network)
@@ -93,7 +84,7 @@ def network_of_detached(
     return Network(access=Access(access))
 
 
-def bastion_route(bastion: "Bastion") -> BastionRoute:
+def bastion_route(bastion: Bastion) -> BastionRoute:
 
     return BastionRoute(
         host=bastion.host,
@@ -104,7 +95,7 @@ def bastion_route(bastion: "Bastion") -> BastionRoute:
     )
 
 
-def refuse_missing_program(network: "Network | None") -> None:
+def refuse_missing_program(network: Network | None) -> None:
     """Refuse an access that this machine lacks the program for, before anything is created.
 
     Raises:

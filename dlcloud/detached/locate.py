@@ -1,6 +1,5 @@
 """Find detached clusters by the tags of the instances that control them."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -17,6 +16,7 @@ from dlcloud.model.cluster import (
 from dlcloud.model.instance import Instance
 from dlcloud.model.ownership import HOME_TAG, OWNER_TAG
 from dlcloud.model.remote import Endpoint
+from dlcloud.store.home import is_run_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +61,6 @@ class DetachedCluster:
     def is_named(self, name: str) -> bool:
         """True if a name means this cluster, one of its runs, or its controlling instance."""
         return name in {self.name, self.cluster_id, self.instance.instance_id} or is_run_of(self.name, name)
-
-
-def is_run_of(cluster_name: str, run_id: str) -> bool:
-    """True if a run's id is derived from the name of this cluster, as `launch.remote_jobs` derives them."""
-    return re.fullmatch(re.escape(cluster_name) + "-[0-9a-f]{8}", run_id) is not None
 
 
 def find_detached(

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlcloud.detached.handover import COMMAND, CONTROL, JOB_FOLDER, job_state
-from dlcloud.detached.locate import DetachedCluster, find_detached, is_run_of
+from dlcloud.detached.locate import DetachedCluster, find_detached
 from dlcloud.detached.state import check_copy, import_cluster, run_ids
 from dlcloud.launch.admit import move_access
 from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.launch.setup import FOLDER, JOB
 from dlcloud.model.clock import Clock
-from dlcloud.model.cluster import DEFAULT_REGION, NO_OWNER, REGIONS_AT_ONCE, Cluster, ClusterState
+from dlcloud.model.cluster import DEFAULT_REGION, NO_OWNER, REGIONS_AT_ONCE, Cluster
 from dlcloud.model.errors import CloudError, DlcloudError, RecipeError, UnreachableError
 from dlcloud.model.events import Emit, Notice, Warned, stage
 from dlcloud.model.ownership import Owner, Ownership, owner_of
@@ -86,13 +86,13 @@ class DetachedClusters:
         """
         if self.controller_instance_id:
             return None
-        cluster = self._find_at_home(name)
+        cluster = self.store.find_cluster(name)
         if cluster is None:
             places = (self._on_local, self._on_aws) if name else ()
             named = (d for place in places for d in place() if d.is_named(name))
             return next((d for d in named if self._is_ours(d)), None)
-        controller = self.store.clusters.controller_instance_id(cluster.cluster_id)
-        if controller is None or cluster.state is ClusterState.DOWN:
+        controller = self.store.controller_of(cluster)
+        if controller is None:
             return None
         detached = self.find_of(cluster)
         if detached is not None:
@@ -272,20 +272,6 @@ class DetachedClusters:
         if status not in {"", "0", "130"}:
             message = f"its controller ended with status {status}:\n{log_tail(folder / 'log')}"
             self.emit(Warned(message=message, instance_id=connection.endpoint.instance_id))
-
-    def _find_at_home(self, name: str) -> Cluster | None:
-        """Return the cluster that a name means to this home; without one, the only one that is up."""
-        clusters = self.store.clusters
-        active = clusters.active()
-        if not name:
-            return active[0] if len(active) == 1 else None
-        cluster = clusters.find(name) or next((c for c in active if is_run_of(c.name, name)), None)
-        alike = [cluster for cluster in active if cluster.name.startswith(name)]
-        if cluster is not None or len(alike) == 1:
-            return cluster or alike[0]
-        runs = self.store.runs.own()
-        run = next((run for run in runs if name in {run.run_id, run.instance_id}), None)
-        return None if run is None else clusters.find(run.cluster_id)
 
     def _in_region(self, cloud: str, region: str, profile: str) -> list[DetachedCluster]:
         instances = self.cloud(cloud, region, profile).instances.find()

@@ -1,12 +1,16 @@
 """Reach a kept cluster again from a machine whose own address has changed."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dlcloud.model.errors import CloudError, UnreachableError
 from dlcloud.model.events import Emit, Notice, Warned
 from dlcloud.model.remote import Connection, Dial, Endpoint
-from dlcloud.planning.protocols import CloudCaller, CloudNetwork
+
+if TYPE_CHECKING:  # as for most commands: nothing of a cloud is needed
+    from dlcloud.planning.protocols import Cloud, CloudCaller, CloudNetwork
 
 
 @dataclass(slots=True, kw_only=True)
@@ -14,12 +18,11 @@ class AdmittingDialer:
     """Dials the instances of one cluster; after a time-out, admits this machine's address and dials again.
 
     A security group drops packets from other addresses: they time out, while an instance without a server
-    refuses. The address is looked up once.
+    refuses. The address is looked up once, and `cloud` is not called before.
     """
 
     dialer: Dial
-    caller: CloudCaller
-    network: CloudNetwork
+    cloud: "Callable[[], Cloud]"
     cluster_id: str
     emit: Emit
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
@@ -41,13 +44,14 @@ class AdmittingDialer:
         """Admit this machine's address; True if it was not admitted before this command."""
         with self._lock:
             if self._has_moved is None:
+                cloud = self.cloud()
                 self._has_moved = move_access(
-                    self.cluster_id, caller=self.caller, network=self.network, emit=self.emit
+                    self.cluster_id, caller=cloud.caller, network=cloud.network, emit=self.emit
                 )
             return self._has_moved
 
 
-def move_access(cluster_id: str, *, caller: CloudCaller, network: CloudNetwork, emit: Emit) -> bool:
+def move_access(cluster_id: str, *, caller: "CloudCaller", network: "CloudNetwork", emit: Emit) -> bool:
     """Let this machine's present address reach a cluster over SSH, in place of earlier ones.
 
     Returns:

@@ -17,6 +17,10 @@ TAGS = {MANAGED_TAG: "true", CLUSTER_TAG: "dry-run"}
 NOT_OF_THE_LAUNCH = {"security-group", "subnet", "vpc"}
 """Resources that a dry run takes from the default VPC; the launch has the cluster's own group."""
 
+OF_AN_IMAGE = {"RunInstances", "CreateLaunchTemplate"}
+"""The actions whose requests name the image."""
+NO_IMAGE = Image(image_id="", name="", root_device="")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchChecks:
@@ -56,6 +60,7 @@ def check_launch(
     image: Callable[[], Image],
     network: Callable[[], FoundNetwork | None] = lambda: None,
     *,
+    last: Image | None = None,
     fresh: bool = False,
 ) -> LaunchChecks:
     """Make the dry runs of a launch at once: at most five calls, none for what was allowed an hour ago.
@@ -65,31 +70,38 @@ def check_launch(
         account: Asks EC2.
         image: Returns the image once it is known; what needs none does not wait for it.
         network: Returns what the recipe's network is, likewise; None for the default VPC.
+        last: What the image was when it was last looked up: the dry runs do not wait for it, and are
+            repeated if it is another one now.
         fresh: Ask for what was allowed an hour ago, too.
     """
     instances = recipe.instances
-    unknown = Image(image_id="", name="", root_device="")
-    calls: dict[tuple[str, Market], Callable[[], Image]] = {
-        ("RunInstances", market): image for market in instances.markets
-    }
-    calls["CreateSecurityGroup", instances.markets[0]] = lambda: unknown
+    first = instances.markets[0]
+    keys = [*(("RunInstances", market) for market in instances.markets), ("CreateSecurityGroup", first)]
     if len(instances.types) > 1:
-        calls["CreateLaunchTemplate", instances.markets[0]] = image
-        calls["CreateFleet", instances.markets[0]] = lambda: unknown
+        keys += [("CreateLaunchTemplate", first), ("CreateFleet", first)]
 
-    def ask(key: tuple[str, Market]) -> CloudError | None:
-        action, market = key
+    def refusal(action: str, market: Market, image: Image) -> CloudError | None:
         try:
-            account.dry_run(action, _request(recipe, market, calls[key](), network()), fresh=fresh)
+            account.dry_run(action, _request(recipe, market, image, network()), fresh=fresh)
         except CloudError as error:
             return error
         return None
 
-    outcomes = fan_out(lambda call: call(), [partial(ask, key) for key in calls])
+    def ask(action: str, market: Market) -> CloudError | None:
+        if action not in OF_AN_IMAGE:
+            return refusal(action, market, NO_IMAGE)
+        early = refusal(action, market, last) if last is not None else None
+        try:
+            present = image()
+        except CloudError as error:
+            return error
+        return early if present == last else refusal(action, market, present)
+
+    outcomes = fan_out(lambda call: call(), [partial(ask, *key) for key in keys])
     for outcome in outcomes:
         if outcome.error is not None:
             raise outcome.error
-    errors = {key: outcome.value for key, outcome in zip(calls, outcomes, strict=True)}
+    errors = {key: outcome.value for key, outcome in zip(keys, outcomes, strict=True)}
     return LaunchChecks(
         types=len(instances.types),
         refused={

@@ -1,14 +1,17 @@
 """A cluster with the collaborators that work on it."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.events import Emit
 from dlcloud.model.instance import Instance
 from dlcloud.model.remote import Connection, Dial
-from dlcloud.planning.protocols import Cloud
 from dlcloud.store.home import Store
+
+if TYPE_CHECKING:
+    from dlcloud.planning.protocols import Cloud
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,7 @@ class ManagedCluster:
     """
 
     cluster: Cluster
-    cloud: Cloud
+    cloud: "Cloud"
     store: Store
     dialer: Dial
     clock: Clock

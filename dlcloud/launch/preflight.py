@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import call
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 
 from dlcloud.launch.dry_run import LaunchChecks, check_launch
 from dlcloud.model.errors import CloudError
@@ -145,17 +146,13 @@ def run_preflight(
         dry_run: Ask EC2 whether it would take the launch, too, where there is an account.
     """
     types = recipe.instances.types
-    hardware: dict[str, InstanceType] = {}
-
-    def resolve_image() -> Image:
-        hardware.update(cloud.types.hardware(types))
-        return find_image(cloud.images, recipe.instances.image, types, hardware)
-
-    image = _Once(resolve_image)
+    hardware = _Once(lambda: cloud.types.hardware(types))
+    image = _Once(lambda: _find_image(recipe, cloud, hardware.value))
     network = _Once(lambda: _find_network(recipe, account))
     questions: dict[str, Callable[[], Any]] = {
         "identity": cloud.caller.identity,
         "zones": lambda: cloud.types.zones(types),
+        "hardware": hardware.value,
         "image": image.value,
         "prices": lambda: cloud.prices.find(types, recipe.instances.markets),
         "cidr": lambda: cidrs or _cidrs(recipe, cloud.caller, network.value),
@@ -168,18 +165,22 @@ def run_preflight(
         questions |= _account_questions(recipe, account)
     if account is not None and dry_run:
         questions["launch"] = lambda: check_launch(
-            recipe, account, image.value, network.value, fresh=thorough
+            recipe,
+            account,
+            image.value,
+            network.value,
+            last=cloud.images.last(recipe.instances.image, **_expected_kind(recipe, cloud)),
+            fresh=thorough,
         )
     outcomes = dict(zip(questions, fan_out(call, list(questions.values())), strict=True))
     errors = {name: outcome.error for name, outcome in outcomes.items() if outcome.error is not None}
-    for error in errors.values():
-        if not isinstance(error, CloudError):
-            raise error  # a bug of ours is no answer
+    if bug := next((error for error in errors.values() if not isinstance(error, CloudError)), None):
+        raise bug
     answers = {name: outcome.value for name, outcome in outcomes.items() if outcome.error is None}
     return Preflight(
         recipe=recipe,
         account=account,
-        hardware=hardware,
+        hardware=answers.get("hardware") or {},
         answers=answers,
         errors=errors,
         names_cidrs=bool(cidrs) or (recipe.network is not None and recipe.network.is_private),
@@ -230,9 +231,35 @@ def find_image(
     Raises:
         CloudError: There is no such image.
     """
-    gpu = any(entry.has_nvidia_gpu for entry in hardware.values())
-    architecture = next((entry.architecture for name in types if (entry := hardware.get(name))), X86_64)
-    return images.resolve(image, gpu=gpu, architecture=architecture)
+    return images.resolve(image, **_kind(types, hardware))
+
+
+def _find_image(recipe: Recipe, cloud: Cloud, hardware: Callable[[], Mapping[str, InstanceType]]) -> Image:
+    """Find a recipe's image beside its types: again only if EC2 describes these otherwise than expected."""
+    name, types = recipe.instances.image, recipe.instances.types
+    expected = _expected_kind(recipe, cloud)
+    early = _Once(lambda: cloud.images.resolve(name, **expected))
+    with suppress(CloudError):
+        early.value()
+    described = _kind(types, hardware())
+    return early.value() if described == expected else cloud.images.resolve(name, **described)
+
+
+class _ImageKind(TypedDict):
+    gpu: bool
+    architecture: str
+
+
+def _expected_kind(recipe: Recipe, cloud: Cloud) -> _ImageKind:
+    types = recipe.instances.types
+    return _kind(types, cloud.types.listed(types))
+
+
+def _kind(types: Sequence[str], hardware: Mapping[str, InstanceType]) -> _ImageKind:
+    return {
+        "gpu": any(entry.has_nvidia_gpu for entry in hardware.values()),
+        "architecture": next((entry.architecture for name in types if (entry := hardware.get(name))), X86_64),
+    }
 
 
 class PriceLookup:

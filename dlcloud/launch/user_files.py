@@ -67,24 +67,29 @@ def send_files(
     send = send or connection.send_files
     instance_id = connection.endpoint.instance_id
     stamps = _manifest(connection)
+    is_first = stamps is None
+    stamps = stamps or {}
     is_known = stamps.pop(SOURCE, None) == str(source.resolve())
     changes = files.changes(stamps) if is_known else Changes(sent=files.entries, removed=())
     if changes.sent or changes.removed or not is_known:
         names = list(changes.removed) if is_known else None
         with stage(emit, clock, _describe(files, changes), instance_id=instance_id):
-            connection.check(f"{RUN} remove {COPY}", stdin=json.dumps(names).encode())
+            if not is_first:
+                connection.check(f"{RUN} remove {COPY}", stdin=json.dumps(names).encode())
             reporter = _Reporter(clock, emit, instance_id, total=sum(entry.size for entry in changes.sent))
             send(changes.sent, f"{COPY}/tree", on_sent=reporter.add)
     manifest = {SOURCE: str(source.resolve()), **files.manifest(now_ns)}
     connection.check(f"{RUN} finish {COPY} {shlex.quote(work)}", stdin=json.dumps(manifest).encode())
 
 
-def _manifest(connection: Connection) -> dict[str, str]:
-    """Return the manifest of an instance; without an intact one, everything is sent."""
+def _manifest(connection: Connection) -> dict[str, str] | None:
+    """Return an instance's manifest; without an intact one, everything is sent. None before the first."""
     try:
         content = parse_json(connection.check(INSTALL, stdin=template("files.py").encode()).decode())
     except (ValueError, RemoteCommandError):
         return {}
+    if content is None:
+        return None
     is_manifest = isinstance(content, dict) and all(map(_is_entry, content.items()))
     return content if is_manifest else {}
 

@@ -112,6 +112,9 @@ class CloudTypes(Protocol):
     def hardware(self, instance_types: Sequence[str]) -> Mapping[str, InstanceType]:
         """Return types by name: as EC2 describes them, else by the bundled table; unknown ones are absent."""
 
+    def listed(self, instance_types: Sequence[str]) -> Mapping[str, InstanceType]:
+        """Return the same without a request: as EC2 described them within the last day, else by the table."""
+
     def zones(self, instance_types: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
         """Return the zones of the region that offer each type, sorted; a type not offered is absent."""
 
@@ -134,6 +137,9 @@ class CloudImages(Protocol):
 
         `auto` depends on the architecture, and on whether the instance has an NVIDIA GPU.
         """
+
+    def last(self, image: str, *, gpu: bool, architecture: str = X86_64) -> Image | None:
+        """Return what `resolve` found within the last day, without a request; None without that."""
 
 
 class CloudOwnImages(Protocol):

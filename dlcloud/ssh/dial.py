@@ -7,14 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paramiko import AuthenticationException, Ed25519Key, SSHException, Transport
-
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import HostKeyError, InstanceError, UnreachableError
 from dlcloud.model.remote import Endpoint
 from dlcloud.ssh.connection import SshConnection, is_loopback
 from dlcloud.ssh.handshake import ask_default_user, close_transport, exchange_keys, log_in, read_key
 from dlcloud.ssh.host_keys import PROOF_COMMAND, KnownHosts, fingerprint, is_proof
+from dlcloud.ssh.library import AuthenticationException, Ed25519Key, SSHException, Transport
 from dlcloud.ssh.process import explain, label
 from dlcloud.ssh.route import Connect, connect_directly
 from dlcloud.ssh.transports import Transports

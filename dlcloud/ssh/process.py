@@ -6,11 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from paramiko import Channel, ChannelException, SSHException, Transport
-
 from dlcloud.model.errors import UnreachableError
 from dlcloud.model.remote import Endpoint
 from dlcloud.ssh.handshake import close_transport
+from dlcloud.ssh.library import Channel, ChannelException, SSHException, Transport
 from dlcloud.ssh.transports import Transports
 from dlcloud.ssh.turns import Turns
 

@@ -8,9 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from paramiko import Channel, SSHException, Transport
-
 from dlcloud.ssh.handshake import close_transport
+from dlcloud.ssh.library import Channel, SSHException, Transport
 
 
 class Transports:

@@ -75,6 +75,8 @@ class FakeTypes(_Subject):
             if name in self._cloud.known_hardware
         }
 
+    listed = hardware
+
     def zones(self, instance_types):
         offered = {name: self._cloud.offered.get(name, self._cloud.zones) for name in instance_types}
         return self._cloud._call(
@@ -108,6 +110,9 @@ class FakeImages(_Subject):
         return self._cloud._call(
             "images.resolve", lambda: replace(IMAGE, name=f"{image} {'gpu' if gpu else 'cpu'}")
         )
+
+    def last(self, image, **_):  # noqa: ARG002  the protocol's
+        return None
 
 
 class FakeInstances(_Subject):

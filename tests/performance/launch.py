@@ -39,7 +39,7 @@ workload: {{command: sleep 2, repeats: 1}}
 REACHED = "proving their host keys"
 SLOW_S = 3.0
 MOST_CALLS, MOST_ROUND_TRIPS = 8, 4
-"""Of a launch that EC2 allowed within the last hour; another makes two dry runs, in one round trip more."""
+"""Of a launch that EC2 allowed within the last hour; another makes two dry runs in the same round trips."""
 
 
 def main() -> None:

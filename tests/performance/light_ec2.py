@@ -200,7 +200,7 @@ async def state(files: Files, match: "re.Match[str]", _stdin: bytes) -> bytes:
 
 async def manifest(files: Files, match: "re.Match[str]", _stdin: bytes) -> bytes:
     """Print the manifest of the user's files."""
-    return files.content.get(f"{match[1]}/manifest.json", b"{}")
+    return files.content.get(f"{match[1]}/manifest.json", b"null")
 
 
 async def remove(_files: Files, _match: "re.Match[str]", _stdin: bytes) -> bytes:
@@ -276,10 +276,10 @@ def lighten() -> None:
     class LightServer(sshd.SshServer):
         """The local EC2's SSH server, without programs."""
 
-        __slots__ = ("files",)
+        __slots__ = ("in_memory",)
 
         async def _run(self, process: "asyncssh.SSHServerProcess[bytes]") -> None:
-            await serve(self.files, process)
+            await serve(self.in_memory, process)
 
     class LightInstance(LocalInstance):
         """An instance without programs: its SSH server answers at once."""
@@ -308,7 +308,7 @@ def lighten() -> None:
                 interpreter="",
                 instance_users=self.instance_users,
             )
-            server.files = files
+            server.in_memory = files
             self._ssh = server
             await server.open(self.listeners.ssh)
 

@@ -38,6 +38,8 @@ class SshSession:
         Raises:
             RecipeError: Ports are to be forwarded.
         """
+        if context.controls(name):
+            return None
         if self.forwards and context.detached.find(name) is not None:
             raise RecipeError("ports of a detached cluster cannot be forwarded", f"dlcloud down {name} first")
         return context.detached.open_shell(name, self.instance, self.words)

@@ -17,7 +17,7 @@ TIMEOUT_S = 30.0
 def run(context: Context, *, cluster: str, instance: str) -> None:
     """Connect to the SSH server of INSTANCE of CLUSTER the way that its network allows: a ProxyCommand."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    detached = context.detached.find(cluster)
+    detached = None if context.controls(cluster) else context.detached.find(cluster)
     if detached is not None:
         stream = context.machines.route_of_detached(detached)(detached.endpoint, TIMEOUT_S)
     else:

@@ -33,6 +33,7 @@ DEEP_LEARNING_NAME = {
     ARM64: "Deep Learning ARM64 Base*GPU AMI (Ubuntu 24.04)*",
 }
 UBUNTU_ROOT_DEVICE = "/dev/sda1"
+AUTO = "auto"
 NAME_IMAGE = "name an ami-… in instances.image"
 
 
@@ -63,19 +64,23 @@ class Images:
             return _describe(clients, image)
         if image.startswith(image_name("")):
             return _newest_own(clients, image)
-        if image.startswith("/"):
-            image_id, _ = _parameter(clients, (image,))
-            if not image_id:
-                raise CloudError(f"image: there is no SSM parameter {image} in {clients.region}", NAME_IMAGE)
-            return self._describe_once(image_id)
-        architecture = architecture if architecture in UBUNTU else X86_64
-        names = DEEP_LEARNING[architecture] if gpu else (UBUNTU[architecture],)
+        names = _parameters(image, gpu=gpu, architecture=architecture)
         image_id, name = _parameter(clients, names)
         if image_id:
-            return replace(self._describe_once(image_id), name=name)
+            described = self._describe_once(image_id)
+            answer = described if image == name else replace(described, name=name)
+            self._kept.put(f"image of {names[0]}", asdict(answer))
+            return answer
+        if image == names[0]:
+            raise CloudError(f"image: there is no SSM parameter {image} in {clients.region}", NAME_IMAGE)
         if gpu:
-            return _newest_deep_learning(clients, architecture)
+            return _newest_deep_learning(clients, architecture if architecture in UBUNTU else X86_64)
         raise CloudError(f"image: Ubuntu 24.04 was not found in {clients.region} ({names[0]})", NAME_IMAGE)
+
+    def last(self, image: str, *, gpu: bool, architecture: str = X86_64) -> Image | None:
+        """Return what SSM named within the last day, without a request; see `resolve`."""
+        kept = self._kept.get(f"image of {_parameters(image, gpu=gpu, architecture=architecture)[0]}")
+        return None if kept is None else Image(**kept)
 
     def _describe_once(self, image_id: str) -> Image:
         """Return the description of an image that SSM names: from the cache, or of EC2."""
@@ -85,6 +90,14 @@ class Images:
         image = _describe(self._clients, image_id)
         self._kept.put(f"image {image_id}", asdict(image))
         return image
+
+
+def _parameters(image: str, *, gpu: bool, architecture: str) -> tuple[str, ...]:
+    """Return the SSM parameters of an image, the first that exists counts: itself unless it is `auto`."""
+    if image != AUTO:
+        return (image,)
+    architecture = architecture if architecture in UBUNTU else X86_64
+    return DEEP_LEARNING[architecture] if gpu else (UBUNTU[architecture],)
 
 
 def _parameter(clients: Clients, names: tuple[str, ...]) -> tuple[str, str]:

@@ -64,7 +64,7 @@ class InstanceTypes:
 
     def hardware(self, names: Sequence[str]) -> dict[str, InstanceType]:
         """Return types by name: by EC2's description, else by the table; unknown ones are absent."""
-        answers = {name: answer for name in names if (answer := self._kept.get(f"instance type {name}"))}
+        answers = self._kept_types(names)
         missing = [name for name in names if name not in answers]
         try:
             fresh = self._describe([{"Name": "instance-type", "Values": missing}]) if missing else []
@@ -74,6 +74,18 @@ class InstanceTypes:
         for answer in fresh:
             self._put_type(answer)
             answers[answer["InstanceType"]] = answer
+        return self._read(names, answers)
+
+    def listed(self, names: Sequence[str]) -> dict[str, InstanceType]:
+        """Return types by name without a request: by a description that is kept, else by the table."""
+        return self._read(names, self._kept_types(names))
+
+    def _kept_types(self, names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+        return {name: answer for name in names if (answer := self._kept.get(f"instance type {name}"))}
+
+    def _read(
+        self, names: Sequence[str], answers: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, InstanceType]:
         described = {name: read_type(answer, self._catalog) for name, answer in answers.items()}
         types = {name: described.get(name) or self._catalog.hardware(name) for name in names}
         return {name: hardware for name, hardware in types.items() if hardware is not None}

@@ -3,9 +3,15 @@
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from dlcloud.model.cluster import ClusterState, Member
+from dlcloud.store.clusters import Clusters
+from dlcloud.store.database import Database
+from tests.fakes.samples import cluster, instance
 
 ROOT = Path(__file__).parents[3]
 LOOKING = """
@@ -17,42 +23,35 @@ print(json.dumps(sorted(sys.modules)))
 """
 CLOUDS, MACHINES = "dlcloud.app.clouds", "dlcloud.app.machines"
 """What `Context` imports when the command first asks for EC2, and for SSH."""
-PACKAGES = {"app", "cloud", "detached", "local", "model", "planning", "recipe", "report", "resources"}
-PACKAGES |= {"benchmarks", "results", "scheduling", "store", "system"}
+PACKAGES = {"app", "benchmarks", "local", "model", "planning", "report", "results", "scheduling", "store"}
+PACKAGES |= {"system"}
+ASKING = PACKAGES | {"cloud", "detached", "resources"}
 OVER_SSH = PACKAGES | {"launch", "ssh"}
-PLANNING = {
-    "batch_queue",
-    "control_claim",
-    "launch_request",
-    "left_out",
-    "placement",
-    "protocols",
-    "quota",
-    "reserved_capacity",
+ON_INSTANCES = OVER_SSH | {"recipe", "resources"}
+SHARED = {
+    "detached": {"locate"},
+    "planning": {"left_out"},
+    "results": {"cost", "result", "run_progress"},
+    "recipe": {"job_environment"},
 }
-PLANNING |= {"storage", "successors"}
-RECIPE = {"data_set"}
-LAUNCH = {"admit", "build_failures", "container", "managed", "peers", "remote_jobs", "setup"}
+SETUP = {"admit", "build_failures", "container", "peers", "setup"}
 COMMANDS = {
     "status": (
         CLOUDS,
-        PACKAGES - {"recipe"},
+        ASKING,
         {
-            "planning": {"left_out"},
-            "results": {"cost", "result", "run_progress"},
             "cloud": {"api", "compute", "offers", "storage"},
             "report": {"durations", "layout", "progress", "table"},
         },
     ),
-    "ssh": (MACHINES, OVER_SSH, {"planning": PLANNING, "recipe": RECIPE, "launch": {"admit"}}),
-    "logs": (
-        MACHINES,
-        OVER_SSH,
-        {"planning": PLANNING, "recipe": RECIPE | {"job_environment"}, "launch": LAUNCH},
-    ),
+    "ssh": (MACHINES, OVER_SSH, {"launch": {"admit"}}),
+    "tunnel": (MACHINES, OVER_SSH - {"report"}, {"launch": {"admit"}}),
+    "exec": (MACHINES, ON_INSTANCES, {"launch": SETUP}),
+    "logs": (MACHINES, ON_INSTANCES, {"launch": SETUP | {"managed", "remote_jobs"}}),
 }
 VERDICTS = "dlcloud.benchmarks.harness.verdict_words"
-NEVER = {"pydantic", "moto", "asyncssh", "rich", "click"}
+NEVER = {"boto3", "s3transfer", "pydantic", "moto", "asyncssh", "rich", "click", "yaml", "invoke"}
+CLOUDLESS = NEVER - {"click"} | {"botocore"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -65,7 +64,23 @@ def test_a_command_that_looks_imports_only_these_modules(command):
     assert {name for name in imported if name.startswith("dlcloud.benchmarks.harness.")} <= {VERDICTS}
     ours = [name.split(".") for name in imported if name.startswith("dlcloud.")]
     assert {name[1] for name in ours} <= packages
-    for package, modules in within.items():
+    for package, modules in (SHARED | within).items():
         assert {name[2] for name in ours if name[1] == package and len(name) > 2} <= modules, package
     if command == "status":
-        assert not {"paramiko", "cryptography", "yaml"} & imported
+        assert not {"paramiko", "cryptography"} & imported
+    else:
+        assert "botocore" not in imported
+
+
+@pytest.mark.parametrize("command", ["exec", "ssh"])
+def test_a_cluster_of_this_home_is_reached_without_a_cloud(command, dlcloud, home):
+    """EC2 is asked only if another machine may control the cluster, or this one has another address."""
+    home.mkdir()
+    with closing(Database(home / "store.sqlite")) as database:
+        stored = Clusters(database)
+        stored.add(cluster(cloud="local", state=ClusterState.READY))
+        stored.put_members("c0ffee", [Member(instance=instance(host="127.0.0.1", ssh_port=1))])
+    done = dlcloud(command, "sample", "--", "true")
+    assert "i-0001" in done.stderr
+    assert "paramiko" in done.modules
+    assert not done.modules & CLOUDLESS

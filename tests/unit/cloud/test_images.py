@@ -161,9 +161,13 @@ def test_an_image_that_ssm_names_is_described_once_a_day(clients, stub):
     for _ in range(3):
         ssm.add_response("get_parameters", names, {"Names": [UBUNTU]})
     ec2.add_response("describe_images", {"Images": answer}, arguments)
+    assert cloud.images.last("auto", gpu=False) is None
     first = cloud.images.resolve("auto", gpu=False)
+    assert cloud.images.last("auto", gpu=False) == first
+    assert cloud.images.last("auto", gpu=True) is None
     assert cloud.images.resolve("auto", gpu=False) == first
     clock.sleep(2 * 86400)
+    assert cloud.images.last("auto", gpu=False) is None
     ec2.add_response("describe_images", {"Images": answer}, arguments)
     assert cloud.images.resolve("auto", gpu=False) == first
     ec2.assert_no_pending_responses()

@@ -19,7 +19,7 @@ from dlcloud.planning.quota import CODES, STANDARD, P, Usage, quota_key, quotas
 from dlcloud.planning.quota_shortages import find_shortage, least_remedy
 from dlcloud.planning.successors import KnownType, successors
 from tests.fakes.clock import FakeClock
-from tests.fakes.cloud import FakeCloud
+from tests.fakes.cloud import IMAGE, FakeCloud
 from tests.fakes.samples import RECIPE, hardware, price, recipe, request
 
 STANDARD_CODE = CODES[STANDARD, Market.ON_DEMAND]
@@ -117,6 +117,26 @@ def test_running_instances_count_against_their_family_and_market():
 )
 def test_every_type_has_its_limit(name, market, family):
     assert quota_key(name, market) == (family, market)
+
+
+def test_the_image_is_that_of_the_type_as_ec2_describes_it():
+    """It is looked up beside the types, for what the bundled table says of them."""
+    there = cloud()
+    there.images.asked = []
+
+    def resolve(image, *, gpu, architecture):
+        there.images.asked.append((gpu, architecture))
+        return replace(IMAGE, name=f"{image} of {architecture}", architecture=architecture)
+
+    there.images.resolve = resolve
+    there.known_hardware = {
+        name: replace(known, architectures=("arm64",)) for name, known in there.known_hardware.items()
+    }
+    assert run_preflight(recipe(RECIPE), cloud=there).answers["image"].architecture == "arm64"
+    assert there.images.asked == [(False, "arm64")]
+    there.types.listed = lambda names: {name: hardware(name) for name in names}
+    assert run_preflight(recipe(RECIPE), cloud=there).answers["image"].architecture == "arm64"
+    assert there.images.asked[1:] == [(False, "x86_64"), (False, "arm64")]
 
 
 def test_a_small_quota_is_refused_before_launch_with_the_request_text():

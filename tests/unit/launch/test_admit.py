@@ -37,8 +37,7 @@ def endpoint(world):
 def admitting(world, **other):
     return AdmittingDialer(
         dialer=Guarded(world, **other),
-        caller=world.cloud.caller,
-        network=world.cloud.network,
+        cloud=lambda: world.cloud,
         cluster_id="c0ffee",
         emit=world.events.append,
     )

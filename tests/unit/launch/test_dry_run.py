@@ -1,5 +1,7 @@
 """What EC2 says to the dry runs of a launch, and which of its refusals stop an `up`."""
 
+from dataclasses import replace
+
 import pytest
 
 from dlcloud.launch.dry_run import check_launch
@@ -59,6 +61,34 @@ def test_each_market_is_asked_for_as_it_would_be_launched():
     assert {request.market for request in launches} == {Market.SPOT, Market.ON_DEMAND}
     assert {(request.image, request.disk_gib) for request in launches} == {(IMAGE, 75)}
     assert (checks.errors, checks.refusal) == ([], None)
+
+
+def test_dry_runs_do_not_wait_for_an_image_that_was_looked_up_before():
+    account = FakeAccount({})
+
+    def look_up():
+        assert "RunInstances" in [action for action, _ in account.asked]
+        return IMAGE
+
+    checks = check_launch(recipe(ONE_TYPE), account, look_up, last=IMAGE)
+    assert (checks.refusal, len(account.asked)) == (None, 3)
+
+
+def test_an_image_that_is_another_one_now_is_asked_for_again():
+    """What EC2 said of the earlier one does not count."""
+    earlier = replace(IMAGE, image_id="ami-gone")
+
+    class Refusing(FakeAccount):
+        def dry_run(self, action, request, **_):
+            super().dry_run(action, request)
+            if request.image == earlier:
+                raise invalid()
+
+    account = Refusing({})
+    checks = check_launch(recipe(ONE_TYPE), account, lambda: IMAGE, last=earlier)
+    images = [request.image for action, request in account.asked if action == "RunInstances"]
+    assert checks.errors == []
+    assert (images.count(earlier), images.count(IMAGE)) == (2, 2)
 
 
 def test_several_types_are_launched_by_a_fleet():

@@ -195,6 +195,24 @@ def test_a_manifest_that_names_other_places_removes_nothing_there(send):
     assert (send.host.root / "home" / "x").exists()
 
 
+def test_the_first_files_take_two_commands_and_their_copy(send, project):
+    """Nothing has to be removed before them: with a thousand instances, each command counts."""
+
+    class Noting(Counted):
+        def check(self, command, *, stdin=b""):
+            verbs.append(command.partition("files.py ")[2].split()[0] if "manifest" not in command else "")
+            return self._connection.check(command, stdin=stdin)
+
+    verbs = []
+    noting = Noting(send.connection)
+    send_files(noting, project, "w1", clock=FakeClock(), emit=[].append)
+    assert verbs == ["", "finish"]
+    (project / "train.py").unlink()
+    send_files(noting, project, "w2", clock=FakeClock(), emit=[].append)
+    assert verbs[2:] == ["", "remove", "finish"]
+    assert not (send.copy / "tree" / "train.py").exists()
+
+
 def test_size_and_progress_are_shown(send, project):
     class Ticking(FakeClock):
         def monotonic(self):
