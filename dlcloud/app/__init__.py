@@ -5,6 +5,6 @@ In: the options of a command, checked. Out: what the user reads (`terminal`), an
 decides nothing that a pure floor below can decide.
 
 The packages hold use cases by subject; the modules beside them are what several subjects share:
-`context.py` builds the light collaborators, `clouds.py` those that bring botocore, `machines.py` those that
+`context.py` builds the light collaborators, `clouds.py` those that bring boto3, `machines.py` those that
 bring paramiko; only these three and `profiles.py` read the environment of the process.
 """

@@ -1,4 +1,4 @@
-"""The API clients of one command: one set for each region and profile, made when first used."""
+"""The boto3 clients of one command: one set for each region and profile, made when first used."""
 
 import sys
 from collections.abc import Callable

@@ -48,7 +48,7 @@ class Clouds:
 
     @cached_property
     def clients(self) -> AccountClients:
-        """The API clients of this command."""
+        """The boto3 clients of this command."""
         return AccountClients(
             profile=self.profile,
             local_site=self.local_site,

@@ -32,7 +32,7 @@ from dlcloud.store.measurements import Measurements
 from dlcloud.store.paths import Paths
 from dlcloud.store.runs import Runs
 
-if TYPE_CHECKING:  # these bring botocore and paramiko, which most commands never need
+if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never need
     from dlcloud.app.clouds import Clouds
     from dlcloud.app.machines import Machines
     from dlcloud.detached.remote_clusters import DetachedClusters
@@ -181,7 +181,7 @@ class Context:
     @cached_property
     def clouds(self) -> "Clouds":
         """The clouds and accounts that the command calls."""
-        from dlcloud.app.clouds import Clouds  # noqa: PLC0415  it brings botocore
+        from dlcloud.app.clouds import Clouds  # noqa: PLC0415  it brings boto3
 
         return Clouds(
             profile=lambda: self.profile,

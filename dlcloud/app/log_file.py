@@ -36,5 +36,5 @@ def log_to_file(paths: Paths, command: str, *, verbose: bool) -> None:
     )
     logging.captureWarnings(True)  # those of libraries are for the log, not for users
     # Below this level botocore and paramiko log requests, with headers and keys.
-    for library in ("botocore", "urllib3", "paramiko"):
+    for library in ("botocore", "boto3", "urllib3", "paramiko"):
         logging.getLogger(library).setLevel(logging.WARNING)

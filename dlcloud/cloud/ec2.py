@@ -1,4 +1,4 @@
-"""The one implementation of `planning.protocols.Cloud`: EC2 by botocore, at AWS or the local endpoint."""
+"""The one implementation of `planning.protocols.Cloud`: EC2 over boto3, at AWS or at the local endpoint."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ class Ec2Cloud:
     """EC2 in one region, an object for each subject; `planning.protocols` documents their methods.
 
     Args:
-        clients: The region's clients.
+        clients: The region's boto3 clients.
         types: The region's instance types.
         images: The region's machine images.
         prices: The region's prices.
@@ -82,7 +82,7 @@ def open_cloud(
     """Return EC2 in the region of the clients.
 
     Args:
-        clients: The region's clients.
+        clients: The region's boto3 clients.
         answers: Keeps what AWS answered on types and images.
         kept_prices: Keeps prices; None for the local EC2, of which no price and no type is kept.
         clock: Dates answers, and waits.

@@ -152,7 +152,7 @@ def _build_endpoint(
     vcpus = vcpus_of_types() | {hardware.name: hardware.vcpus for hardware in catalog}
     quotas = VcpuQuotas(running=instances.running, vcpus=vcpus)
 
-    def client(region: str) -> Any:  # noqa: ANN401  botocore has no types
+    def client(region: str) -> Any:  # noqa: ANN401  boto3 has no types
         key = (access_key.key_id, access_key.secret)
         return Clients(
             region=region, endpoint_url=pages.state.url if pages.state else "", access_key=key

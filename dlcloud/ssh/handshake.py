@@ -14,9 +14,9 @@ from dlcloud.ssh.route import Connect, connect_directly
 
 KEEPALIVE_S = 15
 IDLE_WAKE_S = 10.0
-"""How often the thread of an idle connection wakes, to send what keeps it alive: a wake takes 0.15 ms of CPU time.
+"""How often the thread of an idle connection wakes, to keep it alive: a wake takes 0.15 ms of CPU time.
 
-paramiko's own is ten times a second; with a thousand connections, every two seconds were 4 s of CPU time in a minute.
+paramiko's own is ten times a second; with a thousand connections, every two seconds took 4 s of CPU a minute.
 """
 
 # Sealed in one go, GCM carries 1.5 times what paramiko's own first choice, CTR with a separate HMAC, does.

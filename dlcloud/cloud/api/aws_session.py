@@ -6,13 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import boto3
+import botocore.session
 from botocore import exceptions as boto
 from botocore.credentials import (
     AssumeRoleCredentialFetcher,
     DeferredRefreshableCredentials,
     create_mfa_serial_refresher,
 )
-from botocore.session import Session
 from botocore.utils import JSONFileCache
 
 from dlcloud.cloud.api.faults import translate_errors
@@ -27,8 +28,8 @@ SSO_ERRORS = (boto.SSOError, boto.TokenRetrievalError)
 Ask = Callable[[str], str]
 
 
-def open_session(login: Login, region: str, ask: Ask) -> Session:
-    """Return a session whose credentials are found and valid; MFA codes are asked for by `ask`.
+def open_session(login: Login, region: str, ask: Ask) -> Any:  # noqa: ANN401  boto3 has no types
+    """Return a session of boto3 whose credentials are found and valid; MFA codes are asked for by `ask`.
 
     Raises:
         CredentialsError: There are none, they have expired, or the role may not be assumed.
@@ -40,13 +41,12 @@ def open_session(login: Login, region: str, ask: Ask) -> Session:
         with translate_errors(f"assuming the role {login.role} (sts:AssumeRole)"):
             core._credentials = _assume_role(core, login, region, ask, cache)  # noqa: SLF001  as above
             core._credentials.get_frozen_credentials()  # noqa: SLF001
-    core.set_config_variable("region", region)
-    return core
+    return boto3.Session(region_name=region, botocore_session=core)
 
 
-def _find_credentials(login: Login, ask: Ask, cache: JSONFileCache) -> Session:
+def _find_credentials(login: Login, ask: Ask, cache: JSONFileCache) -> Any:  # noqa: ANN401
     """Return a session whose credentials are loaded: one that has expired is reported with what renews it."""
-    core = Session(profile=login.aws_profile or None)
+    core = botocore.session.Session(profile=login.aws_profile or None)
     try:
         providers = core.get_component("credential_provider")
         for name in CACHED_PROVIDERS:

@@ -1,4 +1,4 @@
-"""botocore's clients, created when first used and kept: one costs tens of milliseconds to create."""
+"""boto3 clients, created when first used and kept: one costs tens of milliseconds to create."""
 
 import contextlib
 import functools
@@ -12,10 +12,11 @@ from getpass import getpass
 from threading import Lock
 from typing import Any
 
+import boto3
 import botocore.session
 import botocore.utils
 from botocore.config import Config
-from botocore.session import Session
+from botocore.session import get_session
 
 from dlcloud.cloud.api.aws_session import open_session
 from dlcloud.cloud.api.denial_decoder import decode_denials
@@ -72,7 +73,7 @@ class Clients:
     ask: Callable[[str], str] = getpass
     login: Login = field(default_factory=Login)
     on_call: Callable[[bool], None] = lambda _: None
-    _session: Session | None = None
+    _session: Any = None
     _clients: dict[tuple[str, str], Any] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
@@ -84,15 +85,15 @@ class Clients:
         """
         check_region(self.region)
 
-    def get(self, service: str, region: str = "") -> Any:  # noqa: ANN401  botocore has no types
+    def get(self, service: str, region: str = "") -> Any:  # noqa: ANN401  boto3 has no types
         """Return a client that repeats failed calls: for calls that are safe to repeat."""
         return self._client(service, region or self.region, _RETRIED, "retried")
 
-    def get_without_retries(self) -> Any:  # noqa: ANN401  botocore has no types
+    def get_without_retries(self) -> Any:  # noqa: ANN401  boto3 has no types
         """Return the EC2 client whose calls are tried once: for launches."""
         return self._client("ec2", self.region, _TRIED_ONCE, "tried once")
 
-    def call_until_visible(self, method: str, **arguments: object) -> Any:  # noqa: ANN401  botocore has no types
+    def call_until_visible(self, method: str, **arguments: object) -> Any:  # noqa: ANN401  boto3 has no types
         """Call EC2 on what was created a moment ago; repeat it for 30 s while EC2 does not know it yet."""
         call = getattr(self.get("ec2"), method)
         return retry_codes(call, arguments, NOT_VISIBLE, pauses_s=LATE_PAUSES_S, pause=self.pause)
@@ -108,7 +109,7 @@ class Clients:
             name = _account_name(self._session_of(self.region))
         return hashlib.sha256(f"{name} {self.endpoint_url}".encode()).hexdigest()[:16]
 
-    def credentials(self) -> Any:  # noqa: ANN401  botocore has no types
+    def credentials(self) -> Any:  # noqa: ANN401  boto3 has no types
         """Return the credentials of now, for what botocore does not sign itself."""
         with self._lock, translate_errors("finding credentials"):
             return self._session_of(self.region).get_credentials().get_frozen_credentials()
@@ -123,7 +124,7 @@ class Clients:
         with self._lock, translate_errors(f"using {service} in {region}"):
             key = (f"{service}/{region}", kind)
             if key not in self._clients:
-                client = self._session_of(region).create_client(
+                client = self._session_of(region).client(
                     service, region_name=region, endpoint_url=self.endpoint_url or None, config=config
                 )
                 events = client.meta.events
@@ -134,28 +135,27 @@ class Clients:
                 self._clients[key] = client
             return self._clients[key]
 
-    def _session_of(self, region: str) -> Session:
+    def _session_of(self, region: str) -> Any:  # noqa: ANN401
         if self._session is None:
             self._session = self._open_session(region)
-            parsers = self._session.get_component("response_parser_factory")
+            parsers = self._session._session.get_component("response_parser_factory")  # noqa: SLF001  as below
             parsers.set_parser_defaults(timestamp_parser=parse_timestamp)
         return self._session
 
-    def _open_session(self, region: str) -> Session:
+    def _open_session(self, region: str) -> Any:  # noqa: ANN401
         if self.on_instance:
             return self._with_role(region)
         if self.endpoint_url:
             # The user's own credentials must never be used there.
             key_id, secret = self.access_key
-            session = _new_session(region)
-            session.set_credentials(key_id, secret)
-            return session
+            return boto3.Session(region_name=region, aws_access_key_id=key_id, aws_secret_access_key=secret)
         return open_session(self.login, region, self.ask)
 
-    def _with_role(self, region: str) -> Session:
+    def _with_role(self, region: str) -> Any:  # noqa: ANN401
         """Return a session; wait until the instance has credentials, some seconds after its profile."""
-        session = _new_session(region)
-        session.set_config_variable("metadata_service_num_attempts", IMDS_TRIES)
+        core = get_session()
+        core.set_config_variable("metadata_service_num_attempts", IMDS_TRIES)
+        session = boto3.Session(region_name=region, botocore_session=core)
         for _ in range(ROLE_TRIES):
             if session.get_credentials() is not None:
                 break
@@ -163,13 +163,7 @@ class Clients:
         return session
 
 
-def _new_session(region: str) -> Session:
-    session = Session()
-    session.set_config_variable("region", region)
-    return session
-
-
-def _account_name(session: Session) -> str:
+def _account_name(session: Any) -> str:  # noqa: ANN401  boto3 has no types
     """Return what stands for the account of a session: its id, else its profile, else its access key.
 
     Only keys without a token stay the same; the others change with each login.
@@ -180,7 +174,8 @@ def _account_name(session: Session) -> str:
     frozen = credentials.get_frozen_credentials()
     if account := getattr(frozen, "account_id", None):
         return str(account)
-    profile = session.get_config_variable("profile")
+    core = session._session  # noqa: SLF001  boto3 shows no settings of a profile
+    profile = core.get_config_variable("profile")
     if frozen.token and profile:
-        return json.dumps([profile, session.get_scoped_config()], sort_keys=True, default=str)
+        return json.dumps([profile, core.get_scoped_config()], sort_keys=True, default=str)
     return str(frozen.access_key)

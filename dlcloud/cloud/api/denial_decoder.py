@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 class Services(Protocol):
     """The clients of a region, by service."""
 
-    def get(self, service: str) -> Any:  # noqa: ANN401  botocore has no types
+    def get(self, service: str) -> Any:  # noqa: ANN401  boto3 has no types
         """Return a client."""
 
 

@@ -168,7 +168,7 @@ def retry_codes(
     *,
     pauses_s: Iterable[float],
     pause: Callable[[float], None],
-) -> Any:  # noqa: ANN401  botocore has no types
+) -> Any:  # noqa: ANN401  boto3 has no types
     """Make a call; after a refusal with one of `codes`, repeat it, once after each of the pauses."""
     for seconds in pauses_s:
         try:
@@ -182,7 +182,7 @@ def retry_codes(
 
 def retry_launch(
     call: Callable[..., Any], arguments: Mapping[str, Any], *, pause: Callable[[float], None]
-) -> Any:  # noqa: ANN401  botocore has no types
+) -> Any:  # noqa: ANN401  boto3 has no types
     """Make a launch call; repeat it unchanged if it is throttled, or EC2 does not know yet what it names.
 
     botocore's own retries cannot be used for launches: "no capacity" is a server error, which they repeat.

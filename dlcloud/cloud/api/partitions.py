@@ -61,7 +61,7 @@ def check_region(region: str) -> None:
         near = get_close_matches(region, names, n=3, cutoff=0.8)
         near.sort(key=lambda name: sorted(name) != sorted(region))  # letters in another order first
         hint = f"did you mean {' or '.join(near)}?" if near else "name one such as us-east-1"
-        raise RecipeError(f"there is no region {region}", f"{hint} (a new one: pip install -U botocore)")
+        raise RecipeError(f"there is no region {region}", f"{hint} (a new one: pip install -U boto3)")
 
 
 @functools.cache

@@ -83,7 +83,7 @@ class S3Ledger:
             raise CloudError(f"{self._uri}: {self._place['Key']} is no budget of dlcloud's")
         return content, str(answer["ETag"])
 
-    def _client(self) -> Any:  # noqa: ANN401  botocore has no types
+    def _client(self) -> Any:  # noqa: ANN401  boto3 has no types
         return self._clients.get("s3", S3Buckets(self._clients).region_of(self._uri))
 
 

@@ -50,8 +50,8 @@ COMMANDS = {
     "logs": (MACHINES, ON_INSTANCES, {"launch": SETUP | {"managed", "remote_jobs"}}),
 }
 VERDICTS = "dlcloud.benchmarks.harness.verdict_words"
-NEVER = {"boto3", "s3transfer", "pydantic", "moto", "asyncssh", "rich", "click", "yaml", "invoke"}
-CLOUDLESS = NEVER - {"click"} | {"botocore"}
+NEVER = {"pydantic", "moto", "asyncssh", "rich", "click", "yaml", "invoke"}
+CLOUDLESS = NEVER - {"click"} | {"boto3", "botocore"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

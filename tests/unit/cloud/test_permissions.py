@@ -65,7 +65,7 @@ class Recorder:
     def __init__(self, session):
         self.requests = []
         self.actions = set()
-        session.get_component("event_emitter").register_first("before-send", self.record)
+        session.events.register_first("before-send", self.record)
 
     def record(self, request, **_):
         headers = {key.lower(): as_text(value) for key, value in request.headers.items()}
