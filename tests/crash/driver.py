@@ -8,28 +8,20 @@ everything once and forks, so that a run costs no start-up. It reads lines of {"
 
 import json
 import os
-import pkgutil
 import signal
 import sys
 import tempfile
 import threading
-from importlib import import_module
-from pathlib import Path
 
-import botocore.session
 from botocore.client import BaseClient
-from botocore.loaders import create_loader
 
 import dlcloud.cli
 import dlcloud.cloud
 import dlcloud.ssh
 from dlcloud.cli import main as cli
-from dlcloud.cloud.api.clients import Clients
 from dlcloud.launch import acquire, members
 from dlcloud.store.database import Database
-
-PACKAGES = (dlcloud.cli, dlcloud.cloud, dlcloud.ssh)
-SERVICES = ("ec2", "iam", "sts", "ssm", "pricing", "service-quotas")
+from tests.preloading import preload
 
 
 class Killer:
@@ -99,23 +91,9 @@ def run(order):
         }
 
 
-def warm_up():
-    """Load the descriptions of the AWS services once, for all commands: each would need half a second."""
-    loader = create_loader()
-    botocore.session.create_loader = lambda *_: loader
-    clients = Clients(region="us-east-1", endpoint_url="http://127.0.0.1:9")
-    for service in SERVICES:
-        clients.get(service)
-    clients.get_without_retries()
-
-
 def main():
     """Serve orders until there are no more."""
-    sys.path.insert(0, str(Path(__file__).parents[2]))
-    for package in PACKAGES:
-        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            import_module(module.name)
-    warm_up()
+    preload(dlcloud.cli, dlcloud.cloud, dlcloud.ssh)
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)  # noqa: T201  a program
 

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+from prefork import Commands
 
 from dlcloud.local.control import ControlClient
 from dlcloud.local.site import LocalEndpoint, LocalSite
 
 DLCLOUD = Path(sys.executable).with_name("dlcloud")
 TIMEOUT_S = 600
+READ_AT_START = re.compile("PYTHON|LC_|LANG")
+"""Variables that Python reads as it starts: a command that has them is started anew."""
 
 QUICK = """
 name: quick
@@ -45,16 +49,22 @@ class User:
         self, *arguments: str, expect: int | None = 0, text: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """Run dlcloud to its end and check its exit code."""
-        done = subprocess.run(
-            [*self.command, *arguments],
-            env=self.environment,
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            input=text,
-            timeout=self.timeout_s,
-            check=False,
-        )
+        command = [*self.command, *arguments]
+        if self.command == (str(DLCLOUD),) and not any(map(READ_AT_START.match, self.variables)):
+            done = _commands().run(
+                command, environment=self.environment, folder=self.home, text=text, timeout_s=self.timeout_s
+            )
+        else:
+            done = subprocess.run(
+                command,
+                env=self.environment,
+                cwd=self.home,
+                capture_output=True,
+                text=True,
+                input=text,
+                timeout=self.timeout_s,
+                check=False,
+            )
         failure = f"dlcloud {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert expect is None or done.returncode == expect, failure
         assert "Traceback" not in done.stdout + done.stderr, failure
@@ -152,6 +162,11 @@ class User:
         }
         own = {"HOME": str(self.home), "DLCLOUD_HOME": str(self.home / ".dlcloud"), "COLUMNS": "80"}
         return kept | own | self.variables
+
+
+@functools.cache
+def _commands() -> Commands:
+    return Commands()
 
 
 @functools.cache

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import statistics, usage
+from .energy import Energy, read_energy
 from .records import Recorder
 from .resume import MeasuredCase
 from .roofline import Peaks
@@ -60,6 +61,7 @@ class Session:
     earlier: Mapping[tuple[str, tuple[str, ...]], MeasuredCase] = field(default_factory=dict)
     record_earlier: bool = True  # record them again; False if their records are in the same file
     read_cpu_times: Callable[[], CpuTimes] = usage.read_cpu_times
+    read_energy: Callable[[], Energy] = read_energy
     own_cpu_s: Callable[[], float] = time.process_time  # CPU seconds of the coordinating process itself
     # Memory that more settings may take; None if unknown.
     free_bytes: Callable[[], int | None] = usage.free_bytes
@@ -77,6 +79,7 @@ class AcceptedSlice:
     round: int
     slice: Slice
     disturbance: Disturbance
+    joules: float | None = None  # of all processor packages, this slice's and other work's
 
     @property
     def value(self) -> float:

@@ -19,6 +19,7 @@ from statistics import fmean
 
 from . import statistics, usage, verdicts
 from .case import AcceptedSlice, Case, Session, VariantResult
+from .energy import joules_between
 from .resume import MeasuredCase
 from .usage import disturbance
 from .variant import PeakMeter, VariantError
@@ -250,10 +251,12 @@ class CaseRun:
     def _measure_once(self, result: VariantResult) -> AcceptedSlice:
         session = self.session
         before, own_before = session.read_cpu_times(), result.variant.cpu_s() + session.own_cpu_s()
+        energy = session.read_energy()
         measured = result.variant.measure(session.limits.slice_s)
+        joules = joules_between(energy, session.read_energy())
         own_after, after = result.variant.cpu_s() + session.own_cpu_s(), session.read_cpu_times()
         taken = disturbance(before, after, own_after - own_before)
-        return AcceptedSlice(round=self.rounds, slice=measured, disturbance=taken)
+        return AcceptedSlice(round=self.rounds, slice=measured, disturbance=taken, joules=joules)
 
     def _record(self, result: VariantResult, accepted: AcceptedSlice, redone: int) -> None:
         measured, taken = accepted.slice, accepted.disturbance

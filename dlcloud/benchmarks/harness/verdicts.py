@@ -8,6 +8,7 @@ from typing import Any
 
 from . import statistics
 from .case import AcceptedSlice, Case, Session, VariantResult
+from .energy import facts_of
 from .records import ComparisonRecord, Measurement, MetricName, ResultRecord
 from .roofline import Work, share_of_peak
 from .statistics import Interval
@@ -139,7 +140,11 @@ def record_results(case: Case, results: Sequence[VariantResult], session: Sessio
             setting=result.name,
             baseline=case.baseline_of(result.name) == result.name,
             metrics=_metrics(result, session.generator),
-            facts={**_facts(case, results, result), **_share_of_peak(result, session)},
+            facts={
+                **_facts(case, results, result),
+                **_share_of_peak(result, session),
+                **_energy(result),
+            },
             warnings=tuple(warnings),
             stable=not warnings,
         )
@@ -187,6 +192,10 @@ def _facts(case: Case, results: Sequence[VariantResult], result: VariantResult) 
         return result.facts
     compared = case.compare(reference.finish.outputs, result.finish.outputs)
     return {**result.facts, **compared, **({"compared_with": name} if name != baseline else {})}
+
+
+def _energy(result: VariantResult) -> Mapping[str, Any]:
+    return facts_of([part.joules for part in result.slices], sum(part.slice.items for part in result.slices))
 
 
 def _share_of_peak(result: VariantResult, session: Session) -> Mapping[str, Any]:

@@ -3,42 +3,21 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from dlcloud.local.instance.container_init import FIRST
-from dlcloud.local.instance.isolation import Isolation, Level, find_isolation, place_instances, share_cache
-from dlcloud.local.instance.leftovers import clear_leftovers
+from dlcloud.local.instance.isolation import Level, find_isolation
 from dlcloud.local.instance.processes import base_interpreter, find_processes
 from dlcloud.local.instance.rootfs import package_folders
-from dlcloud.local.instance.user_ids import UserIds
-from dlcloud.local.site import LocalSite
 from dlcloud.local.site_files import SitePaths
-from dlcloud.model.errors import LocalCloudError
-from tests.fakes.local_ec2 import Rig, wait_for
-from tests.programs import missing
+from tests.fakes.local_ec2 import wait_for
+from tests.fakes.other_daemon import ORDINARY, ROOT, has_namespaces, other_daemon
 
-ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = Path(pytest.__file__).parents[1]
-ORDINARY = 4242
-UNUSED = 4711  # no other test runs programs with this user id, nor with the next
-FAR_AWAY_S = 600.0
-# Root's home lets no other user in: of it, show the folders that Python is in.
-AS_USER = """
-hold=$1 uid=$2
-shift 2
-for path in "$@"; do mkdir -p "$hold$path" && mount --bind "$path" "$hold$path"; done
-mount -t tmpfs -o mode=755 tmpfs /root
-for path in "$@"; do mkdir -p "$path" && mount --bind "$hold$path" "$path"; done
-exec setpriv --reuid "$uid" --regid "$uid" --clear-groups env -i PATH="$PATH" $VARIABLES \
-  "$1/bin/python3" -m dlcloud.local.daemon "$HOME/local"
-"""
 FLINTROCK_LIKE = """
 set -e
 sudo mkdir -p /media/root /media/ephemeral0
@@ -61,44 +40,6 @@ mkdir /tmp/release && echo spark >/tmp/release/LICENSE
 tar -C /tmp/release -cf - . | tar -C /opt/spark -xf -
 spark-submit
 """
-
-
-@contextlib.contextmanager
-def other_daemon(uid, level=""):
-    """Run a daemon as another user, or with another level, from folders that every user can reach."""
-    if reason := missing("unshare"):
-        pytest.skip(reason)
-    folder = Path(tempfile.mkdtemp(prefix="dlcloud-isolation-"))
-    folder.chmod(0o755)
-    (folder / "hold").mkdir()
-    home = folder / "home"
-    (home / "local").mkdir(parents=True, mode=0o700)
-    for path in (home, home / "local"):
-        os.chown(path, uid, uid)
-    for path in PACKAGES.glob("**/__pycache__"):  # a daemon of root may have compiled them
-        path.chmod(0o755)
-    paths = [os.path.realpath(sys.base_prefix), str(PACKAGES), str(ROOT)]
-    variables = f"HOME={home} PYTHONPATH={ROOT}:{PACKAGES} DLCLOUD_LOCAL_ISOLATION={level}"
-    daemon = subprocess.Popen(
-        ["unshare", "--mount", "sh", "-c", AS_USER, "sh", str(folder / "hold"), str(uid), *paths],
-        env={"PATH": os.environ["PATH"], "HOME": str(home), "VARIABLES": variables},
-        start_new_session=True,
-    )
-    site = LocalSite(folder / "home/local")
-    try:
-        state = folder / "home/local/endpoint.json"
-        wait_for(lambda: daemon.poll() is not None or state.exists(), "the daemon answers", FAR_AWAY_S)
-        rig = Rig(site, site.find())
-        rig.folder = folder / "home/local"
-        yield rig
-    finally:
-        daemon.terminate()
-        daemon.wait(FAR_AWAY_S)
-        shutil.rmtree(folder)
-
-
-def has_namespaces(rig):
-    return rig.control.status()["isolation"]["level"] == Level.NAMESPACES
 
 
 @pytest.fixture(scope="module", params=["own user", "ordinary user"])
@@ -335,168 +276,9 @@ def test_an_instance_that_is_started_again_keeps_its_disk(isolated):
     assert isolated.on(instance, "cat /etc/kept /opt/kept /kept")[1] == "kept\n" * 3
 
 
-def test_nothing_outlives_a_killed_daemon(rig, tmp_path):
-    if not has_namespaces(rig):
-        pytest.skip(rig.control.status()["isolation"]["reason"])
-    site = LocalSite(tmp_path / "site")
-    rig = Rig(site, site.start())
-    instance = rig.up()
-    rig.on(instance, "setsid sleep 1000 >/dev/null 2>&1 </dev/null &")
-    root = rig.entry(instance["InstanceId"])["folder"]
-    os.kill(rig.endpoint.pid, signal.SIGKILL)
-    wait_for(lambda: not find_processes({root}) and site.find() is None, "its processes end")
-    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
-    site.start()
-    site.stop()
-    assert not list((tmp_path / "site").glob("instances/*"))
-
-
-def test_clearing_up_after_a_killed_daemon_spares_instances_of_others(rig, tmp_path):
-    bystander = rig.up()
-    site = LocalSite(tmp_path / "site")
-    killed = Rig(site, site.start())
-    killed.up()
-    with rig.ssh(bystander) as client:
-        feed, out, _ = client.exec_command("echo begun; cat")
-        assert out.readline() == "begun\n"
-        os.kill(killed.endpoint.pid, signal.SIGKILL)
-        wait_for(lambda: site.find() is None, "the daemon is dead")
-        site.start()
-        site.stop()
-        feed.write(b"to the end")
-        feed.channel.shutdown_write()
-        assert (out.channel.recv_exit_status(), out.read()) == (0, b"to the end")
-    assert rig.state(bystander["InstanceId"]) == "running"
-
-
-HOLD_USER_ID = """
-import sys
-from pathlib import Path
-from dlcloud.local.instance.user_ids import UserIds
-user = int(sys.argv[2])
-UserIds(Path(sys.argv[1]), range(user, user + 1)).take(())
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextlib.contextmanager
-def another_daemon_has(lock, user):
-    command = [sys.executable, "-c", HOLD_USER_ID, lock, str(user)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as daemon:
-        assert daemon.stdout.readline() == b"held\n"
-        yield
-        daemon.stdin.close()
-
-
-def test_no_two_daemons_give_instances_the_same_user_id(tmp_path):
-    lock = tmp_path / "user-ids.lock"
-    users = UserIds(lock, range(UNUSED, UNUSED + 2))
-    with another_daemon_has(lock, UNUSED):
-        assert users.take(()) == UNUSED + 1
-        with pytest.raises(OSError, match="no user id is left"):
-            users.take((UNUSED + 1,))
-        assert not users.reserve(UNUSED)
-    assert users.take((UNUSED + 1,)) == UNUSED
-    # What no living instance has is free again.
-    assert users.take((UNUSED,)) == UNUSED + 1
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root runs programs of other users")
-@pytest.mark.parametrize("has_it", ["none", "another daemon", "all instances"])
-def test_only_programs_of_an_id_that_the_dead_had_alone_are_killed_by_it(tmp_path, has_it):
-    paths, lock = SitePaths(folder=tmp_path), tmp_path / "user-ids.lock"
-    home = paths.instances / "i-1/home"
-    home.mkdir(parents=True)
-    os.chown(home, UNUSED, UNUSED)
-    ids = None if has_it == "all instances" else UserIds(lock, range(UNUSED, UNUSED + 2))
-    other = another_daemon_has(lock, UNUSED) if has_it == "another daemon" else contextlib.nullcontext()
-    with other, subprocess.Popen(["sleep", "1000"], user=UNUSED, cwd="/") as program:
-        asyncio.run(clear_leftovers(paths, ids))
-        if has_it == "none":
-            assert program.wait(FAR_AWAY_S) == -signal.SIGKILL
-        else:
-            assert program.poll() is None
-            program.kill()
-
-
-def test_without_namespaces_root_gives_instances_a_user_of_their_own(rig):
-    if os.getuid() != 0 or not has_namespaces(rig):
-        pytest.skip("needs root")
-    with other_daemon(0, Level.USER) as other:
-        report = other.control.status()["isolation"]
-        assert report["level"] == Level.USER
-        assert "DLCLOUD_LOCAL_ISOLATION is user" in report["reason"]
-        instance = other.up(InstanceInitiatedShutdownBehavior="terminate")
-        entry = other.entry(instance["InstanceId"])
-        assert (
-            other.on(instance, f"cat {other.folder}/access-key.json; sudo touch /etc/mine; echo done")[1]
-            == "done\n"
-        )
-        assert int(other.on(instance, "id -u")[1]) > 0
-        assert (
-            other.on(instance, "echo x >file; sudo chown $(id -u) file; cat file; ls .cache/ >&2")[1] == "x\n"
-        )
-        assert other.metadata_v2(instance, "latest/meta-data/instance-id")[1] == instance["InstanceId"]
-        token = "curl -sX PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 9' $AWS_EC2_METADATA_SERVICE_ENDPOINT"
-        assert shutil.which("curl") is None or other.on(instance, f"{token}/latest/api/token")[1]
-        with other.ssh(instance) as client, client.open_sftp() as sftp:
-            assert sftp.stat("file").st_uid > 0
-        other.on(instance, "shutdown -P now")
-        other.await_state(instance["InstanceId"], "terminated")
-        assert not Path(entry["folder"]).exists()
-
-
-def programs_of(user):
-    """Yield the processes of a user that have not ended; one that is not awaited stays as a zombie."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
-            if process.stat().st_uid == user and state != "Z":
-                yield process.name
-
-
-def test_at_level_user_nothing_of_an_instance_outlives_it(rig):
-    if os.getuid() != 0 or not has_namespaces(rig):
-        pytest.skip("needs root")
-    with other_daemon(0, Level.USER) as other:
-        first, second = other.up(), other.up()
-        users = [int(other.on(instance, "id -u")[1]) for instance in (first, second)]
-        assert len({0, *users}) == 3
-        folder = other.entry(second["InstanceId"])["folder"]
-        assert other.on(first, f"cat {folder}/lib/power {folder}/home/.profile")[1] == ""
-        assert len(other.on(second, f"cat {folder}/lib/power")[1]) > 16
-        # What one has put into the cache, the other may replace.
-        assert other.on(first, "mkdir -p ~/.cache/both/deep && echo 1 >~/.cache/both/deep/x")[0] == 0
-        assert other.on(second, "echo 2 >~/.cache/both/deep/x && rm -r ~/.cache/both")[0] == 0
-        forked = "cd /; env -i setsid sh -c 'while :; do sleep 600; done' >/dev/null 2>&1 </dev/null &"
-        other.on(first, f"{forked} echo begun")
-        other.ec2.terminate_instances(InstanceIds=[first["InstanceId"]])
-        other.await_state(first["InstanceId"], "terminated")
-        assert not list(programs_of(users[0]))
-        assert other.on(second, "echo alive")[1] == "alive\n"
-
-
-def test_a_folder_in_the_place_of_instances_gets_a_clear_error(tmp_path, monkeypatch):
-    monkeypatch.setattr("dlcloud.local.instance.isolation.SHARED", str(tmp_path / "dlcloud"))
-    (tmp_path / f"dlcloud-{ORDINARY}").symlink_to(tmp_path)
-    isolation = Isolation(level=Level.USER, owner=ORDINARY)
-    with pytest.raises(LocalCloudError, match="is not this user's folder") as caught:
-        place_instances(SitePaths(folder=tmp_path), isolation)
-    assert "remove" in caught.value.hint
-
-
 @pytest.mark.parametrize("limit", [Level.NONE, "unknown"])
 def test_it_can_be_switched_off(tmp_path, limit):
     environ = {"DLCLOUD_LOCAL_ISOLATION": limit}
     paths = SitePaths(folder=tmp_path)
     isolation = asyncio.run(find_isolation(paths, interpreter=base_interpreter(), environ=environ))
     assert isolation.report() == {"level": "none", "reason": f"DLCLOUD_LOCAL_ISOLATION is {limit}"}
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
-def test_the_cache_that_root_filled_is_given_to_the_instances(tmp_path):
-    for name in ("dlcloud/environments/key/bin", "pip/http"):
-        (tmp_path / name).mkdir(parents=True)
-    share_cache(tmp_path, Isolation(level=Level.USER, owner=ORDINARY))
-    assert {path.stat().st_uid for path in (tmp_path, *tmp_path.rglob("*"))} == {ORDINARY}

@@ -1,0 +1,106 @@
+"""What a killed daemon left behind is cleared up, and nothing else is."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlcloud.local.instance.leftovers import clear_leftovers
+from dlcloud.local.instance.processes import find_processes
+from dlcloud.local.instance.user_ids import UserIds
+from dlcloud.local.site import LocalSite
+from dlcloud.local.site_files import SitePaths
+from tests.fakes.local_ec2 import Rig, wait_for
+from tests.fakes.other_daemon import FAR_AWAY_S, ROOT, has_namespaces
+
+UNUSED = 4711  # no other test runs programs with this user id, nor with the next
+
+
+def test_nothing_outlives_a_killed_daemon(rig, tmp_path):
+    if not has_namespaces(rig):
+        pytest.skip(rig.control.status()["isolation"]["reason"])
+    site = LocalSite(tmp_path / "site")
+    rig = Rig(site, site.start())
+    instance = rig.up()
+    rig.on(instance, "setsid sleep 1000 >/dev/null 2>&1 </dev/null &")
+    root = rig.entry(instance["InstanceId"])["folder"]
+    os.kill(rig.endpoint.pid, signal.SIGKILL)
+    wait_for(lambda: not find_processes({root}) and site.find() is None, "its processes end")
+    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
+    site.start()
+    site.stop()
+    assert not list((tmp_path / "site").glob("instances/*"))
+
+
+def test_clearing_up_after_a_killed_daemon_spares_instances_of_others(rig, tmp_path):
+    bystander = rig.up()
+    site = LocalSite(tmp_path / "site")
+    killed = Rig(site, site.start())
+    killed.up()
+    with rig.ssh(bystander) as client:
+        feed, out, _ = client.exec_command("echo begun; cat")
+        assert out.readline() == "begun\n"
+        os.kill(killed.endpoint.pid, signal.SIGKILL)
+        wait_for(lambda: site.find() is None, "the daemon is dead")
+        site.start()
+        site.stop()
+        feed.write(b"to the end")
+        feed.channel.shutdown_write()
+        assert (out.channel.recv_exit_status(), out.read()) == (0, b"to the end")
+    assert rig.state(bystander["InstanceId"]) == "running"
+
+
+HOLD_USER_ID = """
+import sys
+from pathlib import Path
+from dlcloud.local.instance.user_ids import UserIds
+user = int(sys.argv[2])
+UserIds(Path(sys.argv[1]), range(user, user + 1)).take(())
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def another_daemon_has(lock, user):
+    command = [sys.executable, "-c", HOLD_USER_ID, lock, str(user)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as daemon:
+        assert daemon.stdout.readline() == b"held\n"
+        yield
+        daemon.stdin.close()
+
+
+def test_no_two_daemons_give_instances_the_same_user_id(tmp_path):
+    lock = tmp_path / "user-ids.lock"
+    users = UserIds(lock, range(UNUSED, UNUSED + 2))
+    with another_daemon_has(lock, UNUSED):
+        assert users.take(()) == UNUSED + 1
+        with pytest.raises(OSError, match="no user id is left"):
+            users.take((UNUSED + 1,))
+        assert not users.reserve(UNUSED)
+    assert users.take((UNUSED + 1,)) == UNUSED
+    # What no living instance has is free again.
+    assert users.take((UNUSED,)) == UNUSED + 1
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root runs programs of other users")
+@pytest.mark.parametrize("has_it", ["none", "another daemon", "all instances"])
+def test_only_programs_of_an_id_that_the_dead_had_alone_are_killed_by_it(tmp_path, has_it):
+    paths, lock = SitePaths(folder=tmp_path), tmp_path / "user-ids.lock"
+    home = paths.instances / "i-1/home"
+    home.mkdir(parents=True)
+    os.chown(home, UNUSED, UNUSED)
+    ids = None if has_it == "all instances" else UserIds(lock, range(UNUSED, UNUSED + 2))
+    other = another_daemon_has(lock, UNUSED) if has_it == "another daemon" else contextlib.nullcontext()
+    with other, subprocess.Popen(["sleep", "1000"], user=UNUSED, cwd="/") as program:
+        asyncio.run(clear_leftovers(paths, ids))
+        if has_it == "none":
+            assert program.wait(FAR_AWAY_S) == -signal.SIGKILL
+        else:
+            assert program.poll() is None
+            program.kill()
