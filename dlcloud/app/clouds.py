@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from dlcloud.app.account_clients import AccountClients
 from dlcloud.app.terminal.console import Console
 from dlcloud.cloud.compute.instances import Ec2Instances
-from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.cloud.storage.secret_values import SecretValues
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.model.clock import Clock
@@ -99,14 +98,10 @@ class Clouds:
 
     def account(self, name: str, region: str, profile: str | None = None) -> "Ec2Account":
         """Return the account's limits, usage and subnets in a region; `profile` as for `cloud`."""
-        from dlcloud.cloud.account.limits import Ec2Account  # noqa: PLC0415  few commands need it
+        from dlcloud.cloud.account.limits import open_account  # noqa: PLC0415  few commands need it
 
-        return Ec2Account(
-            clients=self.clients.get(name, region, profile),
-            catalog=Catalog(),
-            cache=AnswerCache(self.database),
-            clock=self.clock,
-        )
+        clients = self.clients.get(name, region, profile)
+        return open_account(clients, answers=AnswerCache(self.database), clock=self.clock)
 
     def billing(self) -> "Billing":
         from dlcloud.cloud.account.billing import Billing, billing_region  # noqa: PLC0415  few commands need it

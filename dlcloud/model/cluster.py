@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Instance
-from dlcloud.model.own_images import OwnImage
 from dlcloud.model.ownership import Owner
+
+if TYPE_CHECKING:  # `gc` and `image` alone need it
+    from dlcloud.model.own_images import OwnImage
 
 DEFAULT_REGION = "us-east-1"
 """The region of recipes that name none, and the one that is asked which others the account has."""
@@ -105,7 +108,7 @@ class Leftover:
     region: str
     instance: Instance | None = None
     size_gib: int = 0
-    image: OwnImage | None = None
+    image: "OwnImage | None" = None
     owner: Owner = NO_OWNER
 
 

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from dlcloud.model.sent_file import SentFile
+if TYPE_CHECKING:  # most commands send nothing
+    from dlcloud.model.sent_file import SentFile
 
 
 class Access(StrEnum):
@@ -96,7 +97,7 @@ class Connection(Protocol):
         """
 
     def send_files(
-        self, files: Sequence[SentFile], target: str, *, on_sent: Callable[[int], None] | None = None
+        self, files: "Sequence[SentFile]", target: str, *, on_sent: Callable[[int], None] | None = None
     ) -> None:
         """Copy listed files, folders and links to the folder `target` on the instance (made if missing).
 

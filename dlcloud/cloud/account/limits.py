@@ -226,6 +226,11 @@ class Ec2Account:
         )
 
 
+def open_account(clients: Clients, *, answers: Cache, clock: Clock) -> Ec2Account:
+    """Return the account in the region of the clients."""
+    return Ec2Account(clients=clients, catalog=Catalog(), cache=answers, clock=clock)
+
+
 def _is_default(route: dict[str, Any]) -> bool:
     return route.get("DestinationCidrBlock") == "0.0.0.0/0" and route.get("State") == "active"
 

@@ -40,7 +40,7 @@ COMMANDS = {
         CLOUDS,
         ASKING,
         {
-            "cloud": {"api", "compute", "offers", "storage"},
+            "cloud": {"api", "compute", "storage"},
             "report": {"durations", "layout", "progress", "table"},
         },
     ),
