@@ -22,6 +22,7 @@ from dlcloud.cloud.api.aws_session import open_session
 from dlcloud.cloud.api.denial_decoder import decode_denials
 from dlcloud.cloud.api.faults import LATE_PAUSES_S, NOT_VISIBLE, retry_codes, translate_errors
 from dlcloud.cloud.api.partitions import check_region
+from dlcloud.cloud.api.service_loader import use_service_loader
 from dlcloud.model.login import Login
 
 # Repeated for throttling and dropped connections, with growing, jittered pauses.
@@ -138,6 +139,7 @@ class Clients:
     def _session_of(self, region: str) -> Any:  # noqa: ANN401
         if self._session is None:
             self._session = self._open_session(region)
+            use_service_loader(self._session)
             parsers = self._session._session.get_component("response_parser_factory")  # noqa: SLF001  as below
             parsers.set_parser_defaults(timestamp_parser=parse_timestamp)
         return self._session
