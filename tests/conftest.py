@@ -33,6 +33,13 @@ OWN = tuple(
 """Programs below these are of the tests, of this checkout, or of Python."""
 
 
+QUICK = (
+    "test_lint.py", "test_docs.py", "elastic", "launch", "model", "planning", "prediction", "recipe",
+    "report", "results", "runs", "scheduling", "store",
+)  # fmt: skip
+"""What --quick runs of tests/unit: little of it starts a program, and none of it a local EC2."""
+
+
 class UnlistedProgramError(Exception):
     """A test calls a program that tests/programs.py does not name."""
 
@@ -49,6 +56,24 @@ def _refuse_unlisted(event, arguments):
     if not is_own and os.path.basename(name) not in LISTED:  # noqa: PTH119
         message = f"{name} is not in tests/programs.py"
         raise UnlistedProgramError(message)
+
+
+def pytest_addoption(parser):
+    """Let a developer run a minute's tests before each commit."""
+    parser.addoption("--quick", action="store_true", help="the rules, and most unit tests: a minute")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out all that --quick does not name."""
+    if not config.getoption("quick"):
+        return None
+    unit = Path(__file__).parent / "unit"
+    named = [unit / name for name in QUICK]
+    is_quick = any(
+        path == collection_path or path in collection_path.parents or collection_path in path.parents
+        for path in named
+    )
+    return None if is_quick else True
 
 
 def pytest_runtest_setup():
