@@ -20,7 +20,7 @@ from benchmarks.language.engines import GENERATE
 from benchmarks.language.generation import GenerationJob, make_workload
 from benchmarks.language.llamacpp_engine import LlamaModel
 
-ROUNDS, TOKENS = 7, 16
+ROUNDS, TOKENS = 41, 16
 
 
 def main(file, folder, bench=None):
@@ -67,9 +67,10 @@ def llama_bench(bench, file):
 
 def report(what, first, second, goal):
     ratios = sorted(a / b for a, b in zip(first, second, strict=True))
-    middle = statistics.median(ratios)
+    middle, half = statistics.median(ratios), round(0.98 * len(ratios) ** 0.5)
+    low, high = ratios[len(ratios) // 2 - half], ratios[len(ratios) // 2 + half]
     verdict = "met" if middle <= goal else "MISSED"
-    print(f"{what}: {middle:.4f} ({ratios[0]:.4f} to {ratios[-1]:.4f}), goal {goal}: {verdict}")
+    print(f"{what}: {middle:.4f} (95 %: {low:.4f} to {high:.4f}), goal {goal}: {verdict}")
     print(f"  {statistics.median(first):.2f} and {statistics.median(second):.2f} tokens/s")
 
 
