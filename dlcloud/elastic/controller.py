@@ -22,7 +22,7 @@ from dlcloud.elastic.workers import ReportsReceived, WorkerExited, Workers
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError
-from dlcloud.scheduling.elastic import ScalingDecision, WorkerState, choose_coordinator, minimum_workers
+from dlcloud.scheduling.scaling import ScalingDecision, WorkerState, choose_coordinator, minimum_workers
 
 TICK_S = 0.25
 LINGER_S = 30.0

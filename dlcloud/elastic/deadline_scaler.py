@@ -21,7 +21,6 @@ from dlcloud.scheduling.deadline_scaling import (
     pool_of,
     probability_of_deadline,
 )
-from dlcloud.scheduling.elastic import ScalingDecision, Worker, WorkerState, choose_coordinator, longest_wait
 from dlcloud.scheduling.outlook import Outlook
 from dlcloud.scheduling.policies.situation import (
     REFUSAL_S,
@@ -31,6 +30,7 @@ from dlcloud.scheduling.policies.situation import (
     PoolState,
     Situation,
 )
+from dlcloud.scheduling.scaling import ScalingDecision, Worker, WorkerState, choose_coordinator, longest_wait
 
 ASK_EVERY_S = 60.0
 """The policy is asked so often, and whenever a worker or a pool has changed."""

@@ -10,7 +10,7 @@ from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError
 from dlcloud.model.events import Emit, Notice, Warned
-from dlcloud.scheduling.elastic import EC2_ENDS_WITHIN, WorkerState, is_free_if_ec2_ends_it
+from dlcloud.scheduling.scaling import EC2_ENDS_WITHIN, WorkerState, is_free_if_ec2_ends_it
 
 RESIZE = "resize"
 """The cause that a worker records: it is not wanted any more."""

@@ -20,7 +20,7 @@ from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, InstanceError
 from dlcloud.model.events import Emit, Notice, Warned
 from dlcloud.planning.resize import coordinator
-from dlcloud.scheduling.elastic import choose_coordinator
+from dlcloud.scheduling.scaling import choose_coordinator
 from dlcloud.trainer.event_names import EventName
 
 REMIND_S = 60.0

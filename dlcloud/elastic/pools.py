@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from dlcloud.scheduling.elastic import FIRST_WAIT, LONGEST_WAIT
 from dlcloud.scheduling.policies.situation import Availability
+from dlcloud.scheduling.scaling import FIRST_WAIT, LONGEST_WAIT
 from dlcloud.scheduling.spells import SpellFit
 
 

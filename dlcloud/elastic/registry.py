@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from dlcloud.elastic.reports import EventReported, StepCommitted, TrainingStarted, WorkerReport
 from dlcloud.model.cluster import Member
-from dlcloud.scheduling.elastic import Worker, WorkerState
+from dlcloud.scheduling.scaling import Worker, WorkerState
 from dlcloud.trainer.event_names import EventName
 
 WAITING_EVENTS = frozenset({EventName.HOLD, EventName.NO_QUORUM})

@@ -7,7 +7,7 @@ from typing import Protocol
 from dlcloud.model.errors import InstanceGoneError
 from dlcloud.model.events import Emit, Notice, Warned
 from dlcloud.recipe.incident import Incident
-from dlcloud.scheduling.elastic import Worker, WorkerState
+from dlcloud.scheduling.scaling import Worker, WorkerState
 
 
 class RehearsalFaults(Protocol):

@@ -11,7 +11,7 @@ from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, Inst
 from dlcloud.model.events import Notice, Warned
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.scheduling.elastic import LONGEST_WAIT, LaunchRefusals, longest_wait
+from dlcloud.scheduling.scaling import LONGEST_WAIT, LaunchRefusals, longest_wait
 
 MOST_WITHOUT_PROGRESS = 5
 """So many losses in a row without a newer checkpoint end the training: it would go on for ever."""

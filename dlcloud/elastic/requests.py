@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from dlcloud.elastic.scaler import RequestEnded
 from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.events import Emit, Notice
-from dlcloud.scheduling.elastic import ScalingDecision
+from dlcloud.scheduling.scaling import ScalingDecision
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from dlcloud.model.clock import Clock
 from dlcloud.model.errors import DlcloudError
 from dlcloud.model.events import Emit, Warned
 from dlcloud.planning.reserved_capacity import CapacityReservation
-from dlcloud.scheduling.elastic import Worker
 from dlcloud.scheduling.reserved_workers import NO_RESERVED, ReservedState, assess_reserved
+from dlcloud.scheduling.scaling import Worker
 
 POLL_S = 10.0
 RETURN_TIME = timedelta(minutes=2)

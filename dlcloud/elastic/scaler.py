@@ -8,7 +8,7 @@ from dlcloud.elastic.reports import WorkerReport
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CloudError
 from dlcloud.planning.launch_request import PoolRefusal
-from dlcloud.scheduling.elastic import ScalingDecision, Worker
+from dlcloud.scheduling.scaling import ScalingDecision, Worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from dlcloud.model.clock import Clock
 from dlcloud.model.errors import CloudError
 from dlcloud.model.events import Emit, Warned
 from dlcloud.recipe.instances import Instances
-from dlcloud.scheduling.elastic import LaunchRefusals, ScalingDecision, Worker
 from dlcloud.scheduling.reserved_workers import NO_RESERVED, ScalingInputs, decide_with_reserved
+from dlcloud.scheduling.scaling import LaunchRefusals, ScalingDecision, Worker
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError
 from dlcloud.model.events import Emit, Notice, Warned
-from dlcloud.scheduling.elastic import Worker, WorkerState
+from dlcloud.scheduling.scaling import Worker, WorkerState
 from dlcloud.scheduling.succession import choose_standbys
 
 RETRY_S = 30.0

@@ -35,7 +35,7 @@ from dlcloud.planning.storage import run_name
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.scheduling.deadline_scaling import limit_plan
-from dlcloud.scheduling.elastic import ScalingDecision
+from dlcloud.scheduling.scaling import ScalingDecision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcloud.model.errors import RecipeError
-from dlcloud.report.encoding import Chart
+from dlcloud.report.chart import Chart
 from dlcloud.report.html.page import picture, section_html
 from dlcloud.report.table import Format, Report, render
 

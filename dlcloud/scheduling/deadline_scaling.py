@@ -8,8 +8,8 @@ from math import erf, exp, sqrt
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Instance, Market
 from dlcloud.planning.plan import Plan
-from dlcloud.scheduling.elastic import ScalingDecision, Worker, WorkerState, choose_coordinator
 from dlcloud.scheduling.policies.situation import PoolDecision, PoolKey, Situation
+from dlcloud.scheduling.scaling import ScalingDecision, Worker, WorkerState, choose_coordinator
 
 REFUSAL_MEAN_S = 900.0
 """Prior of how long a refusal of on-demand instances lasts. An assumption: AWS publishes no figure, and asks

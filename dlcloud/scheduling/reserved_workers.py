@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from dlcloud.model.instance import Market
 from dlcloud.planning.reserved_capacity import BLOCK_MARGIN, CapacityReservation, without_ending
-from dlcloud.scheduling.elastic import (
+from dlcloud.scheduling.scaling import (
     LaunchRefusals,
     ScalingDecision,
     Worker,

@@ -13,7 +13,7 @@ from enum import StrEnum
 from dlcloud.model.cluster import CONTROLLER_TAG
 from dlcloud.model.instance import Instance, Market
 from dlcloud.planning.control_claim import ControlClaim
-from dlcloud.scheduling.elastic import Worker, WorkerState
+from dlcloud.scheduling.scaling import Worker, WorkerState
 
 STANDBYS = 2
 """Instances that stand by: one may be lost together with the coordinator."""

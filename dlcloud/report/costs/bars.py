@@ -7,7 +7,7 @@ from typing import Any
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money
 from dlcloud.report.cells import REHEARSED, setting
-from dlcloud.report.encoding import (
+from dlcloud.report.chart import (
     BLUE,
     DESCRIPTION,
     GREY,

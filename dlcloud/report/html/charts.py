@@ -7,9 +7,7 @@ from dlcloud.benchmarks.harness.verdict_words import Verdict
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money
 from dlcloud.report.cells import REHEARSED, UNSTABLE, digits, speed_up
-from dlcloud.report.costs.bars import cost_bars
-from dlcloud.report.costs.scaling import scaling_charts
-from dlcloud.report.encoding import (
+from dlcloud.report.chart import (
     BLUE,
     DESCRIPTION,
     GREY,
@@ -27,6 +25,8 @@ from dlcloud.report.encoding import (
     scale,
     title_of,
 )
+from dlcloud.report.costs.bars import cost_bars
+from dlcloud.report.costs.scaling import scaling_charts
 from dlcloud.results.node_scaling import rows_apart, scalings_of
 from dlcloud.results.ranking import Group, group_rows, pareto_front
 from dlcloud.results.result import Comparison

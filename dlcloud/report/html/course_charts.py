@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dlcloud.model.money import money
-from dlcloud.report.encoding import (
+from dlcloud.report.chart import (
     BLUE,
     DESCRIPTION,
     GREY,

@@ -7,7 +7,7 @@ from typing import Any
 
 from dlcloud.model.money import money
 from dlcloud.report.cells import digits
-from dlcloud.report.encoding import (
+from dlcloud.report.chart import (
     BLUE,
     DESCRIPTION,
     PALETTE,

@@ -14,7 +14,7 @@ from typing import Any
 
 from dlcloud.model.errors import RecipeError
 from dlcloud.report.cells import UNSTABLE
-from dlcloud.report.encoding import TEXT, Chart, Spec
+from dlcloud.report.chart import TEXT, Chart, Spec
 from dlcloud.report.table import Report, Section, is_command, without_optional
 from dlcloud.system.files import write_file
 

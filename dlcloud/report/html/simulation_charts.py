@@ -1,6 +1,6 @@
 """One simulated window as charts: instances by market over time, progress against the deadline."""
 
-from dlcloud.report.encoding import BLUE, GREY, ORANGE, TEXT, Chart, Spec, field, nominal, scale
+from dlcloud.report.chart import BLUE, GREY, ORANGE, TEXT, Chart, Spec, field, nominal, scale
 from dlcloud.scheduling.policies.situation import HOUR_S
 from dlcloud.scheduling.simulation.replay import SimulatedJob, SimulatedOutcome
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dlcloud.report.encoding import BLUE, DESCRIPTION, ORANGE, SHAPES, Chart, Spec, field, nominal, scale
+from dlcloud.report.chart import BLUE, DESCRIPTION, ORANGE, SHAPES, Chart, Spec, field, nominal, scale
 from dlcloud.report.html.course_charts import seconds_since_launch
 from dlcloud.results.course import Course
 from dlcloud.results.timeline import Step, Timeline

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import fields
 
-from dlcloud.report.encoding import Chart, field, nominal
+from dlcloud.report.chart import Chart, field, nominal
 from dlcloud.report.table import Report, Section
 from dlcloud.scheduling.deadline_costs import DeadlineCost
 

@@ -11,7 +11,7 @@ from dlcloud.model.errors import CloudError, CredentialsError, InstanceError, Re
 from dlcloud.model.events import Warned
 from dlcloud.model.instance import Market
 from dlcloud.results.result import RunState
-from dlcloud.scheduling.elastic import WorkerState
+from dlcloud.scheduling.scaling import WorkerState
 from dlcloud.trainer.drain import DRAINED
 from dlcloud.trainer.event_names import EventName
 from tests.fakes.controller import DONE, FIRST, TRAINS, World, ends, event, member, reports, step

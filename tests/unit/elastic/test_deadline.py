@@ -23,9 +23,9 @@ from dlcloud.scheduling.deadline_scaling import (
     probability_of_deadline,
     spot_pool,
 )
-from dlcloud.scheduling.elastic import Worker, WorkerState
 from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.policies.situation import PoolDecision, PoolState, Scaling, Situation
+from dlcloud.scheduling.scaling import Worker, WorkerState
 from dlcloud.trainer.event_names import EventName
 from tests.fakes.clock import START, FakeClock
 from tests.fakes.samples import instance

@@ -16,8 +16,8 @@ from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.recipe.deadline import Work
 from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.deadline_scaling import pool_of, spot_pool
-from dlcloud.scheduling.elastic import Worker, WorkerState
 from dlcloud.scheduling.policies.by_name import POLICIES
+from dlcloud.scheduling.scaling import Worker, WorkerState
 from dlcloud.scheduling.simulation.generate import Rates, generate_window
 from dlcloud.scheduling.simulation.replay import SimulatedJob, replay
 from dlcloud.scheduling.simulation.trace import Window, from_ticks

@@ -15,7 +15,7 @@ from dlcloud.model.errors import InstanceGoneError, RecipeError
 from dlcloud.model.events import Warned
 from dlcloud.recipe.incident import Incident
 from dlcloud.recipe.recipe import read_recipe
-from dlcloud.scheduling.elastic import Worker, WorkerState
+from dlcloud.scheduling.scaling import Worker, WorkerState
 from dlcloud.trainer.control import parse as parse_control
 from dlcloud.trainer.event_names import EventName
 from dlcloud.trainer.instance.options import parse

@@ -5,7 +5,7 @@ from datetime import timedelta
 from dlcloud.elastic.standbys import RETRY_S, Standbys
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import UnreachableError
-from dlcloud.scheduling.elastic import Worker, WorkerState
+from dlcloud.scheduling.scaling import Worker, WorkerState
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import THEN, instance
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from dlcloud.model.instance import Market
+from dlcloud.report.chart import PALETTE, SHAPES
 from dlcloud.report.costs.cost_tables import cost_report
-from dlcloud.report.encoding import PALETTE, SHAPES
 from dlcloud.report.html.charts import cost_charts
 from dlcloud.report.html.page import page, themed
 from dlcloud.report.html.timeline_charts import MOST_POINTS, timeline_charts

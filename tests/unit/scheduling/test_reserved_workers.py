@@ -9,7 +9,6 @@ from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
 from dlcloud.planning.reserved_capacity import CapacityReservation
 from dlcloud.planning.resize import decide_size
-from dlcloud.scheduling.elastic import LaunchRefusals, Worker, WorkerState
 from dlcloud.scheduling.reserved_workers import (
     NO_RESERVED,
     ReservedState,
@@ -17,6 +16,7 @@ from dlcloud.scheduling.reserved_workers import (
     assess_reserved,
     decide_with_reserved,
 )
+from dlcloud.scheduling.scaling import LaunchRefusals, Worker, WorkerState
 from tests.fakes.samples import THEN, instance
 
 NOW = THEN + timedelta(hours=1)

@@ -10,7 +10,7 @@ from dlcloud.model.cluster import CONTROLLER_TAG, Member
 from dlcloud.model.instance import InstanceState, Market
 from dlcloud.planning.control_claim import ControlClaim
 from dlcloud.planning.resize import coordinator
-from dlcloud.scheduling.elastic import Worker, WorkerState
+from dlcloud.scheduling.scaling import Worker, WorkerState
 from dlcloud.scheduling.succession import TAKEOVER, Turn, choose_standbys, decide_succession
 from tests.fakes.samples import THEN, instance
 

@@ -1,4 +1,4 @@
-"""What all charts share: colours, shapes, the description of a chart, and encodings of Vega-Lite."""
+"""A chart, and what all charts share: colours, shapes, encodings of Vega-Lite."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

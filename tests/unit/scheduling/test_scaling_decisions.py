@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
-from dlcloud.scheduling.elastic import (
+from dlcloud.scheduling.scaling import (
     LONGEST_WAIT,
     LaunchRefusals,
     Worker,
