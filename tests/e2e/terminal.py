@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-from prefork import Commands
 
 from dlcloud.local.control import ControlClient
 from dlcloud.local.site import LocalEndpoint, LocalSite
+from tests.prefork import Commands
 
 DLCLOUD = Path(sys.executable).with_name("dlcloud")
 TIMEOUT_S = 600

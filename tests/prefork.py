@@ -41,7 +41,7 @@ class Commands:
         # It ends with this process: its input is then at its end.
         self._program = subprocess.Popen(
             [sys.executable, "-P", __file__, str(listener.fileno())],
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=[listener.fileno()],
