@@ -9,12 +9,13 @@ from dlcloud.app.terminal.safe_output import writer_to
 from dlcloud.app.terminal.screen import say
 from dlcloud.launch.remote_jobs import log_command
 from dlcloud.model.cluster import Cluster, ClusterState, Member
-from dlcloud.model.errors import RecipeError
+from dlcloud.model.errors import RecipeError, UnreachableError
 from dlcloud.report.table import envelope
 from dlcloud.results.result import Run, RunState
 
 _PIECE = 1 << 16
 POLL_S = 1.0
+_END_POLLS = 10
 BUILDERS = ("image-", "selftest-")
 """How the names of clusters begin that run no program of a recipe."""
 
@@ -36,7 +37,7 @@ def print_log(context: Context, name: str, *, follow: bool, output: str) -> None
     """
     run = _await(context, name) if follow else _find(context, name)
     _name_other_nodes(context, run)
-    pieces = _pieces(context, run, follow=follow)
+    pieces = _pieces(context, name, run, follow=follow)
     if output == "json":
         text = b"".join(pieces).decode("utf-8", "replace")
         say(envelope("logs", {"result": {"run": run.run_id, "state": str(run.state), "log": text}}))
@@ -140,20 +141,54 @@ def _refuse_older_log(context: Context, runs: Sequence[Run]) -> None:
     raise RecipeError(f"{newest.name} has run no program: {reason}", hint)
 
 
-def _pieces(context: Context, run: Run, *, follow: bool) -> Iterator[bytes]:
+def _pieces(context: Context, name: str, run: Run, *, follow: bool) -> Iterator[bytes]:
+    """Yield the log as it was copied back, or from the instance while the run goes on.
 
-    stored = context.paths.run_log(run.run_id)
-    if stored.exists():
-        return _read_pieces(stored)
-    if run.state is not RunState.RUNNING:
-        raise RecipeError(f"the log of {run.run_id} was not copied back ({run.state})", "dlcloud cost-report")
+    An instance may end meanwhile, as one that `resize` gives back: the rest comes from the copy then, or, if
+    nothing was printed yet, all from the run that NAME stands for now.
+    """
+    printed = 0
+    while True:
+        stored = context.paths.run_log(run.run_id)
+        if stored.exists():
+            yield from _read_pieces(stored, printed)
+            return
+        if run.state is not RunState.RUNNING:
+            raise RecipeError(
+                f"the log of {run.run_id} was not copied back ({run.state})", "dlcloud cost-report"
+            )
+        try:
+            for piece in _pieces_of_instance(context, run, follow=follow):
+                printed += len(piece)
+                yield piece
+        except UnreachableError:
+            ended = _await_end(context, run)
+            if ended is None:
+                raise
+            run = ended if printed else _find(context, name)
+        else:
+            return
+
+
+def _pieces_of_instance(context: Context, run: Run, *, follow: bool) -> Iterator[bytes]:
     cluster, member = _instance_of(context, run)
     connection = context.machines.admitting_dialer(cluster).dial(member.instance.endpoint(cluster.user))
     return connection.stream(log_command(run, follow=follow))
 
 
-def _read_pieces(path: Path) -> Iterator[bytes]:
+def _await_end(context: Context, run: Run) -> Run | None:
+    """Return a run when the launcher has recorded its end; None if that does not come soon."""
+    for _ in range(_END_POLLS):
+        newest = next(other for other in context.runs.own() if other.run_id == run.run_id)
+        if newest.state is not RunState.RUNNING:
+            return newest
+        context.clock.sleep(POLL_S)
+    return None
+
+
+def _read_pieces(path: Path, begin: int) -> Iterator[bytes]:
     with path.open("rb") as log:
+        log.seek(begin)
         while piece := log.read(_PIECE):
             yield piece
 

@@ -61,8 +61,11 @@ class MetadataService:
     _writers: dict[asyncio.StreamWriter, float] = field(default_factory=dict)
 
     async def open(self, listener: socket.socket) -> None:
-        """Answer on a bound socket."""
-        self._server = await asyncio.start_server(self._serve, sock=listener, limit=_MAX_HEAD)
+        """Answer on a bound socket, which `close` closes even if the opening is cancelled."""
+        self._server = await asyncio.start_server(
+            self._serve, sock=listener, limit=_MAX_HEAD, start_serving=False
+        )
+        await self._server.start_serving()
 
     async def close(self) -> None:
         """Stop answering; open connections are cut."""

@@ -5,6 +5,7 @@ without a terminal reads its commands from the client's input, and /run/nologin 
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -85,27 +86,33 @@ class SshServer:
     _acceptors: list[asyncssh.SSHAcceptor] = field(default_factory=list)
     _elastic: asyncssh.SSHAcceptor | None = None
     _connections: set[asyncssh.SSHServerConnection] = field(default_factory=set)
+    _running: "set[asyncio.Task[Any] | None]" = field(default_factory=set)
 
     async def open(self, listener: socket.socket) -> asyncssh.SSHAcceptor:
-        """Answer on a bound socket, too, until what is returned is closed."""
-        acceptor = await asyncssh.create_server(
-            lambda: _Login(
-                admits=self._admits,
-                files=self.files,
-                connections=self._connections,
-                run=self._run,
-                connect=self._connect,
-                instance_users=self.instance_users,
-            ),
-            sock=listener,
-            backlog=_BACKLOG,
-            server_host_keys=[self.host_key],
-            encoding=None,
-            line_editor=False,
-            login_timeout=_LOGIN_S,
-            keepalive_interval=_KEEPALIVE_S,
-            gss_host=None,
+        """Answer on a bound socket, too, until what is returned is closed.
+
+        A cancelled opening leaves the event loop nothing of the socket: it would give the events of the next
+        file that has the descriptor's number to this server, and that file would wait for ever.
+        """
+        opening = asyncio.ensure_future(
+            asyncssh.create_server(
+                self._login,
+                sock=listener,
+                backlog=_BACKLOG,
+                server_host_keys=[self.host_key],
+                encoding=None,
+                line_editor=False,
+                login_timeout=_LOGIN_S,
+                keepalive_interval=_KEEPALIVE_S,
+                gss_host=None,
+            )
         )
+        try:
+            acceptor = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                (await opening).close()
+            raise
         self._acceptors.append(acceptor)
         return acceptor
 
@@ -148,6 +155,16 @@ class SshServer:
             await acceptor.wait_closed()
         self._acceptors.clear()
 
+    def _login(self) -> "_Login":
+        return _Login(
+            admits=self._admits,
+            files=self.files,
+            connections=self._connections,
+            run=self._run,
+            connect=self._connect,
+            instance_users=self.instance_users,
+        )
+
     def _admits(self, key: asyncssh.SSHKey) -> bool:
         return self._admitted.get(key.public_data, 0.0) > time.monotonic()
 
@@ -155,7 +172,13 @@ class SshServer:
         return await connect_as_instance(self.container, self.interpreter, self.env, host, port)
 
     async def _run(self, process: "asyncssh.SSHServerProcess[bytes]") -> None:
-        await run_session(process, env=self.env, container=self.container, interpreter=self.interpreter)
+        """Run a session; it goes on when its connection, which held its task, is gone."""
+        task = asyncio.current_task()
+        self._running.add(task)
+        try:
+            await run_session(process, env=self.env, container=self.container, interpreter=self.interpreter)
+        finally:
+            self._running.discard(task)
 
 
 _Connect = Callable[[str, int], Coroutine[Any, Any, socket.socket]]

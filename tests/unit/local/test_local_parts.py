@@ -8,6 +8,7 @@ import select
 import subprocess
 from decimal import Decimal
 
+import asyncssh
 import pytest
 
 from dlcloud.cloud.offers.catalog import Catalog
@@ -17,9 +18,13 @@ from dlcloud.local.ec2.services import on_demand_price, spot_usd
 from dlcloud.local.instance import leftovers
 from dlcloud.local.instance.addresses import AddressPool
 from dlcloud.local.instance.cloudinit import read_user_data
+from dlcloud.local.instance.container import Container
+from dlcloud.local.instance.metadata import MetadataService
 from dlcloud.local.instance.processes import package_sources, start_process
+from dlcloud.local.instance.sshd import LoginFiles, SshServer
 from dlcloud.local.site_files import SiteState, read_state, write_state
 from dlcloud.local.tree import removal
+from dlcloud.local.tree.instance_tree import InstanceTree
 
 LIMIT_S = 60.0
 
@@ -234,3 +239,43 @@ def test_the_containers_of_an_instance_go_with_its_folder(tmp_path, monkeypatch)
     assert leftovers.remove_root(root)
     listed, removed = f"ps --all --quiet --filter label=DLCLOUD_ROOT={root}", "rm --force c-1"
     assert notes.read_text().splitlines() == [listed, removed, listed, removed, listed]
+
+
+def ssh_server(folder):
+    return SshServer(
+        host_key=asyncssh.generate_private_key("ssh-ed25519"),
+        env={},
+        container=Container(root=folder, interpreter="", owner=0),
+        files=LoginFiles(tree=InstanceTree(folder), authorized_keys={}, nologin="nologin"),
+        interpreter="",
+    )
+
+
+@pytest.mark.parametrize("kind", ["ssh", "metadata"])
+def test_a_cancelled_opening_leaves_the_loop_nothing_of_its_socket(kind, tmp_path):
+    """Else the next file with the number of its descriptor, as the output of a session, is never read."""
+
+    async def left_after(turns, pool):
+        listeners = pool.take()
+        socket = getattr(listeners, kind)
+        server = (
+            ssh_server(tmp_path) if kind == "ssh" else MetadataService(documents=dict, power=print, secret="")
+        )
+        descriptor, opening = socket.fileno(), asyncio.ensure_future(server.open(socket))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        is_open = opening.done()
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        await server.close()
+        listeners.close()
+        return is_open, asyncio.get_running_loop().remove_reader(descriptor)
+
+    async def check():
+        pool, turns, is_open = AddressPool(many=True), 0, False
+        while not is_open:
+            is_open, is_left = await left_after(turns, pool)
+            assert not is_left, turns
+            turns += 1
+
+    asyncio.run(asyncio.wait_for(check(), LIMIT_S))

@@ -1,0 +1,92 @@
+"""`dlcloud logs` of an instance that ends while it is asked, as one that `resize` gives back."""
+
+from contextlib import closing
+from types import SimpleNamespace
+
+import pytest
+
+from dlcloud.app.clusters.logs import print_log
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import UnreachableError
+from dlcloud.results.result import RunState
+from dlcloud.store.clusters import Clusters
+from dlcloud.store.database import Database
+from dlcloud.store.runs import Runs
+from tests.fakes.clock import FakeClock
+from tests.fakes.samples import THEN, cluster, instance, run
+
+NAME = "sample-1a2b"
+
+
+class Connections:
+    """Dials instances by their id; each prints its pieces, then breaks unless it is whole."""
+
+    def __init__(self, pieces, *, whole=()):
+        self.pieces, self.whole, self.on_break = pieces, whole, lambda: None
+
+    def admitting_dialer(self, _):
+        return self
+
+    def dial(self, endpoint):
+        return SimpleNamespace(stream=lambda _: self._stream(endpoint.instance_id))
+
+    def _stream(self, name):
+        yield from self.pieces[name]
+        if name not in self.whole:
+            self.on_break()
+            raise UnreachableError(f"{name}: the connection broke: the server hung up")
+
+
+@pytest.fixture
+def context(tmp_path):
+    with closing(Database(tmp_path / "store.sqlite")) as database:
+        clusters = Clusters(database)
+        clusters.add(cluster(NAME))
+        yield SimpleNamespace(
+            clusters=clusters,
+            runs=Runs(database),
+            clock=FakeClock(),
+            paths=SimpleNamespace(run_log=lambda name: tmp_path / f"{name}.log"),
+        )
+
+
+def begin(context, *names):
+    """Store runs that go on, one an instance, in this order."""
+    members = [Member(instance=instance(f"i-{name}")) for name in names]
+    context.clusters.put_members("c0ffee", members)
+    for name in names:
+        context.runs.add(run(name, instance_id=f"i-{name}", state=RunState.RUNNING, started_at=THEN))
+
+
+def end(context, name, state=RunState.DONE, log=None):
+    context.runs.end(name, state, 0, THEN)
+    if log is not None:
+        context.paths.run_log(name).write_text(log)
+
+
+def printed(context, connections, name, capfdbinary):
+    context.machines = connections
+    print_log(context, name, follow=False, output="")
+    return capfdbinary.readouterr().out.decode()
+
+
+def test_the_rest_of_a_log_comes_from_the_copy(context, capfdbinary):
+    begin(context, "left")
+    connections = Connections({"i-left": [b"step 1\n", b"step 2\n"]})
+    connections.on_break = lambda: end(context, "left", log="step 1\nstep 2\nstep 3\n")
+    assert printed(context, connections, NAME, capfdbinary) == "step 1\nstep 2\nstep 3\n"
+
+
+@pytest.mark.parametrize("state", [RunState.DONE, RunState.LOST])
+def test_an_instance_that_leaves_at_once_gives_way_to_one_that_stays(context, capfdbinary, state):
+    begin(context, "stays", "leaves")
+    connections = Connections({"i-stays": [b"step 1\n"], "i-leaves": []}, whole={"i-stays"})
+    connections.on_break = lambda: end(context, "leaves", state)
+    assert printed(context, connections, NAME, capfdbinary) == "step 1\n"
+
+
+def test_an_instance_that_runs_and_does_not_answer_is_an_error(context, capfdbinary):
+    begin(context, "silent")
+    with pytest.raises(UnreachableError, match="broke"):
+        printed(context, Connections({"i-silent": [b"step 1\n"]}), NAME, capfdbinary)
+    assert sum(context.clock.slept) == 10
