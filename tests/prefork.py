@@ -9,6 +9,7 @@ descriptors of the child's streams; it answers the child's process id, and at it
 `os.waitpid` gives it.
 """
 
+import gc
 import json
 import os
 import signal
@@ -126,6 +127,8 @@ if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as listening:
         preload(dlcloud.app, dlcloud.cli)
         assert threading.active_count() == 1, "a fork would lose the other threads"
+        gc.collect()
+        gc.freeze()  # a child's collections would copy every page of what is imported
         here = os.getpid()
         serve(listening)
     if os.getpid() != here:

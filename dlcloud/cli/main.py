@@ -1,11 +1,14 @@
 """The `dlcloud` command: finds its subcommands, and turns every error into a message and an exit code."""
 
+import atexit
 import gc
 import os
 import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
+from threading import enumerate as enumerate_threads
+from threading import main_thread
 from typing import NoReturn
 
 import click
@@ -111,13 +114,19 @@ def main() -> None:
     status = run()
     if ends.has_begun:
         exit_at_once(status)
+    if all(thread.daemon or thread is main_thread() for thread in enumerate_threads()):
+        atexit._run_exitfuncs()  # noqa: SLF001  what Python's own way out would call, too
+        exit_at_once(status)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C from here on ends it without a traceback
     sys.exit(status)
 
 
 def exit_at_once(status: int) -> NoReturn:
-    """Exit after an end of instances: Python's own way out gives the signals back, and waits for threads."""
+    """Exit without Python's own way out, which takes every object apart: a sixth of the time of `status`.
+
+    After an end of instances it would also give the signals back, and wait for threads.
+    """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # the reader is gone
             stream.flush()

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+from functools import cache
 from pathlib import Path
 
 import jsonschema
@@ -36,9 +37,10 @@ def test_every_command_in_readme_and_docs_exists_with_its_options(user):
     assert len(commands_of(README)) >= 10
     lines = dict.fromkeys(line for page in PAGES for line in commands_of(page))
     assert len(lines) >= 25
+    help_of = cache(lambda *command: user.run(*command, "--help").stdout)
     for line in lines:
         words = shlex.split(line, comments=True)
-        help_text = user.run(words[0], *(words[1:2] if words[0] == "local" else []), "--help").stdout
+        help_text = help_of(*words[: 2 if words[0] == "local" else 1])
         for option in (word for word in words if word.startswith("--") and word != "--"):
             assert option.partition("=")[0] in help_text, f"{line}: {option}"
 

@@ -13,7 +13,6 @@ import os
 import queue
 import sys
 import threading
-import traceback
 from pathlib import Path
 
 from botocore.client import BaseClient
@@ -32,7 +31,10 @@ execute = Channel.exec_command
 
 
 def stack():
-    frames = [(frame.filename, frame.name) for frame in traceback.extract_stack()[:-2]]
+    frame, frames = sys._getframe(2), []
+    while frame is not None:
+        frames.insert(0, (frame.f_code.co_filename, frame.f_code.co_name))
+        frame = frame.f_back
     return starts.get(threading.current_thread(), []) + frames
 
 

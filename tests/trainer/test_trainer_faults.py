@@ -72,8 +72,11 @@ def test_a_worker_that_hangs_or_is_cut_off_is_left_behind_and_comes_back(trainer
         last = newest(cluster, "a") + 1  # which it may have been in the middle of
         together(cluster, "a", 2)
         some_steps(cluster, "a")
-        taken = cluster.steps("a")
-        without = {step["step"] for step in taken if step["world_size"] == 2 and step["step"] > last}
+        # Two of a busy machine may also be the others, with the one behind the proxy late.
+        of_two = {step["step"] for step in cluster.steps("a") if step["world_size"] == 2}
+        without = {step["step"] for step in cluster.steps("cut") if step["step"] in of_two} - set(
+            range(last + 1)
+        )
         cluster.signal("hung", signal.SIGCONT)
         together(cluster, "a", 3)
         proxy.cut()
@@ -84,6 +87,7 @@ def test_a_worker_that_hangs_or_is_cut_off_is_left_behind_and_comes_back(trainer
         some_steps(cluster, "a")
         steps = [cluster.steps(name) for name in ("a", "hung", "cut")]
     check_exactly_once(steps, samples)
+    assert without
     assert not without & {record["step"] for record in steps[1]}, "it took no part while it slept"
     assert all(record["quorum"] for record in steps[2])
 
