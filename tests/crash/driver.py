@@ -6,6 +6,7 @@ everything once and forks, so that a run costs no start-up. It reads lines of {"
 {"status": exit status or -9, "points": [names of the points that were passed]}.
 """
 
+import gc
 import json
 import os
 import signal
@@ -94,6 +95,8 @@ def run(order):
 def main():
     """Serve orders until there are no more."""
     preload(dlcloud.cli, dlcloud.cloud, dlcloud.ssh)
+    gc.collect()
+    gc.freeze()  # a child's collections would copy every page of what is imported
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)  # noqa: T201  a program
 
