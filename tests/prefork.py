@@ -1,12 +1,12 @@
-"""Run dlcloud commands in forked children of a process that has imported all of it.
+"""Run dlcloud commands, and the daemons they start, in forked children of a process that has all imported.
 
-A command needs half a second of a processor to start, and the tests run hundreds of them. A child is a
-process of its own with the environment, the folder and the streams of its order, and ends as the command
-ends. `Commands` is the side of the tests; run as a program, this file is the other.
+A command needs half a second of a processor to start, a daemon a whole one; the tests run hundreds of them. A
+child is a process of its own with the environment, the folder and the streams of its order, and ends as what
+it runs ends. `Commands` is the side of the tests; run as a program, this file is the other.
 
 The program takes an order a connection: {"argv", "environment", "folder"} as a line of JSON, with the
 descriptors of the child's streams; it answers the child's process id, and at its end the status, as
-`os.waitpid` gives it.
+`os.waitpid` gives it. Commands and daemons have a program each: no command imports moto.
 """
 
 import gc
@@ -18,16 +18,24 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from select import select
 from selectors import EVENT_READ, DefaultSelector
 from tempfile import TemporaryDirectory, TemporaryFile
+from types import SimpleNamespace
+from typing import IO
 
 import dlcloud.app
 import dlcloud.cli
-from tests.preloading import preload
+from dlcloud.cli.main import main
+from dlcloud.local import daemon, site
+from tests.preloading import preload, preload_daemon
 
 MOST = 1 << 20
 """Most bytes of an order."""
+DAEMON = [sys.executable, "-m", "dlcloud.local.daemon"]
+"""How LocalSite starts a daemon."""
 
 
 class Commands:
@@ -35,19 +43,8 @@ class Commands:
 
     def __init__(self) -> None:
         self._folder = TemporaryDirectory(prefix="prefork-")
-        self._address = str(Path(self._folder.name) / "socket")
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(self._address)
-        listener.listen(64)
-        # It ends with this process: its input is then at its end.
-        self._program = subprocess.Popen(
-            [sys.executable, "-P", __file__, str(listener.fileno())],
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[listener.fileno()],
-        )
-        listener.close()
+        daemons, self._address = (str(Path(self._folder.name) / name) for name in ("daemons", "commands"))
+        self._programs = [start(daemons, "daemons"), start(self._address, "commands", daemons)]
 
     def run(
         self, argv: list[str], *, environment: dict[str, str], folder: Path, text: str, timeout_s: float
@@ -63,9 +60,8 @@ class Commands:
             given.seek(0)
             connection.settimeout(timeout_s)
             connection.connect(self._address)
-            order = {"argv": argv, "environment": environment, "folder": str(folder)}
             streams = [given.fileno(), out.fileno(), err.fileno()]
-            socket.send_fds(connection, [json.dumps(order).encode() + b"\n"], streams)
+            send(connection, streams, argv=argv, environment=environment, folder=str(folder))
             with connection.makefile("r", encoding="utf-8") as answers:
                 pid = int(answers.readline())
                 try:
@@ -77,6 +73,57 @@ class Commands:
                 stream.seek(0)
             code = os.waitstatus_to_exitcode(status)
             return subprocess.CompletedProcess(argv, code, out.read(), err.read())
+
+
+def send(connection: socket.socket, streams: list[int], **order: object) -> None:
+    """Send an order."""
+    socket.send_fds(connection, [json.dumps(order).encode() + b"\n"], streams)
+
+
+def start(address: str, *words: str) -> subprocess.Popen[bytes]:
+    """Start the program, which answers at an address; it ends with this process, by the end of its input."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        return subprocess.Popen(
+            [sys.executable, "-P", __file__, str(listener.fileno()), *words],
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+        )
+
+
+class Daemon:
+    """A daemon, as LocalSite uses the `subprocess.Popen` of its own: a fork of the program at an address."""
+
+    def __init__(
+        self, address: str, argv: list[str], *, stdout: IO[bytes], env: dict[str, str], **_: object
+    ) -> None:
+        assert argv[:-1] == DAEMON
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(address)
+        with Path(os.devnull).open("rb") as nothing:
+            streams = [nothing.fileno(), stdout.fileno(), stdout.fileno()]
+            send(self._connection, streams, argv=argv, environment=env, folder="/")
+        self._answers = self._connection.makefile("r", encoding="utf-8")
+        self.pid = int(self._answers.readline())
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit status; None while it runs."""
+        if self.returncode is None and select([self._connection], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self) -> int:
+        """Wait for its end."""
+        self.returncode = os.waitstatus_to_exitcode(int(self._answers.readline()))
+        return self.returncode
+
+    def kill(self) -> None:
+        """Kill it."""
+        os.kill(self.pid, signal.SIGKILL)
 
 
 def serve(listener: socket.socket) -> None:
@@ -113,7 +160,7 @@ def attend(connection: socket.socket) -> None:
 
 
 def become(order: dict, streams: list[int]) -> None:
-    """Take over what a command of its own would have."""
+    """Take over what a process of its own would have."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -123,15 +170,31 @@ def become(order: dict, streams: list[int]) -> None:
     sys.argv = order["argv"]
 
 
+def fork_daemons(address: str) -> None:
+    """Let the program at an address fork the daemons that this process and its children start."""
+    site.subprocess = SimpleNamespace(Popen=partial(Daemon, address), DEVNULL=subprocess.DEVNULL)
+
+
+def be_daemon() -> None:
+    """Run a daemon; moto's numbers are its own."""
+    os.setsid()
+    sys.modules["moto.moto_api._internal"].mock_random.seed()
+    os._exit(daemon.main(sys.argv[-1:]))
+
+
 if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as listening:
-        preload(dlcloud.app, dlcloud.cli)
+        if sys.argv[2] == "daemons":
+            preload_daemon()
+            be = be_daemon
+        else:
+            preload(dlcloud.app, dlcloud.cli)
+            fork_daemons(sys.argv[3])
+            be = main
         assert threading.active_count() == 1, "a fork would lose the other threads"
         gc.collect()
         gc.freeze()  # a child's collections would copy every page of what is imported
         here = os.getpid()
         serve(listening)
     if os.getpid() != here:
-        from dlcloud.cli.main import main
-
-        main()
+        be()

@@ -1,13 +1,19 @@
-"""What a process loads once that forks a child for each dlcloud command: each saves half a second."""
+"""What a process loads once that forks a child for each dlcloud command, or each daemon."""
 
+import os
 import pkgutil
+import resource
+import tempfile
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 import botocore.session
 from botocore.loaders import create_loader
 
 from dlcloud.cloud.api.clients import Clients
+from dlcloud.local import daemon
+from dlcloud.local.site_files import SitePaths
 
 SERVICES = ("ec2", "iam", "sts", "ssm", "pricing", "service-quotas")
 
@@ -23,3 +29,15 @@ def preload(*packages: ModuleType) -> None:
     for service in SERVICES:
         clients.get(service)
     clients.get_without_retries()
+
+
+def preload_daemon() -> None:
+    """Import the local EC2, with the images that moto reads then; what is set for that is taken back."""
+    environment, limit = dict(os.environ), resource.getrlimit(resource.RLIMIT_NOFILE)
+    with tempfile.TemporaryDirectory() as folder:
+        daemon._prepare_moto(SitePaths(folder=Path(folder)))
+        daemon._import_service()
+    os.environ.clear()
+    os.environ.update(environment)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit[0], resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    tempfile.tempdir = None

@@ -132,6 +132,7 @@ def call(rig, tmp_path):
     environ |= {**rig.endpoint.environment(), "ANSIBLE_HOST_KEY_CHECKING": "False"}
     # The path of its socket would be too long below a worker's folder.
     environ |= {"ANSIBLE_SSH_ARGS": "-o ControlMaster=no"}
+    environ |= {"TMPDIR": str(tmp_path)}  # Ray keeps there what it knows of clusters
 
     def run(name, *words):
         command = [CLIENTS / name, *words]
