@@ -114,11 +114,11 @@ def main() -> None:
     status = run()
     if ends.has_begun:
         exit_at_once(status)
-    if all(thread.daemon or thread is main_thread() for thread in enumerate_threads()):
-        atexit._run_exitfuncs()  # noqa: SLF001  what Python's own way out would call, too
-        exit_at_once(status)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C from here on ends it without a traceback
+    if all(thread.daemon or thread is main_thread() for thread in enumerate_threads()):
+        atexit._run_exitfuncs()  # noqa: SLF001  Python's own way out calls them, too
+        exit_at_once(status)
     sys.exit(status)
 
 

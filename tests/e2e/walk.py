@@ -33,9 +33,9 @@ execute = Channel.exec_command
 def stack():
     frame, frames = sys._getframe(2), []
     while frame is not None:
-        frames.insert(0, (frame.f_code.co_filename, frame.f_code.co_name))
+        frames.append((frame.f_code.co_filename, frame.f_code.co_name))
         frame = frame.f_back
-    return starts.get(threading.current_thread(), []) + frames
+    return starts.get(threading.current_thread(), []) + frames[::-1]
 
 
 def record(call, frames):

@@ -178,11 +178,12 @@ def _pieces_of_instance(context: Context, run: Run, *, follow: bool) -> Iterator
 
 def _await_end(context: Context, run: Run) -> Run | None:
     """Return a run when the launcher has recorded its end; None if that does not come soon."""
-    for _ in range(_END_POLLS):
-        newest = next(other for other in context.runs.own() if other.run_id == run.run_id)
-        if newest.state is not RunState.RUNNING:
-            return newest
-        context.clock.sleep(POLL_S)
+    with context.console.waiting("the instance does not answer; waiting for the end of its run ..."):
+        for _ in range(_END_POLLS):
+            newest = next((other for other in context.runs.own() if other.run_id == run.run_id), run)
+            if newest.state is not RunState.RUNNING:
+                return newest
+            context.clock.sleep(POLL_S)
     return None
 
 

@@ -1,6 +1,6 @@
 """`dlcloud logs` of an instance that ends while it is asked, as one that `resize` gives back."""
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -46,6 +46,7 @@ def context(tmp_path):
             clusters=clusters,
             runs=Runs(database),
             clock=FakeClock(),
+            console=SimpleNamespace(waiting=nullcontext),
             paths=SimpleNamespace(run_log=lambda name: tmp_path / f"{name}.log"),
         )
 

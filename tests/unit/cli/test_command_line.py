@@ -1,9 +1,12 @@
 """The front door: fast where nothing heavy is needed, exit codes, and no traceback, ever."""
 
 import json
+import os
 import re
 import sqlite3
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from dlcloud.cli.failures import report_error
 from dlcloud.cli.invoke import resolve
 from dlcloud.cli.main import COMMANDS
 
+ROOT = Path(__file__).parents[3]
 HEAVY = {
     "boto3",
     "botocore",
@@ -249,3 +253,22 @@ def test_each_use_case_that_a_command_names_exists():
     targets = {target for text in texts for target in re.findall(r'"(dlcloud\.[a-z_.]+:\w+)"', text)}
     assert len(targets) > 40
     assert [target for target in sorted(targets) if not callable(resolve(target))] == []
+
+
+LEAVING = """
+import atexit, threading, time
+from dlcloud.cli.main import main
+atexit.register(print, "at exit")
+threading.Thread(target=lambda: (time.sleep(0.5), print("thread")), daemon={daemon}).start()
+main()
+"""
+
+
+@pytest.mark.parametrize(("daemon", "last"), [(True, ["at exit"]), (False, ["thread", "at exit"])])
+def test_a_command_leaves_as_python_does_and_waits_for_its_threads(home, daemon, last):
+    command = [sys.executable, "-c", LEAVING.format(daemon=daemon), "recipes"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "DLCLOUD_HOME": str(home)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-len(last) :] == last
+    assert done.stderr == ""
