@@ -1,9 +1,9 @@
 """The timeline of an elastic run, from the records of its trainers.
 
 Reads the records of `dlcloud.trainer.records`, leniently: `step` (a committed step: step, samples, loss,
-world_size, seconds, lineage) and `event` (event, cause). Every worker of a step records it; one of them is
-enough. A step that was committed twice, by separate groups of workers or again from an older state, has
-several lineages: the run continued with the one that was committed last.
+world_size, seconds, lineage, parent) and `event` (event, cause). Every worker of a step records it; one of
+them is enough. A step that was committed twice, by separate groups of workers or again from an older state,
+has several lineages: the run continued with those that the latest commit descends from.
 """
 
 from collections.abc import Iterable, Mapping
@@ -80,7 +80,9 @@ def build_timelines(records: Iterable[Mapping[str, Any]]) -> list[Timeline]:
 def _build(run: str, entries: list[tuple[datetime, Mapping[str, Any]]]) -> Timeline:
     began_at = entries[0][0]
     commits: dict[int, dict[str, Step]] = {}
-    last: dict[int, str] = {}
+    newest = 0
+    parents: dict[tuple[int, str], str] = {}
+    kept: dict[int, str] = {}
     workers: dict[tuple[int, str], set[str]] = {}
     events: list[TrainingEvent] = []
     for time, record in entries:
@@ -91,17 +93,23 @@ def _build(run: str, entries: list[tuple[datetime, Mapping[str, Any]]]) -> Timel
             # Every worker records a commit: the first record counts.
             lineage = str(record.get("lineage"))
             commits.setdefault(step.step, {}).setdefault(lineage, step)
-            last[step.step] = lineage
+            parents[step.step, lineage] = str(record.get("parent"))
+            newest, kept[step.step] = step.step, lineage
             workers.setdefault((step.step, lineage), set()).add(str(record.get("worker", "")))
+    # A worker that was stopped in a commit may record it after the others have taken the step again.
+    for number in sorted((number for number in kept if number <= newest), reverse=True):
+        parent = parents[number, kept[number]]
+        if (number - 1, parent) in parents:
+            kept[number - 1] = parent
     ordered = tuple(
-        replace(commits[number][last[number]], workers=frozenset(workers[number, last[number]]))
+        replace(commits[number][kept[number]], workers=frozenset(workers[number, kept[number]]))
         for number in sorted(commits)
     )
     replaced = tuple(
         step
         for number, lineages in commits.items()
         for lineage, step in lineages.items()
-        if lineage != last[number]
+        if lineage != kept[number]
     )
     return Timeline(run=run, began_at=began_at, steps=ordered, events=tuple(events), replaced=replaced)
 

@@ -102,12 +102,13 @@ class TrainingState:
     Attributes:
         step: Committed steps.
         lineage: Distinguishes this sequence of commits from every other one.
+        parent: The lineage before the last commit of this worker.
     """
 
     def __init__(self, job: WorkerJob, fingerprint: int, drain: Drain, history: History) -> None:
         self._job, self._fingerprint, self._drain, self._history = job, fingerprint, drain, history
         self._rates = [group["lr"] for group in job.optimizer.param_groups]
-        self.step = self.lineage = 0
+        self.step = self.lineage = self.parent = 0
 
     def save(self) -> State:
         """Return the state; its tensors are the ones that are trained."""
@@ -149,7 +150,8 @@ class TrainingState:
         self.step = self.lineage = 0
 
     def add_lineage(self, step: int, nonce: int) -> None:
-        self.lineage = key(self.lineage, step, nonce) >> 31
+        self.parent = self.lineage
+        self.lineage = key(self.parent, step, nonce) >> 31
 
     def set_learning_rates(self, step: int) -> None:
         """Set the optimizer's learning rates for a step from 0."""

@@ -261,6 +261,7 @@ class Loop:
             attempts=attempts,
             reduced_bytes=self._compute.reduced_bytes,
             lineage=self._state.lineage,
+            parent=self._state.parent,
             seconds=round(seconds, 6),
             hash=digest,
         )

@@ -8,8 +8,9 @@ step        step: number of committed steps, this one included; samples; share [
             here; loss: mean over all of them; world_size; rank; quorum; generation: of the control file;
             reduced_bytes: that each worker summed with the others;
             attempts: 1, and one for each that was rolled back; seconds since the commit before; hash: of
-            parameters and optimizer, or null; lineage: distinguishes commits of one step: where there are
-            two, the run continued with the later one
+            parameters and optimizer, or null; lineage: distinguishes commits of one step; parent: lineage
+            of the step before: where a step has two commits, the run continued with the one that later
+            steps descend from
 event       event: one of events.py; cause; and what else belongs to it (step, deadline, path, seconds)
 end         ok; status: of the process; step
 

@@ -193,11 +193,15 @@ def read_records(path):
 
 
 def lineage_of(workers):
-    """Return the lineage of each step that the run went on with: that of the latest commit of it."""
-    records = [record for worker in workers for record in worker]
-    return {
-        record["step"]: record["lineage"] for record in sorted(records, key=lambda record: record["time"])
-    }
+    """Return the lineage of each step that the run went on with: what the latest commit descends from."""
+    records = sorted((r for worker in workers for r in worker), key=lambda record: record["time"])
+    parents = {(record["step"], record["lineage"]): record["parent"] for record in records}
+    kept = {record["step"]: record["lineage"] for record in records}
+    for step in range(records[-1]["step"], 1, -1):
+        before = (step - 1, parents.get((step, kept.get(step))))
+        if before in parents:
+            kept[step - 1] = before[1]
+    return kept
 
 
 def check_exactly_once(workers, batches):

@@ -91,3 +91,24 @@ def test_of_a_step_that_was_committed_twice_the_later_commit_counts():
     (timeline,) = build_timelines(records)
     assert [(step.step, step.loss, step.at_s) for step in timeline.steps] == [(2, 2.0, 0), (3, 3.0, 8)]
     assert len(timeline.replaced) == 1
+
+
+def test_a_commit_that_no_later_step_descends_from_is_replaced():
+    """A worker was stopped in a step; it records it when it wakes, long after the others took it again."""
+    records = [
+        step(2, 1, 3, lineage=5, parent=4),
+        step(3, 2, 2, lineage=6, parent=5, loss=1.0),
+        step(4, 3, 2, lineage=8, parent=6, loss=1.5),
+        step(3, 9, 3, "woken", lineage=7, parent=5, loss=3.0),
+        step(5, 10, 2, lineage=9, parent=8, loss=1.25),
+    ]
+    (timeline,) = build_timelines(records)
+    assert [(step.step, step.loss) for step in timeline.steps] == [(2, 2.0), (3, 1.0), (4, 1.5), (5, 1.25)]
+    assert [step.loss for step in timeline.replaced] == [3.0]
+
+
+def test_steps_taken_again_from_an_older_state_count_at_once():
+    steps = [step(n, n, lineage=n, parent=n - 1, loss=1.0) for n in range(1, 5)]
+    again = [step(2, 8, lineage=12, parent=1, loss=2.0), step(3, 9, lineage=13, parent=12, loss=2.0)]
+    (timeline,) = build_timelines([*steps, *again])
+    assert [step.loss for step in timeline.steps] == [1.0, 2.0, 2.0, 1.0]
