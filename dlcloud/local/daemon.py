@@ -57,11 +57,11 @@ def main(arguments: list[str]) -> int:
 
 def _import_service() -> Callable[[SitePaths], None]:
     """Import the service: moto makes several sessions of boto3, and objects that are never garbage."""
-    from dlcloud.cloud.api.clients import share_service_models  # noqa: PLC0415
+    from dlcloud.cloud.api.descriptions import share_descriptions  # noqa: PLC0415
     from dlcloud.local.moto_data import load_less  # noqa: PLC0415
 
     gc.disable()
-    share_service_models()
+    share_descriptions()
     load_less()
     from dlcloud.local.service import run  # noqa: PLC0415
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 from moto.utilities import utils
@@ -12,7 +13,7 @@ _load: Callable[[str], Any] = utils.load_resource
 
 
 def load_less() -> None:
-    """Let moto import no offerings, and types that share what they have in common: 52 MiB less.
+    """Let moto import no offerings, and types that share what they have in common: 58 MiB less.
 
     `RegionOfferings` has the offerings. Call this before moto's EC2 is imported.
     """
@@ -26,11 +27,14 @@ def load_less() -> None:
 
 
 def _load_shared(resource: str) -> Any:  # noqa: ANN401 - JSON
-    """Load a file in which equal objects are one; nothing changes them."""
-    objects: dict[str, dict[str, Any]] = {}
+    """Load a file in which equal objects and lists are one; nothing changes them."""
+    values: dict[bytes, Any] = {}
 
-    def share(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        return objects.setdefault(repr(pairs), dict(pairs))
+    def shared(value: Any) -> Any:  # noqa: ANN401 - JSON
+        return values.setdefault(blake2b(repr(value).encode()).digest(), value)
+
+    def share(pairs: list[tuple[str, Any]]) -> Any:  # noqa: ANN401 - JSON
+        return shared({name: shared(value) if type(value) is list else value for name, value in pairs})
 
     content = gzip.decompress(utils.load_resource_as_bytes(f"{resource}.gz"))
     return json.loads(content, object_pairs_hook=share)

@@ -1,7 +1,6 @@
 """boto3 clients, created when first used and kept: one costs tens of milliseconds to create."""
 
 import contextlib
-import functools
 import hashlib
 import json
 import time
@@ -45,11 +44,6 @@ def parse_timestamp(value: object) -> datetime:
             return datetime.fromisoformat(value)
     parsed: datetime = botocore.utils.parse_timestamp(value)
     return parsed
-
-
-def share_service_models() -> None:
-    """Let all sessions of this process read botocore's descriptions of services once, not once each."""
-    botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
 @dataclass(slots=True)
