@@ -14,6 +14,7 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import paramiko
@@ -32,6 +33,7 @@ from dlcloud.local.api.signature import (
     canonical_request,
     sign_canonical,
 )
+from dlcloud.local.instance import peers
 from dlcloud.local.instance.peers import NoUser, is_refused_peer, peer_user
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.local.site_files import SitePaths, load_access_key
@@ -257,7 +259,12 @@ def test_the_printed_lines_make_the_aws_command_work_when_pasted(tmp_path, monke
         CliRunner().invoke(dlcloud, ["local", "stop"])
 
 
-def test_the_user_of_a_connection_is_known():
+@pytest.mark.parametrize("way", ["netlink", "tables"])
+def test_the_user_of_a_connection_is_known(way, monkeypatch):
+    if way == "tables":
+        monkeypatch.setattr(peers, "_open_diagnostics", Mock(side_effect=OSError))
+    else:
+        monkeypatch.setattr(peers, "open_tables", Mock(side_effect=OSError))
     with socket.create_server(("127.0.0.1", 0)) as server:
         for family in (socket.AF_INET, socket.AF_INET6):
             host = "127.0.0.1" if family == socket.AF_INET else "::ffff:127.0.0.1"
@@ -265,7 +272,11 @@ def test_the_user_of_a_connection_is_known():
                 client.connect((host, server.getsockname()[1]))
                 accepted, peer = server.accept()
                 with accepted:
-                    assert peer_user(peer, accepted.getsockname()) == os.getuid()
+                    own = accepted.getsockname()
+                    assert peer_user(peer, own) == os.getuid()
+                    client.close()
+                    assert peer_user(peer, own) is NoUser.UNKNOWN
+        assert peer_user(server.getsockname(), ("127.0.0.1", 2)) is NoUser.UNKNOWN
     assert peer_user(("127.0.0.1", 1), ("127.0.0.1", 2)) is NoUser.UNKNOWN
     assert is_refused_peer(("127.0.0.1", 1), ("127.0.0.1", 2), range(0))
     assert is_refused_peer(None, ("127.0.0.1", 2), range(0))
