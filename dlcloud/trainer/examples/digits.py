@@ -2,9 +2,11 @@
 
 import argparse
 import csv
+import gzip
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -37,22 +39,22 @@ def network() -> nn.Sequential:
 
 def digits(seed: int) -> tuple[TensorDataset, TensorDataset]:
     """Return training and held-out images: (n, 1, 8, 8) float32 from -0.5 to 0.5, labels (n,) int64."""
-    # Takes a second, which --help should not.
-    from sklearn.datasets import load_digits  # type: ignore[import-not-found]  # noqa: PLC0415
-
-    data = load_digits()
-    return _split(torch.tensor(data.images, dtype=torch.float32), torch.tensor(data.target), seed)
+    package = find_spec("sklearn")  # importing it would take as long as importing PyTorch
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError("scikit-learn is not installed, whose digits are the data", name="sklearn")
+    with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as stream:
+        return _split(stream, seed)
 
 
 def digits_of(folder: Path, seed: int) -> tuple[TensorDataset, TensorDataset]:
     """Return the same of `digits.csv` in a folder: a line has an image's 64 values and its label."""
     with (folder / "digits.csv").open(newline="", encoding="utf-8") as stream:
-        rows = torch.tensor([[float(value) for value in row] for row in csv.reader(stream)])
-    return _split(rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].long(), seed)
+        return _split(stream, seed)
 
 
-def _split(images: Tensor, labels: Tensor, seed: int) -> tuple[TensorDataset, TensorDataset]:
-    scaled = images[:, None] / 16 - 0.5
+def _split(lines: Iterable[str], seed: int) -> tuple[TensorDataset, TensorDataset]:
+    rows = torch.tensor([[float(value) for value in row] for row in csv.reader(lines)])
+    scaled, labels = rows[:, :-1].reshape(-1, 1, 8, 8) / 16 - 0.5, rows[:, -1].long()
     order = torch.randperm(len(scaled), generator=torch.Generator().manual_seed(seed))
     sets = [TensorDataset(scaled[part], labels[part]) for part in _parts(order)]
     return sets[0], sets[1]
