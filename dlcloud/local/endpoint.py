@@ -240,7 +240,7 @@ class SiteEndpoint:
             log.exception("moto failed at %s:%s", call.service, call.action)
             message = (
                 f"The local EC2 cannot carry out {call.service}:{call.action} with these parameters "
-                f"({type(error).__name__}); see its daemon.log."
+                f"({type(error).__name__}: {error}); see its daemon.log."
             )
             return Refusal(code="UnsupportedOperation", message=message).reply_to(call)
         status, headers = started[-1]
