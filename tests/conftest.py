@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import gc
 import os
 import shutil
 import signal
@@ -81,8 +82,15 @@ def pytest_runtest_setup():
     os.environ.pop("DLCLOUD_PROFILE", None)
 
 
+def pytest_collection_finish():
+    """Let no collection of garbage look at what is imported and collected, which stays."""
+    gc.enable()
+    gc.freeze()
+
+
 def pytest_configure():
     """Take Ctrl-C as a terminal gives it: a shell that starts a run in the background has it ignored."""
+    gc.disable()  # until the tests are collected
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get("DLCLOUD_TEST_PROGRAMS") == "listed":

@@ -18,13 +18,14 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from select import select
 from selectors import EVENT_READ, DefaultSelector
 from tempfile import TemporaryDirectory, TemporaryFile
 from types import SimpleNamespace
 from typing import IO
+from unittest.mock import patch
 
 import dlcloud.app
 import dlcloud.cli
@@ -43,8 +44,8 @@ class Commands:
 
     def __init__(self) -> None:
         self._folder = TemporaryDirectory(prefix="prefork-")
-        daemons, self._address = (str(Path(self._folder.name) / name) for name in ("daemons", "commands"))
-        self._programs = [start(daemons, "daemons"), start(self._address, "commands", daemons)]
+        self._address = f"{self._folder.name}/commands"
+        self._program = start(self._address, "commands", Daemons.of_this_process().address)
 
     def run(
         self, argv: list[str], *, environment: dict[str, str], folder: Path, text: str, timeout_s: float
@@ -92,6 +93,26 @@ def start(address: str, *words: str) -> subprocess.Popen[bytes]:
             stdout=subprocess.DEVNULL,
             pass_fds=[listener.fileno()],
         )
+
+
+class Daemons:
+    """The daemons that one process starts."""
+
+    def __init__(self) -> None:
+        self._folder = TemporaryDirectory(prefix="prefork-")
+        self.address = f"{self._folder.name}/daemons"
+        self._program = start(self.address, "daemons")
+
+    @classmethod
+    @cache
+    def of_this_process(cls) -> "Daemons":
+        return cls()
+
+    def start(self, local: site.LocalSite) -> site.LocalEndpoint:
+        """Start a site, with a forked daemon; what else this process starts is a program of its own."""
+        with patch.object(site, "subprocess"):
+            fork_daemons(self.address)
+            return local.start()
 
 
 class Daemon:

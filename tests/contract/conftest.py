@@ -24,6 +24,7 @@ from dlcloud.cloud.offers.instance_types import InstanceTypes
 from dlcloud.cloud.offers.prices import Prices
 from dlcloud.local.site import LocalSite
 from dlcloud.resources.texts import control_policy
+from tests.prefork import Daemons
 
 REGION = os.environ.get("DLCLOUD_TEST_REGION", "us-east-1")
 
@@ -116,7 +117,7 @@ def there(request, tmp_path_factory):
             process.wait(100)
         case "local":
             site = LocalSite(tmp_path_factory.mktemp("contract") / "local")
-            endpoint = site.start()
+            endpoint = Daemons.of_this_process().start(site)
             yield backend("local", endpoint.url, endpoint.owner_key())
             site.stop()
         case _:

@@ -22,7 +22,7 @@ import dlcloud.ssh
 from dlcloud.cli import main as cli
 from dlcloud.launch import acquire, members
 from dlcloud.store.database import Database
-from tests.prefork import fork_daemons, start
+from tests.prefork import fork_daemons
 from tests.preloading import preload
 
 
@@ -98,12 +98,9 @@ def main():
     preload(dlcloud.cli, dlcloud.cloud, dlcloud.ssh)
     gc.collect()
     gc.freeze()  # a child's collections would copy every page of what is imported
-    with tempfile.TemporaryDirectory() as folder:
-        address = f"{folder}/daemons"
-        _program = start(address, "daemons")  # it ends with this one
-        fork_daemons(address)
-        for line in sys.stdin:
-            print(json.dumps(run(json.loads(line))), flush=True)  # noqa: T201  a program
+    fork_daemons(sys.argv[1])
+    for line in sys.stdin:
+        print(json.dumps(run(json.loads(line))), flush=True)  # noqa: T201  a program
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from dlcloud.cloud.compute.instances import Ec2Instances
 from dlcloud.local.site import LocalSite
 from dlcloud.model.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.resources.texts import control_policy
+from tests.prefork import Daemons
 
 DRIVER = Path(__file__).with_name("driver.py")
 ENDED = {"terminated", "shutting-down"}
@@ -27,11 +28,12 @@ class Home:
     def __init__(self, folder):
         self.folder = folder
         self.site = LocalSite(folder / "local")
-        self.site.start()
+        daemons = Daemons.of_this_process()
+        daemons.start(self.site)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         root = str(Path(__file__).parents[2])
         self._driver = subprocess.Popen(
-            [sys.executable, str(DRIVER)],
+            [sys.executable, str(DRIVER), daemons.address],
             env=environment | {"DLCLOUD_HOME": str(folder), "PYTHONPATH": root},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

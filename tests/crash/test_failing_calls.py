@@ -29,6 +29,7 @@ from dlcloud.store.runs import Runs
 from tests.fakes.local_ec2 import Rig
 from tests.fakes.machine import FakeDial
 from tests.fakes.samples import RECIPE, cluster, observed, recipe
+from tests.prefork import Daemons
 from tests.unit.local.test_instance_roles import cloud_of, owner_clients
 
 SEED = int(os.environ.get("DLCLOUD_CRASH_SEED") or random.SystemRandom().randrange(10**6))
@@ -54,7 +55,7 @@ SAMPLES = len(EVERY) if os.environ.get("DLCLOUD_FAILING_CALLS") == "all" else 4
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory):
     site = LocalSite(tmp_path_factory.mktemp("site"))
-    yield Rig(site, site.start())
+    yield Rig(site, Daemons.of_this_process().start(site))
     site.stop()
 
 

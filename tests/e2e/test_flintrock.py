@@ -9,6 +9,7 @@ from dlcloud.local.instance.isolation import Level
 from dlcloud.local.site import LocalSite
 from tests.environments import ROOT, python_with
 from tests.fakes.local_ec2 import UBUNTU, Rig, wait_for
+from tests.prefork import Daemons
 
 PACKAGES = """#!/bin/sh
 ln -s /usr/bin/python3 /usr/bin/python
@@ -22,7 +23,7 @@ chmod +x /usr/bin/yum /usr/bin/java
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory):
     site = LocalSite(tmp_path_factory.mktemp("site"))
-    rig = Rig(site, site.start())
+    rig = Rig(site, Daemons.of_this_process().start(site))
     yield rig
     site.stop()
 

@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 
 from dlcloud.local.site import LocalSite
 from tests.fakes.local_ec2 import UBUNTU, Rig, wait_for
+from tests.prefork import Daemons
 
 SPOT_FLEET = "IamFleetRole=arn:aws:iam::123456789012:role/fleet,TargetCapacity=1"
 
@@ -25,7 +26,7 @@ def rig(tmp_path_factory):
     site = LocalSite(tmp_path_factory.mktemp("site"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DLCLOUD_LOCAL_ISOLATION", "none")
-        endpoint = site.start()
+        endpoint = Daemons.of_this_process().start(site)
     yield Rig(site, endpoint)
     site.stop()
 

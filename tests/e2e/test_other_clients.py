@@ -17,6 +17,7 @@ from libcloud.compute.types import Provider
 from dlcloud.local.site import LocalSite
 from tests.fakes.local_ec2 import UBUNTU, Rig
 from tests.needs import needs
+from tests.prefork import Daemons
 
 CLIENTS = Path(os.environ.get("DLCLOUD_TEST_CLIENTS") or "/nonexistent") / "bin"
 BUCKETS = """
@@ -121,7 +122,7 @@ END = """
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory):
     site = LocalSite(tmp_path_factory.mktemp("site"))
-    yield Rig(site, site.start())
+    yield Rig(site, Daemons.of_this_process().start(site))
     site.stop()
 
 

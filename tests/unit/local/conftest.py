@@ -4,12 +4,13 @@ import pytest
 
 from dlcloud.local.site import LocalSite
 from tests.fakes.local_ec2 import Rig
+from tests.prefork import Daemons
 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory):
     site = LocalSite(tmp_path_factory.mktemp("site"))
-    rig = Rig(site, site.start())
+    rig = Rig(site, Daemons.of_this_process().start(site))
     rig.folder = site._paths.folder
     yield rig
     site.stop()
