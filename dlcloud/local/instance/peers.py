@@ -59,8 +59,8 @@ def peer_user(peer: Address, own: Address) -> int | NoUser:
         own: Address of this end.
     """
     try:
-        if (found := _ask(peer, own)) is not None:
-            return found
+        if (user := _ask(peer, own)) is not None:
+            return user
         tables = open_tables()
         if not tables:
             return NoUser.NOT_REPORTED
