@@ -82,7 +82,8 @@ def test_an_array_runs_each_trial_once_and_leaves_nothing(user):
     assert [(r["value_x"], r["value"], r["state"]) for r in result["records"]] == [
         (str(x), float(x * x), "done") for x in (1, 2, 3) for _ in (1, 2)
     ]
-    assert all(float(record["usd"]) > 0 for record in result["records"])
+    # Seconds are billed, and add up; a trial that ended in the second of the one before costs none.
+    assert sum(float(record["usd"]) for record in result["records"]) > 0
     assert left_over(user) == []
     assert sorted(path.read_text() for path in user.home.glob(".dlcloud/runs/*/files/model.txt")) == [
         x for x in "123" for _ in (1, 2)
