@@ -9,8 +9,11 @@ worker's end ends.
 """
 
 import argparse
+import logging
+import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from .drain import DRAINED
 from .instance.children import end_with_parent, watch_termination
@@ -52,5 +55,17 @@ def serve_store(argv: Sequence[str]) -> int:
     return 0
 
 
+def end(status: int) -> NoReturn:
+    """End the process without finalizing Python.
+
+    A torchrun that leaves keeps its rendezvous' thread; while Python ends, that thread's next call of the
+    store aborts the process (pytorch/pytorch#38228), and a worker that has left looks like one that failed.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

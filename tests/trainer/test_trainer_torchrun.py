@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 from dlcloud.trainer.instance.options import parse
 from dlcloud.trainer.instance.processes import make_lighthouse, make_workers, torchrun_command
@@ -79,3 +80,13 @@ def test_a_script_under_torchrun_trains_leaves_and_resumes(trainer_python, alone
     )
     assert second.returncode == 0
     assert steps()[steps().index(reached) + 1] == reached + 1
+
+
+def test_torchrun_leaves_whatever_its_rendezvous_is_doing(trainer_python, alone):
+    # As Python ends, PyTorch aborts the process if a thread comes back from a call of the store.
+    program = Path(__file__).resolve().parent / "programs" / "busy_store.py"
+    environment = {**os.environ, "PYTHONPATH": str(alone)}
+    left = subprocess.run(
+        [trainer_python, program], env=environment, timeout=600, capture_output=True, text=True, check=False
+    )
+    assert left.returncode == 10, left.stderr
