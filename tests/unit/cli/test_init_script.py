@@ -1,8 +1,14 @@
 """`dlcloud init train.py`: what it sees, what it sends, and the trial of ten seconds."""
 
 import json
+import os
 import sys
 import textwrap
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from typing import ClassVar
 
 import pytest
 
@@ -223,3 +229,41 @@ def test_a_requirement_that_the_index_does_not_have_is_warned_of(folder, monkeyp
     events = []
     warn_of_requirements([requirement], events.append)
     assert bool(events) is (requirement != "numpy==1.0")
+
+
+class Index(BaseHTTPRequestHandler):
+    """A package index of one package, that notes what is asked of it."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self):
+        self.asked.append(self.path)
+        if self.path != "/heavy/":
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        page = b'<a href="heavy-2.0-py3-none-any.whl">heavy</a>'
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.skipif(find_spec("pip") is None, reason="pip is missing")
+def test_pip_is_asked_for_versions_and_downloads_no_package(folder, monkeypatch):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PATH", str(folder.parent / "bin"))
+        for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/")
+        events = []
+        warn_of_requirements(["heavy==2.0", "heavy[all]==2.0", "heavy==3.0", "light==1.0"], events.append)
+        server.shutdown()
+    named = [event.message.partition(" is not")[0] for event in events]
+    assert named == ["setup.requirements: heavy==3.0", "setup.requirements: light==1.0"]
+    assert set(Index.asked) == {"/heavy/", "/light/"}
