@@ -1,6 +1,7 @@
 """What a newcomer meets first: help, README, and recipes. The installed wheel: tests/install."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -17,6 +18,23 @@ README = (ROOT / "README.md").read_text("utf-8")
 SKILL = (ROOT / "templates" / "skill.md").read_text("utf-8")
 PAGES = [README, SKILL, *(path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md")))]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _index_has_everything(user):
+    """Spare pip's second for each requirement; tests/unit/cli/test_init_script.py asks an index."""
+    uv = user.home / "tools" / "uv"
+    uv.parent.mkdir()
+    uv.write_text("#!/bin/sh\nexec cat >/dev/null\n")
+    uv.chmod(0o755)
+    user.variables["PATH"] = f"{uv.parent}:{os.environ['PATH']}"
+
+
+@pytest.fixture(scope="module")
+def schema(user):
+    schema = json.loads(user.run("schema").stdout)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return schema
 
 
 def test_help_names_every_command_and_fits_a_small_terminal(user):
@@ -46,12 +64,10 @@ def test_every_command_in_readme_and_docs_exists_with_its_options(user):
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_every_bundled_recipe_fits_the_schema_and_plans(user, recipe):
+def test_every_bundled_recipe_fits_the_schema_and_plans(user, schema, recipe):
     text = recipe.read_text("utf-8")
     here = user.home / recipe.name
     here.write_text(text.replace("cloud: aws", "cloud: local"))
-    schema = json.loads(user.run("schema").stdout)
-    jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(yaml.safe_load(text), schema)
     for bucket, prefix in re.findall(r"from: s3://([^/]+)/([^,}\s]+)", text):
         refused = user.run("up", str(here), "--dry-run", expect=3).stderr
