@@ -1,7 +1,7 @@
 """Kill `up`, `down`, `resize`, `bench` and `gc` with -9 at every API call and store write; nothing is leaked.
 
 With DLCLOUD_CRASH_POINTS=all every point is tried; without it, every thirty-second, from one that
-DLCLOUD_CRASH_SEED chooses. A test that fails prints its seed, with which it fails again.
+DLCLOUD_CRASH_SEED chooses, and at least one. A test that fails prints its seed, with which it fails again.
 """
 
 import os
@@ -54,7 +54,7 @@ class Points:
     def __init__(self, homes, scenario):
         self._homes = homes
         self._scenario = scenario
-        self._numbers = count(SEED % EVERY + 1, EVERY)
+        self._first = SEED % EVERY + 1
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._errors = []
@@ -63,11 +63,10 @@ class Points:
 
     def try_all(self):
         """Try them, as many at a time as there are homes; tell how many there were."""
-        threads = [threading.Thread(target=self._serve, args=(home,)) for home in self._homes]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        self._serve_all()
+        while not self._tried and not self._errors and self._first > 1:
+            self._first //= 2  # the command ended before it
+            self._serve_all()
         for home in self._homes:
             home.run("down", "--all")  # the next test begins with nothing
         print(f"\nDLCLOUD_CRASH_SEED={SEED}")
@@ -75,6 +74,15 @@ class Points:
             raise self._errors[0]
         print(f"{self._tried} of about {self._last} points tried")
         assert self._tried
+
+    def _serve_all(self):
+        self._numbers = count(self._first, EVERY)
+        self._ended.clear()
+        threads = [threading.Thread(target=self._serve, args=(home,)) for home in self._homes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     def _serve(self, home):
         while not self._ended.is_set():
@@ -102,7 +110,7 @@ def try_points(homes, kill, check):
             return False
         where = f"killed at {number}, {outcome['points'][-1]}"
         try:
-            check(home, number // EVERY, where)
+            check(home, (SEED + number) // EVERY, where)
         except AssertionError as error:
             raise AssertionError(f"{where}: {error}") from error
         return True

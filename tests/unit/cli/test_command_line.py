@@ -258,8 +258,12 @@ def test_each_use_case_that_a_command_names_exists():
 LEAVING = """
 import atexit, threading, time
 from dlcloud.cli.main import main
+def work():
+    threading.main_thread().join()
+    time.sleep(0.2)
+    print("thread")
 atexit.register(print, "at exit")
-threading.Thread(target=lambda: (time.sleep(0.5), print("thread")), daemon={daemon}).start()
+threading.Thread(target=work, daemon={daemon}).start()
 main()
 """
 
