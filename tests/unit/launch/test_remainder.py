@@ -1,9 +1,11 @@
 """Where EC2 cannot end a cluster, what may still be up is stated with its price, by the store alone."""
 
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
 
+from dlcloud.launch.remainder import NOTHING_UP, Remainder
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Market, Price
 from tests.fakes.cloud import Failure, Killed
@@ -80,3 +82,48 @@ def test_leaving_is_stated_with_its_end_and_its_most(world):
     assert text.startswith("to leave them to their own end at ")
     assert abs(float(text.split()[-4]) - usd) < 0.01, text
     assert text.endswith(" USD at most")
+
+
+NOW = datetime(2026, 11, 26, 22, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("counts", "usd", "hours", "up", "leaving"),
+    [
+        ((0, 0), None, None, NOTHING_UP, "to leave its security group, at no cost"),
+        (
+            (2, 0),
+            Decimal("0.5"),
+            None,
+            "2 instance(s) may still be up for 0.500 USD/h",
+            "to leave them up for 0.500 USD/h",
+        ),
+        (
+            (0, 3),
+            None,
+            1,
+            "up to 3 of a launch without an answer may still be up at an unknown price {end}",
+            "to leave them to their own end at 23:30 UTC, at an unknown price",
+        ),
+        (
+            (2, 3),
+            Decimal("0.5"),
+            2,
+            "2 instance(s) and up to 3 of a launch without an answer may still be up for 0.500 USD/h {end}",
+            "to leave them to their own end at 2026-11-27 00:30 UTC, 1.00 USD at most",
+        ),
+        (
+            (1, 0),
+            Decimal(3600),
+            -1,
+            "1 instance(s) may still be up for 3600 USD/h {end}",
+            "to leave them to their own end at 21:30 UTC, 0 USD at most",
+        ),
+    ],
+)
+def test_what_may_be_up_is_described_with_all_that_is_known_of_it(counts, usd, hours, up, leaving):
+    ends_at = None if hours is None else NOW + timedelta(hours=hours)
+    remainder = Remainder(count=counts[0], requested=counts[1], hourly_usd=usd, ends_at=ends_at)
+    end = f"until they end themselves, at {ends_at:%Y-%m-%d %H:%M} UTC at the latest" if ends_at else ""
+    assert remainder.describe() == up.format(end=end)
+    assert remainder.describe_leaving(NOW) == leaving

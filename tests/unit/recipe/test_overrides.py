@@ -20,6 +20,14 @@ workload:
   settings: [{name: one}, {name: two}, {name: three}]
 """
 
+REHEARSED = """\
+name: own
+cloud: local
+instances: {types: [c7i.xlarge], count: {min: 1, max: 2}}
+workload: {command: python3 train.py, elastic: {}}
+rehearsal: [{after: 1, interrupt: 0}]
+"""
+
 
 @pytest.fixture
 def recipe():
@@ -52,6 +60,47 @@ def test_every_option_changes_its_key_and_the_hash_follows(recipe):
     assert str(overrides).startswith(
         "--type g6.xlarge --region eu-west-1 --market spot-then-on-demand --count 3"
     )
+
+
+def test_options_are_stated_as_they_are_typed():
+    overrides = Overrides(cloud="local", types=("a", "b"), settings=("one",), secrets={"T": "env:T"})
+    assert str(overrides) == "--cloud local --type a --type b --setting one --secret T=env:T"
+    assert str(Overrides(region="eu-west-1")) == "--region eu-west-1"
+
+
+def test_another_cloud_keeps_a_rehearsal_only_where_it_can_be_held():
+    rehearsed = read_recipe(REHEARSED, "r.yaml")
+    changed, text = Overrides(cloud="local").apply(rehearsed)
+    assert (changed.cloud, changed.rehearsal) == ("local", rehearsed.rehearsal)
+    assert "\nrehearsal:\n" in text
+    changed, text = Overrides(cloud="aws").apply(rehearsed)
+    assert (changed.cloud, changed.rehearsal) == ("aws", [])
+    assert "rehearsal" not in text
+    assert Overrides(cloud="aws").apply(read_recipe(TEXT, "r.yaml"))[0].cloud == "aws"
+
+
+def test_the_text_has_what_the_recipe_states_in_its_order(recipe):
+    _, text = Overrides(count="2").apply(recipe)
+    lines = text.splitlines()
+    assert lines[0] == "name: own"
+    keys = [line.partition(":")[0] for line in lines if not line.startswith((" ", "-"))]
+    assert keys == ["name", "instances", "workload"], "what is as by default is left out"
+    assert "ü 😀" in text
+    assert "null" not in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ("  settings: [{name: one}, {name: two}]\n", "settings: one, two"),
+        ("", "the recipe has no settings"),
+    ],
+)
+def test_an_unknown_setting_is_refused_with_those_that_there_are(settings, hint):
+    recipe = read_recipe(TEXT.partition("  settings:")[0] + settings, "r.yaml")
+    with pytest.raises(RecipeError) as refused:
+        Overrides(settings=("four",)).apply(recipe)
+    assert refused.value.hint == hint
 
 
 def test_no_option_changes_nothing(recipe):

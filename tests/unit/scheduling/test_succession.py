@@ -72,6 +72,23 @@ def test_the_first_controller_that_was_killed_is_started_again():
     assert (decision.turn, decision.term, decision.fence) == (Turn.CONTINUE, 0, ())
 
 
+@pytest.mark.parametrize(
+    ("own", "claims", "after", "expected"),
+    [
+        ("i-9", [], SOON, (0, (), "EC2 does not list this instance as running")),
+        ("i-1", [], SOON, (1, ("i-0",), "the coordinator does not answer")),
+        ("i-0", [], SOON, (0, (), "this instance is the coordinator")),
+        ("i-1", [claim(1, "i-1")], SOON, (1, ("i-0",), "this instance has claimed the control")),
+        ("i-1", [claim(1, "i-1"), claim(2, "i-2")], SOON, (2, (), "i-2 has taken over since")),
+        ("i-2", [claim(1, "i-1")], SOON, (1, (), "i-1 is taking over")),
+        ("i-2", [claim(1, "i-1")], TAKEOVER, (2, ("i-0", "i-1"), "i-1 does not answer")),
+    ],
+)
+def test_a_decision_states_its_reason_and_fences_before_control_alone(own, claims, after, expected):
+    decision = decide(own, claims, after=after)
+    assert (decision.term, decision.fence, decision.reason) == expected
+
+
 @given(
     claims=some.lists(some.sampled_from(["i-0", "i-1", "i-2", "i-9"]), max_size=4),
     dead=some.sets(some.sampled_from(["i-0", "i-1", "i-2"]), max_size=2),
