@@ -39,6 +39,12 @@ QUICK = (
     "report", "results", "runs", "scheduling", "store",
 )  # fmt: skip
 """What --quick runs of tests/unit: little of it starts a program, and none of it a local EC2."""
+LONG = (
+    "elastic/test_deadline_replay.py",
+    "scheduling/test_deadline_costs.py",
+    "scheduling/test_never_late.py",
+)
+"""What it leaves out of that: many replays of traces."""
 
 
 class UnlistedProgramError(Exception):
@@ -69,6 +75,8 @@ def pytest_ignore_collect(collection_path, config):
     if not config.getoption("quick"):
         return None
     unit = Path(__file__).parent / "unit"
+    if collection_path in {unit / name for name in LONG}:
+        return True
     named = [unit / name for name in QUICK]
     is_quick = any(
         path == collection_path or path in collection_path.parents or collection_path in path.parents
