@@ -5,12 +5,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
-from itertools import compress
 
 from dlcloud.launch.build_failures import MISSING
 from dlcloud.model.events import Event, Warned
+from dlcloud.system.parallel import all_or_raise, fan_out
 
 TIMEOUT_S = 30
 MOST = 8
@@ -22,11 +21,11 @@ _VERSIONS = re.compile(r"^Available versions: (.+)$", re.MULTILINE)
 
 def warn_of_requirements(requirements: Sequence[str], emit: Callable[[Event], None]) -> None:
     """Warn of pinned packages that the index does not have; an index that does not answer is no fault."""
-    with ThreadPoolExecutor(MOST) as pool:
-        missing = list(pool.map(is_missing, requirements))
-    for requirement in compress(requirements, missing):
-        message = f"setup.requirements: {requirement} is not in this machine's package index"
-        emit(Warned(message=f"{message}: the environment could not be built"))
+    missing = all_or_raise(fan_out(is_missing, requirements, width=MOST))
+    for requirement, is_gone in zip(requirements, missing, strict=True):
+        if is_gone:
+            message = f"setup.requirements: {requirement} is not in this machine's package index"
+            emit(Warned(message=f"{message}: the environment could not be built"))
 
 
 def is_missing(requirement: str) -> bool:
