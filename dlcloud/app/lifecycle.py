@@ -31,7 +31,7 @@ from dlcloud.model.errors import (
     StoreError,
     UnwritableError,
 )
-from dlcloud.model.events import Emit, Notice, Warned
+from dlcloud.model.events import Emit, Info, Warned
 from dlcloud.model.money import money, total_usd
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.recipe import read_recipe
@@ -89,7 +89,7 @@ def acquire_for_command(context: Context, file: RecipeFile, *, name: str = "") -
         return acquire_for_command(context, file, name=name)
     if acquired.unfinished:
         message = f"going on with {cluster.name}, which an earlier {context.command} left unfinished"
-        context.emit(Notice(message=message))
+        context.emit(Info(message=message))
     return acquired
 
 
@@ -115,7 +115,7 @@ def destroy_unfinished(context: Context, file: RecipeFile) -> None:
         with acquired:
             current = context.clusters.find(cluster.cluster_id)
             if current is not None and current.state is not ClusterState.DOWN:
-                context.emit(Notice(message=f"terminating {cluster.name}, which was left unfinished"))
+                context.emit(Info(message=f"terminating {cluster.name}, which was left unfinished"))
                 destroy_cluster(context.machines.launcher(current))
 
 
@@ -128,7 +128,7 @@ def destroy_cluster(launcher: Launcher) -> None:
     with ends.unbroken(end_of(launcher)):
         with ending(launcher):
             members = launcher.destroy()
-        launcher.emit(Notice(message=cost_of_cluster(launcher.cluster, members)))
+        launcher.emit(Info(message=cost_of_cluster(launcher.cluster, members)))
         _abort_uploads(launcher)
 
 
@@ -256,7 +256,7 @@ def destroy_at_end(
 def _keep(launcher: Launcher) -> None:
     name = launcher.cluster.name
     launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
-    launcher.emit(Notice(message=f"{name} is kept up: dlcloud down {name} ends it"))
+    launcher.emit(Info(message=f"{name} is kept up: dlcloud down {name} ends it"))
 
 
 def _living_members(launcher: Launcher) -> list[Member]:

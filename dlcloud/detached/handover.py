@@ -22,7 +22,7 @@ from dlcloud.launch.user_files import check_files
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState, Member
 from dlcloud.model.errors import DlcloudError, InstanceError, StoreError
-from dlcloud.model.events import Emit, Notice, stage
+from dlcloud.model.events import Emit, Info, stage
 from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import printable
 from dlcloud.model.wait import wait_until
@@ -143,7 +143,7 @@ class HandOver:
             state = job_state(connection)
             if state == "running":
                 message = "goes on with the hand-over that was cut off"
-                self.managed.emit(Notice(message=message, instance_id=begun.detail))
+                self.managed.emit(Info(message=message, instance_id=begun.detail))
                 self._wait_until_in_charge(connection)
             if state == "running" or self._is_in_charge(connection):
                 outcome = IN_CHARGE

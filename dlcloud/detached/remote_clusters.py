@@ -20,7 +20,7 @@ from dlcloud.launch.setup import FOLDER, JOB
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import DEFAULT_REGION, NO_OWNER, REGIONS_AT_ONCE, Cluster
 from dlcloud.model.errors import CloudError, DlcloudError, RecipeError, UnreachableError
-from dlcloud.model.events import Emit, Notice, Warned, stage
+from dlcloud.model.events import Emit, Info, Warned, stage
 from dlcloud.model.ownership import Owner, Ownership, owner_of
 from dlcloud.model.remote import Connection
 from dlcloud.planning.protocols import Cloud
@@ -179,7 +179,7 @@ class DetachedClusters:
         if detached is None:
             return None
         instance_id = detached.instance.instance_id
-        self.emit(Notice(message=f"asking {instance_id}, which controls {detached.name}"))
+        self.emit(Info(message=f"asking {instance_id}, which controls {detached.name}"))
         with self.log_in(detached) as session:
             # The touch makes the call count as work: see templates/watchdog.py.
             command = f"touch {FOLDER}/used; exec {COMMAND} {shlex.join(arguments)}"

@@ -16,7 +16,7 @@ from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import terminate_members
 from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, Member, control_role_name
 from dlcloud.model.errors import InstanceError
-from dlcloud.model.events import Notice
+from dlcloud.model.events import Info
 from dlcloud.model.instance import Instance
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
@@ -114,13 +114,13 @@ class Succession:
         listed = managed.describe_instances()
         claims = managed.cloud.claims.find(managed.cluster_id)
         decision = decide_succession(self.own, list(listed.values()), claims, managed.clock.now())
-        managed.emit(Notice(message=f"{decision.turn}: {decision.reason}", instance_id=self.own))
+        managed.emit(Info(message=f"{decision.turn}: {decision.reason}", instance_id=self.own))
         if decision.turn not in {Turn.CLAIM, Turn.CONTINUE}:
             return False
         if decision.turn is Turn.CLAIM and not managed.cloud.claims.claim(
             decision.term, self.own, managed.cluster.tags
         ):
-            managed.emit(Notice(message="another instance has claimed the control", instance_id=self.own))
+            managed.emit(Info(message="another instance has claimed the control", instance_id=self.own))
             return False
         if decision.term:
             self._become_controller(decision, listed)

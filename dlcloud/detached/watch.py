@@ -18,7 +18,7 @@ from dlcloud.launch.remote_jobs import start_job
 from dlcloud.launch.setup import FOLDER
 from dlcloud.model.cluster import CONTROLLER_TAG, Member
 from dlcloud.model.errors import DlcloudError
-from dlcloud.model.events import Notice, Warned
+from dlcloud.model.events import Info, Warned
 from dlcloud.model.instance import Market
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.scheduling.succession import STANDBYS
@@ -83,7 +83,7 @@ class WatchedStandbys:
             self._start_watching(member)
             self._watching.add(name)
             message = "stands by: it takes control if the controller is lost"
-            self._managed.emit(Notice(message=message, instance_id=name))
+            self._managed.emit(Info(message=message, instance_id=name))
 
     def _start_watching(self, member: Member) -> None:
         connection = self._managed.connect(member.instance, DIAL_WAIT_S)

@@ -11,7 +11,7 @@ from dlcloud.elastic.deadline_scaler import UNKNOWN_USD, DeadlineScaler
 from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.errors import DlcloudError
-from dlcloud.model.events import Notice, Warned
+from dlcloud.model.events import Info, Warned
 from dlcloud.model.instance import Market, Price
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.deadline import Deadline
@@ -74,7 +74,7 @@ def end_deadline(launcher: Launcher) -> None:
     clusters.end_intent(stored[-1].intent_id, _MET if now <= deadline else _MISSED, now)
     hours = abs((deadline - now).total_seconds()) / 3600
     if now <= deadline:
-        launcher.emit(Notice(message=f"finished {hours:.2f} h before the deadline"))
+        launcher.emit(Info(message=f"finished {hours:.2f} h before the deadline"))
     else:
         launcher.emit(Warned(message=f"finished {hours:.2f} h after the deadline"))
 

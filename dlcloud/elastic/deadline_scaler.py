@@ -12,7 +12,7 @@ from dlcloud.elastic.scaler import RequestEnded
 from dlcloud.elastic.speed import SpeedMeter
 from dlcloud.model.boots import SLOW_BOOT_S
 from dlcloud.model.clock import Clock
-from dlcloud.model.events import Emit, Notice, Warned
+from dlcloud.model.events import Emit, Info, Warned
 from dlcloud.model.instance import Market
 from dlcloud.recipe.deadline import Work
 from dlcloud.scheduling.deadline_scaling import (
@@ -164,7 +164,7 @@ class DeadlineScaler:
         if new < decision.launch:
             pools = ", ".join(decision.pools)
             text = f"{new} of {decision.launch} {market} instance(s) were launched in {pools}"
-            self.emit(Notice(message=f"{text}: {self.target} worker(s) were wanted"))
+            self.emit(Info(message=f"{text}: {self.target} worker(s) were wanted"))
         if ended.error is not None:
             self.emit(Warned(message=str(ended.error)))
 

@@ -9,7 +9,7 @@ from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError
-from dlcloud.model.events import Emit, Notice, Warned
+from dlcloud.model.events import Emit, Info, Warned
 from dlcloud.scheduling.scaling import EC2_ENDS_WITHIN, WorkerState, is_free_if_ec2_ends_it
 
 RESIZE = "resize"
@@ -43,7 +43,7 @@ class Departures:
         if name in self._drained:
             return
         self._drained.add(name)
-        self.emit(Notice(message=f"leaves: {cause}", instance_id=name))
+        self.emit(Info(message=f"leaves: {cause}", instance_id=name))
         is_arriving = self.registry.state(name) is WorkerState.ARRIVING
         self.registry.mark_leaving(name)
         try:
@@ -62,7 +62,7 @@ class Departures:
             return
         self._release_at[name] = now + EC2_ENDS_WITHIN
         message = "is left to EC2, which ends it within two minutes: its first hour is then free"
-        self.emit(Notice(message=message, instance_id=name))
+        self.emit(Info(message=message, instance_id=name))
 
     def release_overdue(self) -> None:
         """Terminate the instances that EC2 should have ended."""

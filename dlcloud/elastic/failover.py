@@ -18,7 +18,7 @@ from dlcloud.elastic.training_program import Coordinator, Revision
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, InstanceError
-from dlcloud.model.events import Emit, Notice, Warned
+from dlcloud.model.events import Emit, Info, Warned
 from dlcloud.planning.resize import coordinator
 from dlcloud.scheduling.scaling import choose_coordinator
 from dlcloud.trainer.event_names import EventName
@@ -168,7 +168,7 @@ class CoordinatorFailover:
         )
         self._has_changed, self.phase = True, Phase.STARTING
         name = self.coordinator.instance_id
-        self.emit(Notice(message="coordinates the others from now on", instance_id=name))
+        self.emit(Info(message="coordinates the others from now on", instance_id=name))
         self.notify_all()
 
     def observe(self, instance_id: str, reports: Sequence[WorkerReport]) -> None:
@@ -211,7 +211,7 @@ class CoordinatorFailover:
         if self.phase is not Phase.RESUMING:
             repeated = self._lost_at - least
             loss = f"{repeated} step(s) are taken again" if repeated else "no step is lost"
-            self.emit(Notice(message=f"the training goes on from step {least}: {loss}"))
+            self.emit(Info(message=f"the training goes on from step {least}: {loss}"))
         self.phase, self.coordinator = Phase.RESUMING, replace(self.coordinator, least=least)
         self.notify_all()
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from dlcloud.elastic.registry import WAITING_EVENTS, WorkerRegistry
 from dlcloud.elastic.reports import EventReported, WorkerReport
 from dlcloud.model.clock import Clock
-from dlcloud.model.events import Emit, Notice, Progress, Warned
+from dlcloud.model.events import Emit, Info, Progress, Warned
 from dlcloud.trainer.event_names import EventName
 
 PROGRESS_EVERY_S = 1.0
@@ -47,7 +47,7 @@ class TrainingProgress:
         text = MESSAGES[report.name].format(cause=report.cause, step=step)
         # Before the first step it is normal to wait for the others.
         is_halted = report.name in WAITING_EVENTS and self.registry.step > 0
-        kind = Warned if report.name in RISK_EVENTS or is_halted else Notice
+        kind = Warned if report.name in RISK_EVENTS or is_halted else Info
         self.emit(kind(message=text, instance_id=instance_id))
 
     def show_step(self) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dlcloud.model.errors import InstanceGoneError
-from dlcloud.model.events import Emit, Notice, Warned
+from dlcloud.model.events import Emit, Info, Warned
 from dlcloud.recipe.incident import Incident
 from dlcloud.scheduling.scaling import Worker, WorkerState
 
@@ -63,7 +63,7 @@ class Rehearsal:
             for name in self.types:
                 self.faults.set_capacity(name, incident.capacity)
             types = ", ".join(self.types)
-            self.emit(Notice(message=f"rehearsal: capacity of {types} is {incident.capacity} instance(s)"))
+            self.emit(Info(message=f"rehearsal: capacity of {types} is {incident.capacity} instance(s)"))
             return
         choice = incident.kill if incident.kill is not None else incident.interrupt
         victim = _find_victim(choice, others, coordinator)
@@ -72,7 +72,7 @@ class Rehearsal:
             return
         grace_s = 0.0 if incident.kill is not None else incident.grace
         effect = f"gets a notice of {grace_s:g} s" if grace_s else "ends without a notice"
-        self.emit(Notice(message=f"rehearsal: {effect}", instance_id=victim))
+        self.emit(Info(message=f"rehearsal: {effect}", instance_id=victim))
         try:
             self.faults.interrupt(victim, grace_s)
         except InstanceGoneError:

@@ -8,7 +8,7 @@ from dlcloud.elastic.failover import StateLostError
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, InstanceError
-from dlcloud.model.events import Notice, Warned
+from dlcloud.model.events import Info, Warned
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.scheduling.scaling import LONGEST_WAIT, LaunchRefusals, longest_wait
@@ -87,7 +87,7 @@ class Relauncher:
         except (CloudError, InstanceError):
             launcher.shrink(launcher.reconcile())  # while it waits, nothing is billed
             raise
-        launcher.emit(Notice(message=f"goes on from step {step}, which {self.recipe.checkpoints} has"))
+        launcher.emit(Info(message=f"goes on from step {step}, which {self.recipe.checkpoints} has"))
         self._losses += 1
         return Relaunched(plan=plan, members=members, restored=step)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from dlcloud.elastic.scaler import RequestEnded
 from dlcloud.launch.launcher import LaunchedMembers
-from dlcloud.model.events import Emit, Notice
+from dlcloud.model.events import Emit, Info
 from dlcloud.scheduling.scaling import ScalingDecision
 
 
@@ -28,7 +28,7 @@ class InstanceRequests:
     def request_instances(self, decision: ScalingDecision, connected: Sequence[str]) -> None:
         """Make the request of a decision; `connected` are the ids of the instances that are there."""
         self.is_open = True
-        self.emit(Notice(message=decision.reasons[-1]))
+        self.emit(Info(message=decision.reasons[-1]))
         arguments = (decision, connected)
         self._thread = threading.Thread(target=self._request, args=arguments, name="request", daemon=True)
         self._thread.start()

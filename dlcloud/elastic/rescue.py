@@ -9,7 +9,7 @@ from dlcloud.launch.members import list_members
 from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, RemoteCommandError
-from dlcloud.model.events import Notice, Warned, stage
+from dlcloud.model.events import Info, Warned, stage
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import Run, RunState
 
@@ -79,4 +79,4 @@ def _copy(jobs: RemoteJobs, member: Member, run: Run, patterns: Sequence[str], n
         step = int(name.split("-")[1])
         text = f"the checkpoint of step {step} is kept: {fetched[0]}"
         hint = "with checkpoints: s3://… in the recipe, the next up goes on from it"
-        managed.emit(Notice(message=f"{text} ({hint})"))
+        managed.emit(Info(message=f"{text} ({hint})"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError
-from dlcloud.model.events import Emit, Notice, Warned
+from dlcloud.model.events import Emit, Info, Warned
 from dlcloud.scheduling.scaling import Worker, WorkerState
 from dlcloud.scheduling.succession import choose_standbys
 
@@ -60,6 +60,6 @@ class Standbys:
                 return
             if name not in self._ready:
                 message = "stands by: it takes control if the coordinator is lost"
-                self.emit(Notice(message=message, instance_id=name))
+                self.emit(Info(message=message, instance_id=name))
                 self._ready = (*self._ready, name)
         self._ready, self._revision = revision[0], revision

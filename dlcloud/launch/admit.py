@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dlcloud.model.errors import CloudError, UnreachableError
-from dlcloud.model.events import Emit, Notice, Warned
+from dlcloud.model.events import Emit, Info, Warned
 from dlcloud.model.remote import Connection, Dial, Endpoint
 
 if TYPE_CHECKING:  # as for most commands: nothing of a cloud is needed
@@ -66,5 +66,5 @@ def move_access(cluster_id: str, *, caller: "CloudCaller", network: "CloudNetwor
     if replaced is None:
         return False
     instead = f", no longer from {', '.join(replaced)}" if replaced else ""
-    emit(Notice(message=f"this machine's address has changed: SSH is allowed from {cidr}{instead}"))
+    emit(Info(message=f"this machine's address has changed: SSH is allowed from {cidr}{instead}"))
     return True

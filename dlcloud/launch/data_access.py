@@ -14,7 +14,7 @@ from dlcloud.launch.peers import EnvironmentPeer, copy_environment, read_answer
 from dlcloud.launch.setup import FOLDER, prepare
 from dlcloud.model.cluster import CONTROLLER_TAG, Member
 from dlcloud.model.errors import CloudError, CredentialsError, RecipeError
-from dlcloud.model.events import Notice, Warned, stage
+from dlcloud.model.events import Info, Warned, stage
 from dlcloud.model.remote import Connection
 from dlcloud.planning.protocols import CloudBuckets
 from dlcloud.planning.storage import copy_key, describe_data, reads_buckets, storage_policy
@@ -167,7 +167,7 @@ class Storage:
         message = f"has {answer['files']} file(s) of {item.source}, {answer['bytes'] / MB:.1f} MB"
         message += f"; {answer['copied']} copied and verified in {answer['seconds']:.1f} s"
         by_size = f", {answer['by_size']} by size only" if answer["by_size"] else ""
-        emit(Notice(message=message + by_size, instance_id=name))
+        emit(Info(message=message + by_size, instance_id=name))
 
     def _from_peer(self, connection: Connection, item: DataItem) -> bool:
         """Copy data from another instance; True if the instance has it."""
@@ -237,7 +237,7 @@ def abort_uploads(managed: ManagedCluster, recipe: Recipe) -> None:
         managed.emit(Warned(message=f"{error.message}; {LIFECYCLE_RULE}"))
         return
     if count:
-        managed.emit(Notice(message=f"aborted {count} unfinished upload(s) to {recipe.checkpoints}"))
+        managed.emit(Info(message=f"aborted {count} unfinished upload(s) to {recipe.checkpoints}"))
 
 
 def create_role(managed: ManagedCluster, recipe: Recipe) -> str:

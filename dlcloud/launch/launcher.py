@@ -20,7 +20,7 @@ from dlcloud.launch.provision import Provisioner
 from dlcloud.launch.remainder import Remainder, find_remainder
 from dlcloud.model.cluster import NEW_GROUP, ClusterState, Member
 from dlcloud.model.errors import CloudError, DlcloudError, UnwritableError
-from dlcloud.model.events import Notice, Warned, stage
+from dlcloud.model.events import Info, Warned, stage
 from dlcloud.model.money import billed_seconds
 from dlcloud.model.remote import Connection
 from dlcloud.planning.launch_request import PoolRefusal
@@ -245,7 +245,7 @@ class Launcher(ManagedCluster):
         for member in members:
             instance = member.instance
             message = f"{instance.instance_type} {instance.market} in {instance.zone}"
-            self.emit(Notice(message=message, instance_id=instance.instance_id))
+            self.emit(Info(message=message, instance_id=instance.instance_id))
         lost: dict[str, DlcloudError] = {}
         with stage(
             self.emit, self.clock, f"connecting to {len(members)} instance(s), proving their host keys"

@@ -9,7 +9,7 @@ from typing import Any
 
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import DlcloudError, RemoteCommandError
-from dlcloud.model.events import Emit, Notice, Warned, stage
+from dlcloud.model.events import Emit, Info, Warned, stage
 from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import number_or_none, parse_json
 from dlcloud.resources.texts import template
@@ -71,7 +71,7 @@ def copy_environment(
                 continue
             size, seconds = copied["bytes"] / MIB, copied["seconds"]
             message = f"has {thing} of {peer.instance_id}: {size:.0f} MiB in {seconds:.1f} s"
-            emit(Notice(message=message, instance_id=name))
+            emit(Info(message=message, instance_id=name))
             return True
     emit(Warned(message=f"{'; '.join(failures)}: {otherwise}", instance_id=name))
     return False

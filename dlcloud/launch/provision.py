@@ -9,7 +9,7 @@ from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import LAUNCH, UNSEEN, reconcile_members
 from dlcloud.model.cluster import Member, client_token
 from dlcloud.model.errors import CapacityError, CloudError, QuotaError
-from dlcloud.model.events import Notice, Warned
+from dlcloud.model.events import Info, Warned
 from dlcloud.model.instance import Instance, Market
 from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB
 from dlcloud.planning.attempts import (
@@ -136,7 +136,7 @@ class Provisioner:
 
     def _announce_other_zones(self, home: str, missing: int) -> None:
         traffic = f"traffic between zones costs {ZONE_TRAFFIC_USD_PER_GB} USD per GB"
-        self.managed.emit(Notice(message=f"{home} lacks {missing} instance(s), asking all zones: {traffic}"))
+        self.managed.emit(Info(message=f"{home} lacks {missing} instance(s), asking all zones: {traffic}"))
 
     def _find_earlier(self) -> list[Member]:
         """Return what earlier commands have launched; a new cluster has nothing.

@@ -14,7 +14,7 @@ from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.setup import FOLDER, JOB
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CloudError, DlcloudError, InstanceError, RemoteCommandError, UnreachableError
-from dlcloud.model.events import Notice, Warned
+from dlcloud.model.events import Info, Warned
 from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import parse_json, printable
 from dlcloud.model.wait import wait_until
@@ -192,7 +192,7 @@ class RemoteJobs:
         """Emit where the files that the recipe keeps lie, or that it had none of them."""
         if fetched:
             message = f"{len(fetched)} file(s) kept in {folder}"
-            self.managed.emit(Notice(message=message, instance_id=run.instance_id))
+            self.managed.emit(Info(message=message, instance_id=run.instance_id))
         elif patterns and not self.any_may_keep:
             self.managed.emit(Warned(message=nothing_kept(patterns), instance_id=run.instance_id))
 

@@ -14,7 +14,7 @@ from dlcloud.launch.container import in_container, pull_image
 from dlcloud.launch.peers import EnvironmentPeer, copy_environment, read_answer
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import DlcloudError, RemoteCommandError
-from dlcloud.model.events import Emit, Notice, stage
+from dlcloud.model.events import Emit, Info, stage
 from dlcloud.model.remote import Connection
 from dlcloud.resources.texts import template
 from dlcloud.system.parallel import fan_out
@@ -67,7 +67,7 @@ def prepare(
     connection.send_contents(_programs(), FOLDER)
     if setup.commands.strip() and _ran_in_image(connection, setup):
         message = "the set-up commands were run when its image was made, and are not repeated"
-        emit(Notice(message=message, instance_id=instance_id))
+        emit(Info(message=message, instance_id=instance_id))
     elif setup.commands.strip():
         _run_commands(connection, setup, clock=clock, emit=emit)
     if setup.image:
@@ -91,7 +91,7 @@ def prepare(
     if "python" not in answer:
         raise RemoteCommandError(f"{instance_id}: environment.py named no Python, but answered {answer}")
     if answer.get("reused"):
-        emit(Notice(message=f"environment {key} was built before and is used again", instance_id=instance_id))
+        emit(Info(message=f"environment {key} was built before and is used again", instance_id=instance_id))
     return str(answer["python"])
 
 

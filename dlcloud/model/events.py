@@ -44,7 +44,7 @@ class Progress(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice(Event):
+class Info(Event):
     """A fact outside any stage."""
 
 

@@ -9,7 +9,7 @@ from threading import Event
 from dlcloud.launch.remote_jobs import RemoteJobs
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, InstanceError, PartialError
-from dlcloud.model.events import Notice, Progress, Warned
+from dlcloud.model.events import Info, Progress, Warned
 from dlcloud.model.money import member_usd, total_usd
 from dlcloud.results.result import Run, RunState
 from dlcloud.results.trials import (
@@ -280,7 +280,7 @@ class ExperimentRunner:
         emit = self.runner.managed.emit
         if status.state is TrialState.PRUNED:
             message = f"trial {status.trial.number} ({status.trial}) is pruned: it lags behind the others"
-            emit(Notice(message=message, instance_id=run.instance_id))
+            emit(Info(message=message, instance_id=run.instance_id))
         elif status.state is not TrialState.DONE:
             left = self.records.experiment.attempts - status.failures
             then = "it is given up" if status.state is TrialState.FAILED else f"{left} attempt(s) left"
@@ -350,7 +350,7 @@ class ExperimentRunner:
             if not new:
                 return False
             place.member = new[0]
-            managed.emit(Notice(message="replaces it", instance_id=new[0].instance.instance_id))
+            managed.emit(Info(message="replaces it", instance_id=new[0].instance.instance_id))
             return True
 
 

@@ -20,7 +20,7 @@ from dlcloud.launch.setup import prepare
 from dlcloud.launch.sharing import Sharing
 from dlcloud.launch.user_files import check_files, send_files
 from dlcloud.model.cluster import Member
-from dlcloud.model.events import Notice, Progress, Warned, stage
+from dlcloud.model.events import Info, Progress, Warned, stage
 from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import number_or_none
 from dlcloud.recipe.job_environment import JobEnvironment
@@ -205,7 +205,7 @@ class Runner:
         if cases:
             message = f"{len(cases)} case(s) were measured before an interruption and are not repeated"
             self.managed.emit(
-                Notice(message=f"{message}; --fresh measures all again", instance_id=run.instance_id)
+                Info(message=f"{message}; --fresh measures all again", instance_id=run.instance_id)
             )
         return "".join(f"{line}\n" for case in cases for line in (case.start, *case.lines)).encode()
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from dlcloud.app.context import Context
-from dlcloud.model.events import Notice
+from dlcloud.model.events import Info
 
 MOST_BYTES = 10 << 30
 """Beyond this the caches that instances share shrink by themselves."""
@@ -83,7 +83,7 @@ def trim_caches(context: Context) -> None:
         if removed:
             size, names = sum(entry.size_bytes for entry in removed), ", ".join(e.kind for e in removed)
             message = f"removed {size_text(size)} of caches beyond {size_text(MOST_BYTES)}: {names}"
-            context.emit(Notice(message=f"{message}; each is made again when it is needed"))
+            context.emit(Info(message=f"{message}; each is made again when it is needed"))
 
 
 def _is_shared_now(context: Context) -> bool:

@@ -19,7 +19,7 @@ from dlcloud.model.cluster import (
     cluster_name,
 )
 from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, PartialError
-from dlcloud.model.events import Notice, Warned, stage
+from dlcloud.model.events import Info, Warned, stage
 from dlcloud.model.money import hourly_price, money, price_of, snapshot_usd
 from dlcloud.model.own_images import stale_reason
 from dlcloud.model.ownership import Ownership
@@ -43,7 +43,7 @@ class SearchScope:
 def run(context: Context, *, scope: SearchScope, dry_run: bool, yes: bool, output: str) -> None:
     """Find by tag what no cluster of this machine's store accounts for, price it, and remove it."""
     if scope.cloud == "local" and context.local_site.find() is None:
-        context.emit(Notice(message="the local EC2 is not running: it has nothing"))
+        context.emit(Info(message="the local EC2 is not running: it has nothing"))
         say(render(leftovers_report([], unfinished=[], now=context.clock.now()), Format(output)))
         return
     collectors = [
@@ -89,7 +89,7 @@ def collect(
             if is_chosen or not collector.may_be_passed_over:
                 error.hint = f"{error.hint}; dlcloud gc --cloud local looks at the local EC2"
                 raise
-            context.emit(Notice(message=f"not looked at: {error.message}"))
+            context.emit(Info(message=f"not looked at: {error.message}"))
     priced = [line for one in results for line in one.collector.price(one.leftovers)]
     unfinished = [cluster for one in results for cluster in one.unfinished]
     report = leftovers_report(priced, unfinished=unfinished, now=context.clock.now())
@@ -193,7 +193,7 @@ class Collector:
                 )
                 hint = f"dlcloud gc {cluster_id}" if relation is Ownership.OTHER_HOME else "--all-owners"
                 message += "" if is_ours else f"; left alone, unless {hint}"
-                self.context.emit(Notice(message=message))
+                self.context.emit(Info(message=message))
         return kept
 
     def _find_unfinished(
@@ -248,7 +248,7 @@ class Collector:
         for cluster_id, instance in controllers.items():
             name = cluster_name(instance.tags) or cluster_id
             message = f"{name} ({cluster_id}) is left alone: its own instance controls it"
-            self.context.emit(Notice(message=message, instance_id=instance.instance_id))
+            self.context.emit(Info(message=message, instance_id=instance.instance_id))
         return set(controllers)
 
     def _without_current_images(self, leftovers: Sequence[Leftover]) -> list[Leftover]:
@@ -261,14 +261,14 @@ class Collector:
                 if image is None or item.cluster_id in self.clusters:
                     stale.append(item)
                 elif reason := stale_reason(image, images, self.context.clock.now()):
-                    self.context.emit(Notice(message=f"{image.image_id} ({image.name}) is stale: {reason}"))
+                    self.context.emit(Info(message=f"{image.image_id} ({image.name}) is stale: {reason}"))
                     stale.append(item)
                 else:
                     usd = money(snapshot_usd(item.size_gib) * HOURS_PER_MONTH)
                     message = (
                         f"{image.image_id} ({image.name}, {region}) is kept, for at most {usd} USD a month"
                     )
-                    self.context.emit(Notice(message=f"{message}: dlcloud gc {item.cluster_id} deletes it"))
+                    self.context.emit(Info(message=f"{message}: dlcloud gc {item.cluster_id} deletes it"))
         return stale
 
     def price(self, leftovers: Sequence[Leftover]) -> list[PricedLeftover]:
@@ -304,7 +304,7 @@ class Collector:
             except DlcloudError as error:
                 failed.append(error)
         if leftovers and not failed:
-            context.emit(Notice(message=f"{len(leftovers)} thing(s) removed"))
+            context.emit(Info(message=f"{len(leftovers)} thing(s) removed"))
         return failed
 
 

@@ -32,7 +32,7 @@ from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.preflight import find_image
 from dlcloud.launch.setup import OLDEST_PYTHON
 from dlcloud.model.errors import RecipeError
-from dlcloud.model.events import PREFLIGHT, Notice, stage
+from dlcloud.model.events import PREFLIGHT, Info, stage
 from dlcloud.model.instance import Image
 from dlcloud.model.money import money, snapshot_usd
 from dlcloud.model.own_images import OwnImage, image_name
@@ -131,7 +131,7 @@ class ImageMaker:
                 image_id = begun.image_id
             image = await_image(launcher, image_id)
             message = f"image {image_id} is available; in recipes: image: {image.name}"
-            launcher.emit(Notice(message=message))
+            launcher.emit(Info(message=message))
             return image
 
     def _request(self) -> ImageRequest:

@@ -14,7 +14,7 @@ from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CloudError, DlcloudError, InstanceError
-from dlcloud.model.events import Emit, Event, Notice, Warned
+from dlcloud.model.events import Emit, Event, Info, Warned
 from dlcloud.model.remote import Dial
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.protocols import Cloud
@@ -132,7 +132,7 @@ class TypeRun:
             with destroy_at_end(launcher, acquired, keep=False):
                 # The end itself is neither stopped nor silenced.
                 if self.shared.slot.is_taken:
-                    self.emit(Notice(message="waits: on one machine only one type is measured at a time"))
+                    self.emit(Info(message="waits: on one machine only one type is measured at a time"))
                 with self.shared.slot:  # before the launch: an instance that waits would be billed for it
                     self._run_all(replace(launcher, clock=self.clock, emit=self.emit))
 
@@ -155,7 +155,7 @@ class TypeRun:
             members = [member for member in members if member.instance.instance_id in living]
         surplus = members[nodes:]
         if surplus:
-            self.emit(Notice(message=f"terminating {len(surplus)} instance(s): {nodes} are needed from here"))
+            self.emit(Info(message=f"terminating {len(surplus)} instance(s): {nodes} are needed from here"))
             launcher.shrink(surplus)
         return list(members[:nodes])
 
@@ -188,7 +188,7 @@ class TypeRun:
             run_workload(runner, members)
         except InstanceError as error:
             if watch is not None and watch.is_over:
-                self.emit(Notice(message="its round was cut off: its samples are stored, without a result"))
+                self.emit(Info(message="its round was cut off: its samples are stored, without a result"))
                 self.done.append(job.name)
                 return
             self.failed[job.name] = error.message

@@ -25,7 +25,7 @@ from dlcloud.app.terminal.screen import confirm, say
 from dlcloud.launch.acquire import resolve_cluster
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, RecipeError
-from dlcloud.model.events import PREFLIGHT, Notice, stage
+from dlcloud.model.events import PREFLIGHT, Info, stage
 from dlcloud.model.instance import Market
 from dlcloud.planning.protocols import Cloud
 from dlcloud.prediction.offers import PredictedJob
@@ -83,7 +83,7 @@ def run(context: Context, options: BenchOptions) -> None:
         return
     measured.run(plans, yes=options.yes)
     names = raced_types(measured.predictions, Market.ON_DEMAND)
-    context.emit(Notice(message=f"racing {', '.join(names)}: by prediction each can be the cheapest"))
+    context.emit(Info(message=f"racing {', '.join(names)}: by prediction each can be the cheapest"))
     _run_bench(_race(_bench(context, options, names), options), options)
 
 
@@ -228,7 +228,7 @@ class Bench:
         done = done_before(self.context.benches.runs(self.earlier_id)) if self.earlier_id else set()
         if self.earlier_id is not None:
             message = "resuming an earlier bench: its results are not measured again (--fresh does)"
-            self.context.emit(Notice(message=message))
+            self.context.emit(Info(message=message))
         _ = self.cloud, self.context.benches
         with stage(self.context.emit, self.context.clock, PREFLIGHT):
             outcomes = fan_out(lambda name: self._plan_type(name, done), self.matrix.types)
@@ -268,7 +268,7 @@ class Bench:
             )
         except KeyboardInterrupt:
             again = "races again" if self.is_race else "resumes the bench"
-            self.context.emit(Notice(message=f"results are stored; the same command {again}"))
+            self.context.emit(Info(message=f"results are stored; the same command {again}"))
             raise
         fault = fault_of(results)
         if fault is None:

@@ -11,7 +11,7 @@ from dlcloud.launch.batch_cluster import BatchCluster, note_members
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import BudgetError, DlcloudError, InstanceError
-from dlcloud.model.events import Notice, Progress, Warned
+from dlcloud.model.events import Info, Progress, Warned
 from dlcloud.model.money import member_usd, total_usd
 from dlcloud.planning.batch_queue import BatchJob
 from dlcloud.planning.plan import Plan
@@ -200,7 +200,7 @@ def take_late(context: Context, launcher: Launcher) -> bool:
         context.emit(Warned(message=f"results were not read: {error.message}"))
         return False
     if runs:
-        context.emit(Notice(message=f"{len(runs)} trial(s) had ended meanwhile: their results are stored"))
+        context.emit(Info(message=f"{len(runs)} trial(s) had ended meanwhile: their results are stored"))
     return bool(runs)
 
 

@@ -27,7 +27,7 @@ from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.cluster import Cluster, ClusterState, Member
 from dlcloud.model.errors import DlcloudError, RecipeError
-from dlcloud.model.events import PREFLIGHT, Notice, Warned, stage
+from dlcloud.model.events import PREFLIGHT, Info, Warned, stage
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.report.plans.plan_tables import plan_report
@@ -176,7 +176,7 @@ def _end_others_at_end(
     if not keep:
         terminate_others()
     launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
-    emit(Notice(message=f"the results wait here: dlcloud down {name} brings them home"))
+    emit(Info(message=f"the results wait here: dlcloud down {name} brings them home"))
 
 
 def _keep_failed(launcher: Launcher, own: str, seconds: float) -> list[str]:

@@ -19,7 +19,7 @@ from dlcloud.launch.acquire import remove_stale_folders
 from dlcloud.launch.down import gc
 from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.errors import DlcloudError, PartialError, RecipeError, RemoteCommandError
-from dlcloud.model.events import Notice, Warned
+from dlcloud.model.events import Info, Warned
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.table import Report, Section
 from dlcloud.store.clusters import FETCH
@@ -112,7 +112,7 @@ class Down:
                 raise
             if self.options.all_owners:
                 message = f"{detached.name} is of {everyone.describe_owner(detached)}"
-                self.context.emit(Notice(message=message))
+                self.context.emit(Info(message=message))
             return detached
 
     def _terminate(self, target: Cluster | DetachedCluster) -> list[Report]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dlcloud.model.errors import RecipeError
-from dlcloud.model.events import Event, Notice, Warned
+from dlcloud.model.events import Event, Info, Warned
 from dlcloud.recipe.script import REPORTER, Script, distribution_of, read_script
 from dlcloud.recipe.workload import Setup, Workload
 
@@ -80,7 +80,7 @@ def _warn_of_packages(
         return
     if listed:
         message = f"{name} imports {', '.join(missing)}, which setup.requirements does not list"
-        emit(Notice(message=f"{message}: only a package that is listed can bring it"))
+        emit(Info(message=f"{message}: only a package that is listed can bring it"))
     else:
         message = f"{name} imports {', '.join(missing)}, and setup.requirements is empty"
         emit(Warned(message=f"{message}: an instance has Python without packages"))

@@ -10,7 +10,7 @@ from dlcloud.launch.acquire import ClusterLock, lock_cluster
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import StoreError
-from dlcloud.model.events import Notice, Warned
+from dlcloud.model.events import Info, Warned
 from dlcloud.model.wait import wait_until
 from dlcloud.store.paths import Paths
 from dlcloud.system.files import FileLock
@@ -44,7 +44,7 @@ def take_charge(context: Context, cluster: Cluster, *, yes: bool) -> ClusterLock
             raise
         if not yes:
             _refuse_others(context, cluster, holder, error)
-    context.emit(Notice(message=f"process {holder} is in charge of {cluster.name}: asking it to end"))
+    context.emit(Info(message=f"process {holder} is in charge of {cluster.name}: asking it to end"))
     if not _end(holder, signal.SIGTERM, lock, context.clock, ANSWER_S):
         message = f"process {holder} has not ended within {ANSWER_S:.0f} s: it is killed"
         context.emit(Warned(message=f"{message}, and {cluster.name} is ended from here"))

@@ -13,7 +13,7 @@ from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.elastic.deadline_scaler import ASSUMED_BOOT_S
 from dlcloud.elastic.speed import ASSUMED_CHANGEOVER_S
 from dlcloud.model.errors import CloudError, RecipeError
-from dlcloud.model.events import Notice
+from dlcloud.model.events import Info
 from dlcloud.model.instance import FEWEST_SCORED_TYPES, Market
 from dlcloud.recipe.deadline import read_duration
 from dlcloud.recipe.recipe import Recipe
@@ -230,4 +230,4 @@ def _draw(context: Context, path: Path, costs: Sequence[DeadlineCost], name: str
         content = picture([chart], path.suffix.lower().lstrip("."))
     with report_file(path) as draft:
         draft.write_bytes(content)
-    context.emit(Notice(message=f"written: {path}"))
+    context.emit(Info(message=f"written: {path}"))

@@ -9,7 +9,7 @@ from dlcloud.app.deadlines.replays import SimulationSetting, Source, build_jobs,
 from dlcloud.app.recipe_files import read_recipe_text
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import RecipeError
-from dlcloud.model.events import Notice
+from dlcloud.model.events import Info
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.report.files import report_file
 from dlcloud.report.html.page import bundle, page, picture
@@ -98,4 +98,4 @@ def _draw(
         content = picture(charts, path.suffix.lower().lstrip("."))
     with report_file(path) as draft:
         draft.write_bytes(content)
-    context.emit(Notice(message=f"written: {path}"))
+    context.emit(Info(message=f"written: {path}"))

@@ -12,7 +12,7 @@ from dlcloud.app.results.timelines import load_timelines, read_timelines
 from dlcloud.app.results.training import StoredTraining, trainings_of_home
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import CloudError, RecipeError
-from dlcloud.model.events import Notice
+from dlcloud.model.events import Info
 from dlcloud.model.instance import Market
 from dlcloud.prediction.offers import PredictedJob, predict_jobs
 from dlcloud.report.costs.bars import spending_charts
@@ -191,7 +191,7 @@ def _draw(
     def write(file: str, content: bytes) -> None:
         with report_file(Path(file)) as draft:
             draft.write_bytes(content)
-        context.emit(Notice(message=f"written: {file}"))
+        context.emit(Info(message=f"written: {file}"))
 
     charts = cost_charts(rows, view.market)
     if drawings.html:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from dlcloud.app.context import Context
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.errors import DlcloudError
-from dlcloud.model.events import Notice, Warned
+from dlcloud.model.events import Info, Warned
 from dlcloud.planning.storage import results_uri
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import Run
@@ -112,5 +112,5 @@ def fetch_lost(results: StoredResults) -> bool:
     if results.recipe.results is None:
         return False
     count = results.fetch()
-    results.context.emit(Notice(message=f"{count} run(s) came from {results.recipe.results}"))
+    results.context.emit(Info(message=f"{count} run(s) came from {results.recipe.results}"))
     return count > 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from dlcloud.app.context import Context
 from dlcloud.app.results.rows import costs_of_runs
 from dlcloud.model.errors import RecipeError, TrackerError, TrackerRefusedError
-from dlcloud.model.events import Notice, Warned
+from dlcloud.model.events import Info, Warned
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.results.result import Run, RunState, parse_record
 from dlcloud.results.tracking import (
@@ -153,7 +153,7 @@ class TrackerFeed:
             self._is_down = True
             return self._left(find_runs)
         if self._is_down:
-            self.context.emit(Notice(message=f"MLflow at {self.server.url} answers again"))
+            self.context.emit(Info(message=f"MLflow at {self.server.url} answers again"))
             self._is_down = False
         return self._left(find_runs)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from dlcloud.model.errors import DlcloudError
-from dlcloud.model.events import Emit, Notice, Warned
+from dlcloud.model.events import Emit, Info, Warned
 
 LEAVE_AT = 3
 """The number of Ctrl-C during an end that leaves it."""
@@ -64,7 +64,7 @@ class End:
     def emit_state(self, presses: int) -> None:
         """Emit what goes on, and what as many more Ctrl-C would do."""
         words = self._words()
-        self.emit(Notice(message=f"{words.doing}, a few seconds; {_TIMES[presses]} {words.otherwise}"))
+        self.emit(Info(message=f"{words.doing}, a few seconds; {_TIMES[presses]} {words.otherwise}"))
 
     def emit_left(self) -> None:
         """Emit what is left, where a Ctrl-C has left the end."""

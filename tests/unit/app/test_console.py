@@ -14,7 +14,7 @@ import threading
 import pytest
 
 from dlcloud.app.terminal.console import LiveConsole, PlainConsole, console_for, line_of, wrap
-from dlcloud.model.events import Notice, Progress, StageDone, StageStarted, Warned
+from dlcloud.model.events import Info, Progress, StageDone, StageStarted, Warned
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from dlcloud.model.events import Notice, Progress, StageDone, StageStarted, Warn
         (StageDone(message="launching", seconds=1.26), "done in 1.3 s: launching"),
         (StageStarted(message="setting up", instance_id="i-1"), "i-1  setting up ..."),
         (Warned(message="no spot"), "warning: no spot"),
-        (Notice(message="kept"), "kept"),
+        (Info(message="kept"), "kept"),
         (Progress(message="vgg16", instance_id="i-1"), "i-1  vgg16"),
         (Progress(message="vgg16", done=1, total=4), "1 of 4: vgg16"),
         (Progress(message="vgg16", total=4.0), "0 of 4: vgg16"),
@@ -40,7 +40,7 @@ def test_every_event_is_a_line(event, line):
 def test_a_line_begins_with_the_time_since_the_start():
     stream = io.StringIO()
     with console_for(stream) as console:
-        console.emit(Notice(message="hello"))
+        console.emit(Info(message="hello"))
     assert re.fullmatch(r" +\d+\.\d s  hello\n", stream.getvalue())
 
 
@@ -63,7 +63,7 @@ def test_lines_of_many_threads_stay_whole():
 
     def emit_all(name):
         for number in range(50):
-            console.emit(Notice(message=f"{name} {number}"))
+            console.emit(Info(message=f"{name} {number}"))
 
     threads = [threading.Thread(target=emit_all, args=(name,)) for name in "abcd"]
     for thread in threads:
@@ -89,7 +89,7 @@ def test_events_wait_while_something_else_asks_on_the_terminal():
     stream = io.StringIO()
     console = PlainConsole(stream)
     with console.suspended():
-        late = threading.Thread(target=console.emit, args=(Notice(message="later"),))
+        late = threading.Thread(target=console.emit, args=(Info(message="later"),))
         late.start()
         assert stream.getvalue() == ""
     late.join()

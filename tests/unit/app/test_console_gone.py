@@ -8,11 +8,11 @@ import pytest
 
 from dlcloud.app.terminal.console import LiveConsole, PlainConsole
 from dlcloud.cli.failures import report_error
-from dlcloud.model.events import Notice, StageDone, StageStarted, Warned
+from dlcloud.model.events import Info, StageDone, StageStarted, Warned
 
 EVENTS = [
     StageStarted(message="terminating", instance_id="i-1"),
-    Notice(message="note"),
+    Info(message="note"),
     StageDone(message="terminating", seconds=1, instance_id="i-1"),
     Warned(message="left"),
 ]

@@ -4,7 +4,7 @@ import pytest
 
 from dlcloud.launch.admit import AdmittingDialer
 from dlcloud.model.errors import CloudError, UnreachableError
-from dlcloud.model.events import Notice
+from dlcloud.model.events import Info
 from tests.fakes.cloud import Failure
 
 HOME, ROAD = "198.51.100.9/32", "203.0.113.7/32"
@@ -48,7 +48,7 @@ def test_a_time_out_admits_the_present_address_once_and_says_so(world, endpoint)
     for _ in range(2):
         assert dialer.dial(endpoint).endpoint == endpoint
     assert world.cloud.rules == {("sg-c0ffee", ROAD)}
-    assert [event.message for event in world.events if isinstance(event, Notice)] == [
+    assert [event.message for event in world.events if isinstance(event, Info)] == [
         f"this machine's address has changed: SSH is allowed from {ROAD}, no longer from {HOME}"
     ]
     assert (dialer.dialer.dialled, world.cloud.calls["network.move_ssh"]) == (3, 1)

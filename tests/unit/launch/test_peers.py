@@ -7,7 +7,7 @@ import pytest
 from dlcloud.launch.peers import EnvironmentPeer
 from dlcloud.launch.setup import prepare
 from dlcloud.model.errors import UnreachableError
-from dlcloud.model.events import Notice, Warned
+from dlcloud.model.events import Info, Warned
 from dlcloud.model.remote import Endpoint
 from dlcloud.recipe.workload import Setup
 from tests.fakes.clock import FakeClock
@@ -43,7 +43,7 @@ def prepared(to, *sources):
         for peer in sources
     ]
     python = prepare(connection, Setup(), "a==1\n", clock=FakeClock(), emit=events.append, peers=peers)
-    return python, [event for event in events if isinstance(event, Notice | Warned)]
+    return python, [event for event in events if isinstance(event, Info | Warned)]
 
 
 def order_of(of, verb):
@@ -78,7 +78,7 @@ def test_each_copy_has_a_key_of_its_own():
 def test_the_next_peer_is_asked_where_one_fails():
     first, second = source("i-one", failing={"serve": (1, b"there is no environment")}), source("i-two")
     _, messages = prepared(newcomer(), first, second)
-    assert [type(message) for message in messages[:1]] == [Notice]
+    assert [type(message) for message in messages[:1]] == [Info]
     assert "of i-two" in messages[0].message
 
 

@@ -8,7 +8,7 @@ import pytest
 from dlcloud.launch.preflight import run_preflight
 from dlcloud.launch.setup import commands_digest, environment_key, packages_of, prepare
 from dlcloud.model.errors import CloudError, CredentialsError, RemoteCommandError
-from dlcloud.model.events import Notice, StageStarted
+from dlcloud.model.events import Info, StageStarted
 from dlcloud.model.remote import Endpoint
 from dlcloud.recipe.workload import Setup
 from dlcloud.resources.texts import template
@@ -80,12 +80,12 @@ def test_environment_is_built_from_requirements_and_returns_its_python():
     assert to.machine.stdin[command] == REQUIREMENTS.encode()
     programs = ("apt.sh", "environment.py", "job.py", "masking.py", "peer.py")
     assert sorted(to.machine.files) == [f"dlcloud/{name}" for name in programs]
-    assert not any(isinstance(event, Notice) for event in events)
+    assert not any(isinstance(event, Info) for event in events)
 
 
 def test_an_environment_that_is_used_again_is_reported():
     to = connection(answers={"environment.py": BUILT.replace(b"false", b"true")})
-    assert any(isinstance(event, Notice) and "used again" in event.message for event in prepared(to)[1])
+    assert any(isinstance(event, Info) and "used again" in event.message for event in prepared(to)[1])
 
 
 def test_without_packages_the_instances_own_python_is_used():
@@ -113,7 +113,7 @@ def test_commands_that_were_run_before_the_image_was_made_are_not_repeated():
     to = connection(answers={"cat dlcloud/image": commands_digest(setup).encode(), "environment.py": BUILT})
     _, events = prepared(to, setup)
     assert "dlcloud/setup.sh" not in to.machine.files
-    assert any("not repeated" in event.message for event in events if isinstance(event, Notice))
+    assert any("not repeated" in event.message for event in events if isinstance(event, Info))
     other = Setup(commands="apt-get install y\n")
     prepared(to, other)
     assert to.machine.files["dlcloud/setup.sh"][0] == other.commands.encode()

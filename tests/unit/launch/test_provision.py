@@ -9,7 +9,7 @@ import pytest
 from dlcloud.launch.acquire import write_user_data
 from dlcloud.model.cluster import ClusterState
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
-from dlcloud.model.events import Notice, Warned
+from dlcloud.model.events import Info, Warned
 from dlcloud.model.instance import Market
 from dlcloud.planning.reserved_capacity import CapacityReservation
 from tests.fakes.cloud import Failure, Killed
@@ -249,7 +249,7 @@ def places(members):
 
 
 def messages(world):
-    return [event.message for event in world.events if isinstance(event, Notice) and "zone" in event.message]
+    return [event.message for event in world.events if isinstance(event, Info) and "zone" in event.message]
 
 
 def test_a_training_is_launched_where_all_its_spot_instances_are(world):

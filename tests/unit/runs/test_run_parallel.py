@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dlcloud.model.events import Notice
+from dlcloud.model.events import Info
 from dlcloud.model.wait import wait_until
 from dlcloud.runs.stoppable import ExclusiveSlot, StoppableClock, StoppedError, run_parallel, stop_emitting
 from tests.fakes.clock import FakeClock
@@ -48,7 +48,7 @@ def test_on_ctrl_c_everybody_stops_at_its_next_step_and_cleans_up():
                 StoppableClock(FakeClock(), stop).sleep(60)
             elif item == 1:
                 stop.wait(60)
-                stop_emitting([].append, stop)(Notice(message="next"))
+                stop_emitting([].append, stop)(Info(message="next"))
             else:
                 silent.wait(60)
                 raise ConnectionError
