@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dlcloud.model.untrusted import number_or_none
+from dlcloud.model.untrusted import count_or_none, number_or_none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,8 @@ def hardware_of(record: Mapping[str, Any]) -> Hardware:
         return Hardware()
     return Hardware(
         cpu_model=str(hardware.get("cpu_model") or "unknown CPU"),
-        physical_cores=_count(hardware.get("physical_cores")),
-        logical_cpus=_count(hardware.get("logical_cpus")),
+        physical_cores=count_or_none(hardware.get("physical_cores")),
+        logical_cpus=count_or_none(hardware.get("logical_cpus")),
         cpu_flags=tuple(map(str, _items(hardware.get("cpu_flags")))),
         memory_gib=number_or_none(hardware.get("memory_gib")),
         gpus=tuple(
@@ -46,10 +46,6 @@ def hardware_of(record: Mapping[str, Any]) -> Hardware:
             for gpu in _items(hardware.get("gpus"))
         ),
     )
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _items(value: object) -> list[object]:

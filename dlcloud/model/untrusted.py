@@ -53,6 +53,11 @@ def number_or_none(value: object) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+def count_or_none(value: object) -> int | None:
+    """Return a whole number of at least 0 of a record; None for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
 def _number(text: str) -> float | None:
     number = float(text)
     return number if math.isfinite(number) and abs(number) <= LARGEST else None

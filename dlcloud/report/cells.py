@@ -3,16 +3,21 @@
 from collections.abc import Callable
 from datetime import datetime
 
+from dlcloud.benchmarks.harness.schema import Measurement
 from dlcloud.model.instance import Market
 from dlcloud.model.money import exact, money
 from dlcloud.report.table import Cell
-from dlcloud.results.result import Metric
 from dlcloud.results.result_row import ResultRow
 
-REHEARSED = "*"
+_REHEARSED = "*"
 UNSTABLE = " ~"
 NO_WINNER = "≈ "
 _BYTES_PER_MB = 1e6
+
+
+def marked(text: str, is_rehearsal: bool) -> str:  # noqa: FBT001  reads as "marked if"
+    """Mark a figure of a rehearsal, or the title of such figures; there is nothing to mark without one."""
+    return text + _REHEARSED if is_rehearsal and text not in {"", "unknown"} else text
 
 
 def text_of(value: Cell) -> str:
@@ -33,7 +38,7 @@ def ratio(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}"  # noqa: PLR2004  three digits are enough
 
 
-def interval(metric: Metric | None) -> str:
+def interval(metric: Measurement | None) -> str:
     """Format an interval as `low–high`; empty if there is none."""
     bounds = metric.interval if metric else None
     return f"{digits(bounds[0])}–{digits(bounds[1])}" if bounds else ""
@@ -63,7 +68,7 @@ def over_best(row: ResultRow) -> str:
 def usd(market: Market) -> Callable[[ResultRow], str]:
     def text(row: ResultRow) -> str:
         amount = row.usd_per_million(market)
-        return "unknown" if amount is None else money(amount) + (REHEARSED if row.rehearsal else "")
+        return "unknown" if amount is None else money(amount)
 
     return text
 
@@ -78,21 +83,10 @@ def usd_interval(market: Market) -> Callable[[ResultRow], str]:
     return text
 
 
-def metric(name: str) -> Callable[[ResultRow], str]:
-    """Format a metric of a result."""
-
-    def text(row: ResultRow) -> str:
-        value = row.result.metrics.get(name)
-        return digits(value.value) if value else ""
-
-    return text
-
-
 def run_usd(row: ResultRow) -> str:
     """Format the cost of the run; `+` if its instance is still up."""
-    if row.cost is None or row.cost.usd is None:
-        return "unknown"
-    return money(row.cost.usd) + ("" if row.cost.final else "+") + (REHEARSED if row.rehearsal else "")
+    cost = row.measured.cost
+    return "unknown" if cost is None or cost.usd is None else money(cost.usd) + ("" if cost.final else "+")
 
 
 def price(market: Market) -> Callable[[ResultRow], str]:

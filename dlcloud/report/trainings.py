@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 from dlcloud.model.money import money, rounded
-from dlcloud.report.cells import REHEARSED, digits
+from dlcloud.report.cells import digits, marked
 from dlcloud.report.durations import duration
 from dlcloud.report.table import Section
 from dlcloud.results.training_summary import Training
@@ -85,15 +85,18 @@ def training_records(trainings: Mapping[str, tuple[Training, bool]]) -> list[dic
 
 def _row(name: str, training: Training, is_rehearsal: bool) -> Sequence[str]:  # noqa: FBT001  unpacked
     pauses, saved, speed = _pauses(training), training.saved_fraction, training.samples_per_s
-    mark = REHEARSED if is_rehearsal else ""
+
+    def usd(amount: Decimal | None) -> str:
+        return "unknown" if amount is None else marked(money(amount), is_rehearsal)
+
     return (
         name,
-        "" if speed is None else digits(speed) + mark,
-        _usd(training.usd_per_million, mark),
-        _usd(training.fixed_usd_per_million, mark),
+        "" if speed is None else marked(digits(speed), is_rehearsal),
+        usd(training.usd_per_million),
+        usd(training.fixed_usd_per_million),
         "" if saved is None else f"{float(saved):.0%}",
         duration(training.start_s),
-        _usd(training.usd, mark),
+        usd(training.usd),
         duration(max(pauses, default=0.0)),
         duration(training.trained_s),
         f"{training.steps:,}",
@@ -105,10 +108,6 @@ def _row(name: str, training: Training, is_rehearsal: bool) -> Sequence[str]:  #
 def _pauses(training: Training) -> list[float]:
     """Return the pauses of changes and stalls; the time before the first step is none."""
     return [period.pause_s for period in training.periods if period.pause_s is not None]
-
-
-def _usd(usd: Decimal | None, mark: str) -> str:
-    return "unknown" if usd is None else money(usd) + mark
 
 
 def _rounded(usd: Decimal | None) -> Decimal | None:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
-from dlcloud.benchmarks.harness.verdict_words import Verdict
-from dlcloud.results.result import Metric
+from dlcloud.benchmarks.harness.schema import Measurement, Verdict
 from dlcloud.results.result_row import ResultRow
 
 FEWEST_SAMPLES = 6
@@ -87,7 +86,7 @@ def ratio_of_rows(first: ResultRow, second: ResultRow) -> Ratio:
     return ratio
 
 
-def ratio_of(first: Metric, second: Metric) -> Ratio:
+def ratio_of(first: Measurement, second: Measurement) -> Ratio:
     """Return second over first with its 95 % interval, from the intervals of two independent medians.
 
     The variances are recovered from the distances of the bounds, on the logarithmic scale, so that the ratio
@@ -133,7 +132,7 @@ def differences(
     ]
 
 
-def _distances(metric: Metric) -> tuple[float, float]:
+def _distances(metric: Measurement) -> tuple[float, float]:
     """Return how far the bounds are from the value, below and above, as logarithms; never negative."""
     low, high = metric.low or metric.value, metric.high or metric.value
     return max(0.0, math.log(metric.value / low)), max(0.0, math.log(high / metric.value))

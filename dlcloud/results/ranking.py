@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
-from dlcloud.benchmarks.harness.verdict_words import Verdict
+from dlcloud.benchmarks.harness.schema import Measurement, Verdict
 from dlcloud.model.instance import Market
 from dlcloud.results.compare import FEWEST_SAMPLES, Ratio, ratio_of, ratio_of_rows, scale_ratio
-from dlcloud.results.result import Metric
 from dlcloud.results.result_row import ResultRow
 
 
@@ -83,15 +82,6 @@ def natural_group(rows: Iterable[ResultRow]) -> Group:
     return Group.CASE if any(len(names) > 1 for names in types.values()) else Group.BENCHMARK
 
 
-def best_of(rows: Iterable[ResultRow], by: By, market: Market) -> list[Best]:
-    """Name the best of each case, only where the interval of its ratio to each other excludes 1.
-
-    Rows of one case compete, whatever their type and setting, each by its newest run. All types rehearsed on
-    one machine have the same speed, so several rehearsed types do not compete.
-    """
-    return [best_of_case(case, by, market) for case in newest_of_cases(rows) if len(case) > 1]
-
-
 def newest_of_cases(rows: Iterable[ResultRow]) -> list[list[ResultRow]]:
     """Return the rows of each case: of each type and setting the newest; a rehearsal is a case of its own."""
     cases: dict[tuple[bool, str, str, str], dict[tuple[str, str], ResultRow]] = {}
@@ -128,7 +118,11 @@ def _are_several_rehearsed(rows: Sequence[ResultRow]) -> bool:
 
 
 def best_of_case(rows: Sequence[ResultRow], by: By, market: Market) -> Best:
-    """Name the best row of a case, only where the interval of its ratio to each other excludes 1."""
+    """Name the best row of a case, only if the interval of its ratio to each other row excludes 1.
+
+    The rows compete whatever their type and setting. All types rehearsed on one machine have the same
+    speed, so several rehearsed types do not compete.
+    """
     case = rows[0].result.case
     if _are_several_rehearsed(rows):
         return Best(case=case, row=None, reason="all types were rehearsed on this one machine")
@@ -210,7 +204,7 @@ def _shared(row: ResultRow, group: Group) -> tuple[str, ...]:
             return (row.run.run_id,)
 
 
-def metric_of(row: ResultRow, by: By) -> Metric | None:
+def metric_of(row: ResultRow, by: By) -> Measurement | None:
     """Return the metric that a ranking rests on; that of the cost is the throughput."""
     return row.result.metrics.get("latency_p50") if by is By.LATENCY else row.throughput
 

@@ -1,22 +1,20 @@
 """Runs, and their results as programs report them: one JSON record a line.
 
-`dlcloud.benchmarks.harness.records` documents the records; here they are read, leniently: unknown keys and
-kinds are kept in the raw line and otherwise ignored, so that an older dlcloud reads a newer program.
+`dlcloud.benchmarks.harness.schema` documents the records and has their classes, which instances write. Here
+they are read leniently: unknown keys and kinds stay in the raw line and are otherwise ignored, so that an
+older dlcloud reads a newer program.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-from dlcloud.benchmarks.harness.verdict_words import Verdict
-from dlcloud.model.hardware import _count
+from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result
 from dlcloud.model.instance import Market
-from dlcloud.model.untrusted import number_of, number_or_none, parse_json
-
-Facts = Mapping[str, str | int | float | bool | None]
+from dlcloud.model.untrusted import count_or_none, number_of, number_or_none, parse_json
 
 
 class RunState(StrEnum):
@@ -30,56 +28,6 @@ class RunState(StrEnum):
     FAILED = "failed"
     LOST = "lost"
     PRUNED = "pruned"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """A median with its 95 % interval; `low` and `high` are None where one sample gives none."""
-
-    value: float
-    low: float | None
-    high: float | None
-    unit: str
-    samples: int
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The bounds; None where there are none, they do not differ, or the lower is the higher."""
-        if self.low is None or self.high is None or self.low >= self.high:
-            return None
-        return self.low, self.high
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """The measurement of one setting of one case."""
-
-    case: str
-    setting: str
-    baseline: bool
-    metrics: Mapping[str, Metric]
-    facts: Facts = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    stable: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """A setting against the baseline of its case: a ratio above 1 favours the candidate."""
-
-    case: str
-    baseline: str
-    candidate: str
-    metric: str
-    ratio: float
-    low: float
-    high: float
-    verdict: str
-
-    @property
-    def is_decided(self) -> bool:
-        """True if a difference was seen: the interval of the ratio excludes 1."""
-        return self.verdict in {Verdict.FASTER, Verdict.SLOWER}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +100,7 @@ def result_of(record: Mapping[str, Any]) -> Result:
         case=str(record.get("case", "")),
         setting=str(record.get("setting", "")),
         baseline=bool(record.get("baseline", False)),
-        metrics={name: _metric(metric) for name, metric in record.get("metrics", {}).items()},
+        metrics={name: _measurement(metric) for name, metric in record.get("metrics", {}).items()},
         facts={name: value for name, value in record.get("facts", {}).items() if _is_fact(value)},
         warnings=tuple(str(warning) for warning in record.get("warnings", ())),
         stable=bool(record.get("stable", True)),
@@ -169,17 +117,19 @@ def comparison_of(record: Mapping[str, Any]) -> Comparison:
         ratio=number_of(record["ratio"]),
         low=number_of(record["low"]),
         high=number_of(record["high"]),
+        confidence=number_or_none(record.get("confidence")) or 0.0,
         verdict=str(record.get("verdict", "")),
+        samples=count_or_none(record.get("samples")) or 0,
     )
 
 
-def _metric(values: Mapping[str, Any]) -> Metric:
-    return Metric(
+def _measurement(values: Mapping[str, Any]) -> Measurement:
+    return Measurement(
         value=number_of(values["value"]),
         low=number_or_none(values.get("low")),
         high=number_or_none(values.get("high")),
         unit=str(values.get("unit", "")),
-        samples=_count(values.get("samples")) or 1,
+        samples=count_or_none(values.get("samples")) or 1,
     )
 
 

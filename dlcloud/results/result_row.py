@@ -1,15 +1,16 @@
 """One row of the cost report: the result of one setting of a run, with its prices."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from decimal import Decimal
 
+from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result
 from dlcloud.model.hardware import Hardware
 from dlcloud.model.instance import Market
 from dlcloud.model.money import MarketPrices
 from dlcloud.model.untrusted import number_or_none
 from dlcloud.results.cost import RunCost, tflops_per_usd, usd_per_million
-from dlcloud.results.result import Comparison, Metric, Result, Run
+from dlcloud.results.result import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,28 +30,38 @@ class MeasuredRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResultRow(MeasuredRun):
+class ResultRow:
     """The result of one setting of one case of one run.
 
     Attributes:
+        measured: The run.
         result: The measurement.
         comparison: With the baseline of its case, if it is not the baseline itself.
         overall: With the best baseline of its case, if there are several (fp32 of several engines).
         best: It is the best of several baselines.
     """
 
+    measured: MeasuredRun
     result: Result
     comparison: Comparison | None = None
     overall: Comparison | None = None
     best: bool = False
 
     @property
-    def throughput(self) -> Metric | None:
+    def run(self) -> Run:
+        return self.measured.run
+
+    @property
+    def prices(self) -> MarketPrices:
+        return self.measured.prices
+
+    @property
+    def throughput(self) -> Measurement | None:
         """Items per second; for a workload that reports none, runs per second by its wall time."""
         duration = self.result.metrics.get("duration")
         if "throughput" in self.result.metrics or duration is None or not duration.value:
             return self.result.metrics.get("throughput")
-        return Metric(
+        return Measurement(
             value=1 / duration.value,
             low=1 / duration.high if duration.high else None,
             high=1 / duration.low if duration.low else None,
@@ -87,7 +98,7 @@ class ResultRow(MeasuredRun):
     @property
     def tflops_per_usd(self) -> Decimal | None:
         """Peak TFLOPS that a dollar an hour buys on demand."""
-        return tflops_per_usd(self.peak_tflops, self.prices.hourly_usd(Market.ON_DEMAND))
+        return tflops_per_usd(self.measured.peak_tflops, self.prices.hourly_usd(Market.ON_DEMAND))
 
     @property
     def share_of_peak_percent(self) -> float | None:
@@ -98,8 +109,9 @@ class ResultRow(MeasuredRun):
     def share_of_sheet_percent(self) -> float | None:
         """The share of the data sheet's peak in the data type; None where that is not stated or exceeded."""
         reached, dtype = (self.result.facts.get(name) for name in ("reached_gflops", "peak_dtype"))
-        tensor = self.peak_tflops if self.peak_tflops != self.fp32_tflops else None
-        stated = {"fp32": self.fp32_tflops, "bf16": tensor, "fp16": tensor}.get(str(dtype))
+        fp32, peak = self.measured.fp32_tflops, self.measured.peak_tflops
+        tensor = peak if peak != fp32 else None
+        stated = {"fp32": fp32, "bf16": tensor, "fp16": tensor}.get(str(dtype))
         reached_gflops = number_or_none(reached)
         if self.rehearsal or not stated or reached_gflops is None:
             return None
@@ -125,13 +137,12 @@ def rows_of_run(
         comparisons: With the baseline of each case.
         overall: With the best baseline of each case.
     """
-    shared = {column.name: getattr(measured, column.name) for column in fields(MeasuredRun)}
     compared = {(comparison.case, comparison.candidate): comparison for comparison in comparisons}
     beside_best = {(comparison.case, comparison.candidate): comparison for comparison in overall}
     best = {(comparison.case, comparison.baseline) for comparison in beside_best.values()}
     return [
         ResultRow(
-            **shared,
+            measured=measured,
             result=result,
             comparison=compared.get((result.case, result.setting)),
             overall=beside_best.get((result.case, result.setting)),

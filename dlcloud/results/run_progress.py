@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from dlcloud.model.trial import describe_values
-from dlcloud.model.untrusted import number_or_none, parse_json
+from dlcloud.model.untrusted import count_or_none, number_or_none, parse_json
 from dlcloud.results.result import Run, RunState
 
 RECENT = 50
@@ -78,9 +78,11 @@ def progress_of(records: Iterable[Mapping[str, Any]], now: datetime) -> RunProgr
         match record.get("record"):
             case "start":
                 settings = record.get("settings")
-                total = (_count(settings.get("steps")) if isinstance(settings, dict) else None) or total
-            case "step" if (number := _count(record.get("step"))) is not None:
-                steps[number] = (_time(record, now), _count(record.get("world_size")) or 0)
+                total = (
+                    count_or_none(settings.get("steps")) if isinstance(settings, dict) else None
+                ) or total
+            case "step" if (number := count_or_none(record.get("step"))) is not None:
+                steps[number] = (_time(record, now), count_or_none(record.get("world_size")) or 0)
             case "progress":
                 message = record
     if steps:
@@ -104,17 +106,13 @@ def _of_steps(steps: Mapping[int, tuple[datetime, int]], total: int | None, now:
 
 def _of_message(record: Mapping[str, Any], now: datetime) -> RunProgress:
     return RunProgress(
-        done=_count(record.get("done")) or 0,
-        total=_count(record.get("total")),
+        done=count_or_none(record.get("done")) or 0,
+        total=count_or_none(record.get("total")),
         unit="cases",
         left_s=number_or_none(record.get("remaining_s")),
         silent_s=max(0.0, (now - _time(record, now)).total_seconds()),
         message=str(record.get("message", "")),
     )
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _time(record: Mapping[str, Any], now: datetime) -> datetime:

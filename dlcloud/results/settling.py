@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal
 
+from dlcloud.benchmarks.harness.schema import Measurement
 from dlcloud.model.instance import Market
 from dlcloud.model.money import instance_usd, total_usd
 from dlcloud.results.ranking import Best, By, metric_of
-from dlcloud.results.result import Metric
 from dlcloud.results.result_row import ResultRow
 
 FEWEST = 8
@@ -85,7 +85,7 @@ def _samples(first: ResultRow, other: ResultRow, by: By, market: Market) -> int 
     return max(FEWEST, more, math.ceil(needed)) if needed <= MOST else None
 
 
-def _deviation(metric: Metric | None) -> float | None:
+def _deviation(metric: Measurement | None) -> float | None:
     """Return the relative standard deviation of a metric's samples; None for a single sample."""
     if metric is None or metric.interval is None or metric.interval[0] <= 0:
         return None
@@ -112,9 +112,10 @@ def _figure(row: ResultRow, by: By, market: Market) -> float:
 def _seconds(row: ResultRow, samples: int, by: By) -> float | None:
     """Return the instance seconds of a row's run with so many samples of each setting."""
     metric = metric_of(row, by)
-    if row.cost is None or metric is None or not metric.samples:
+    cost = row.measured.cost
+    if cost is None or metric is None or not metric.samples:
         return None
-    return row.cost.seconds + row.cost.run_s * (samples / metric.samples - 1)
+    return cost.seconds + cost.run_s * (samples / metric.samples - 1)
 
 
 def _usd(row: ResultRow, seconds: float | None) -> Decimal | None:

@@ -8,10 +8,11 @@ from enum import StrEnum
 from math import isfinite
 from statistics import median
 
+from dlcloud.benchmarks.harness.schema import Result
 from dlcloud.model.cluster import Member
 from dlcloud.model.money import cost_of_seconds, money, total_usd
 from dlcloud.model.trial import describe_values
-from dlcloud.results.result import Result, Run, RunState
+from dlcloud.results.result import Run, RunState
 
 THROUGHPUT, TIME = "throughput", "time"
 MOST_STEPS = 1 << 31

@@ -6,11 +6,12 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from dlcloud.benchmarks.harness.schema import Comparison, Result
 from dlcloud.model.instance import Market, Price
 from dlcloud.model.money import MarketPrices
 from dlcloud.model.untrusted import parse_json
 from dlcloud.results.cost import BillingPeriod
-from dlcloud.results.result import Comparison, Result, Run, comparison_of, result_of
+from dlcloud.results.result import Run, comparison_of, result_of
 from dlcloud.store.database import Database, read_row
 from dlcloud.store.selection import Selection
 

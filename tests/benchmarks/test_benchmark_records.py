@@ -3,14 +3,8 @@ import json
 from datetime import UTC, datetime
 
 from dlcloud.benchmarks.harness import table
-from dlcloud.benchmarks.harness.records import (
-    ComparisonRecord,
-    Measurement,
-    MetricName,
-    Recorder,
-    ResultRecord,
-    open_records,
-)
+from dlcloud.benchmarks.harness.records import Recorder, open_records
+from dlcloud.benchmarks.harness.schema import Comparison, Measurement, MetricName, Result
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -30,11 +24,11 @@ def result(setting="fp32", **changes):
         "warnings": (),
         "stable": True,
     }
-    return ResultRecord(**{**fields, **changes})
+    return Result(**{**fields, **changes})
 
 
 def comparison():
-    return ComparisonRecord(
+    return Comparison(
         case="vgg16 batch 1",
         baseline="fp32",
         candidate="int8",

@@ -14,7 +14,8 @@ import pytest
 
 from dlcloud.benchmarks import catalog
 from dlcloud.benchmarks.harness.case import Limits, Session
-from dlcloud.benchmarks.harness.records import MetricName, Recorder
+from dlcloud.benchmarks.harness.records import Recorder
+from dlcloud.benchmarks.harness.schema import MetricName
 from dlcloud.benchmarks.harness.usage import CpuTimes
 from dlcloud.benchmarks.harness.variant import Finish, Slice, WarmUp
 from dlcloud.benchmarks.tensorflow_cpu import __main__ as main

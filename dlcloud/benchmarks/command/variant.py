@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from ..harness import masking, redaction
-from ..harness.records import Measurement, MetricName
+from ..harness.schema import Measurement, MetricName
 from ..harness.variant import Finish, Slice, VariantError, WarmUp, describe_exit
 from . import reporting
 from .activation import activate
@@ -123,7 +123,7 @@ class CommandVariant:
     def finish(self) -> Finish:
         """Return the largest memory of any process of any run, and the facts that the runs printed."""
         self.turn.end()
-        metrics = {MetricName.PEAK_MEMORY: Measurement.exact(self._peak_mib, "MiB")}
+        metrics: dict[str, Measurement] = {MetricName.PEAK_MEMORY: Measurement.exact(self._peak_mib, "MiB")}
         printed = {name: ", ".join(self._printed.get(name, ["not printed"])) for name in self.facts}
         return Finish(metrics=metrics, outputs=[], facts={"printed": printed} if printed else {})
 

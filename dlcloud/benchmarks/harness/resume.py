@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .records import ComparisonRecord, Measurement, MetricName, RecordKind, ResultRecord
+from .schema import Comparison, Measurement, MetricName, RecordKind, Result
 
 UNRELATED = frozenset({"output", "resume", "host", "cache"})
 """Arguments that change no figure."""
@@ -33,9 +33,9 @@ class MeasuredCase:
 
     case: str
     settings: tuple[str, ...]
-    results: tuple[ResultRecord, ...]
-    comparisons: tuple[ComparisonRecord, ...]
-    overall: tuple[ComparisonRecord, ...]
+    results: tuple[Result, ...]
+    comparisons: tuple[Comparison, ...]
+    overall: tuple[Comparison, ...]
     seconds: float
     host: str
 
@@ -176,12 +176,12 @@ def _read_case(end: Mapping[str, Any], since: Iterable[Mapping[str, Any]]) -> Me
     return case if {result.setting for result in case.results} >= set(case.settings) else None
 
 
-def _read_result(record: Mapping[str, Any]) -> ResultRecord:
-    fields = {name: record[name] for name in ResultRecord.__dataclass_fields__}
+def _read_result(record: Mapping[str, Any]) -> Result:
+    fields = {name: record[name] for name in Result.__dataclass_fields__}
     metrics = {MetricName(name): Measurement(**values) for name, values in record["metrics"].items()}
-    return ResultRecord(**{**fields, "metrics": metrics, "warnings": tuple(record["warnings"])})
+    return Result(**{**fields, "metrics": metrics, "warnings": tuple(record["warnings"])})
 
 
-def _read_comparison(record: Mapping[str, Any]) -> ComparisonRecord:
-    fields = {name: record[name] for name in ComparisonRecord.__dataclass_fields__}
-    return ComparisonRecord(**{**fields, "metric": MetricName(fields["metric"])})
+def _read_comparison(record: Mapping[str, Any]) -> Comparison:
+    fields = {name: record[name] for name in Comparison.__dataclass_fields__}
+    return Comparison(**{**fields, "metric": MetricName(fields["metric"])})

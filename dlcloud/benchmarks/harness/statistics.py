@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, median
 
-from .verdict_words import Verdict
+from .schema import Verdict
 
 CONFIDENCE = 0.95
 """Share of intervals that hold the true value."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from .records import ComparisonRecord, Measurement, MetricName, Recorder, ResultRecord
+from .records import Recorder
+from .schema import Comparison, Measurement, MetricName, Result
 from .usage import MIB
 from .verdicts import TIME_WAS_UP
 
-_BySetting = Mapping[tuple[str, str], ComparisonRecord]
+_BySetting = Mapping[tuple[str, str], Comparison]
 
 
 def render(recorder: Recorder) -> str:
@@ -22,7 +23,7 @@ def render(recorder: Recorder) -> str:
     return "\n".join(parts) + ("\n" if parts else "")
 
 
-def _row(result: ResultRecord, comparisons: _BySetting, overall: _BySetting) -> dict[str, str]:
+def _row(result: Result, comparisons: _BySetting, overall: _BySetting) -> dict[str, str]:
     comparison = comparisons.get((result.case, result.setting))
     row = {"case": result.case, "setting": result.setting}
     for metric, measured in result.metrics.items():
@@ -44,13 +45,13 @@ def _row(result: ResultRecord, comparisons: _BySetting, overall: _BySetting) -> 
     return row
 
 
-def _value(metric: MetricName, measured: Measurement) -> str:
+def _value(metric: str, measured: Measurement) -> str:
     if metric in (MetricName.PEAK_MEMORY, MetricName.RESIDENT_MEMORY):
         return f"{measured.value:.0f}"
     return f"{measured.value:.4g} [{measured.low:.4g}, {measured.high:.4g}]"
 
 
-def _speed_up(comparison: ComparisonRecord) -> str:
+def _speed_up(comparison: Comparison) -> str:
     interval = f"{comparison.ratio:.3g} [{comparison.low:.3g}, {comparison.high:.3g}]"
     return f"{interval} {comparison.verdict}"
 

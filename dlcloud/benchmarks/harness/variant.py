@@ -15,8 +15,8 @@ from statistics import median
 from typing import Any, Protocol, runtime_checkable
 
 from . import usage
-from .records import Measurement, MetricName
 from .roofline import Peak, Peaks
+from .schema import Measurement, MetricName
 from .usage import MemoryUser
 
 PIECE_BYTES = 1 << 16
@@ -72,7 +72,7 @@ class Slice:
 class Finish:
     """What is known of a variant only after it was measured."""
 
-    metrics: Mapping[MetricName, Measurement]
+    metrics: Mapping[str, Measurement]
     outputs: list[list[float]]
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -260,7 +260,7 @@ class WorkerVariant:
 
     def finish(self) -> Finish:
         reply = self._running.ask({"do": "finish"}, timeout_s=STEP_TIMEOUT_S)
-        metrics = {
+        metrics: dict[str, Measurement] = {
             MetricName.RESIDENT_MEMORY: Measurement.exact(reply["resident_mib"], "MiB"),
             MetricName.PEAK_MEMORY: Measurement.exact(reply["peak_mib"], "MiB"),
         }

@@ -9,8 +9,8 @@ from typing import Any
 from . import statistics
 from .case import AcceptedSlice, Case, Session, VariantResult
 from .energy import facts_of
-from .records import ComparisonRecord, Measurement, MetricName, ResultRecord
 from .roofline import Work, share_of_peak
+from .schema import Comparison, Measurement, MetricName, Result
 from .statistics import Interval
 from .variant import PeakMeter
 
@@ -62,12 +62,12 @@ class _Pair:
         low, high = measured.low * min(1.0, explained), measured.high * max(1.0, explained)
         return replace(measured, low=low, high=high)
 
-    def compare(self, case: str, seed: int) -> ComparisonRecord:
+    def compare(self, case: str, seed: int) -> Comparison:
         """Return how the settings compare, not only the two processes that were measured for them."""
         speed_up = self.speed_up(seed)
         spread = 1.0 + max(self.baseline.variant.process_spread, self.candidate.variant.process_spread)
         speed_up = replace(speed_up, low=speed_up.low / spread, high=speed_up.high * spread)
-        return ComparisonRecord(
+        return Comparison(
             case=case,
             baseline=self.baseline.name,
             candidate=self.candidate.name,
@@ -135,7 +135,7 @@ def record_results(case: Case, results: Sequence[VariantResult], session: Sessio
             warnings.append(
                 f"{TIME_WAS_UP} with {interval} {100 * width:.1f} % wide, not {100 * limits.width:g} %"
             )
-        summary = ResultRecord(
+        summary = Result(
             case=case.name,
             setting=result.name,
             baseline=case.baseline_of(result.name) == result.name,
@@ -208,14 +208,19 @@ def _share_of_peak(result: VariantResult, session: Session) -> Mapping[str, Any]
     return share_of_peak(work, median(result.values), peak)
 
 
-def _metrics(result: VariantResult, generator: random.Random) -> dict[MetricName, Measurement]:
+def _metrics(result: VariantResult, generator: random.Random) -> dict[str, Measurement]:
     main = statistics.bootstrap(result.values, generator)
-    metrics = {result.variant.metric: _measurement(main, result.variant.unit, len(result.values))}
+    measured = _measurement(main, result.variant.unit, len(result.values))
     finished = result.finish.metrics if result.finish else {}
-    return {**metrics, **_latency(result, generator), **_epoch(result, main), **finished}
+    return {
+        result.variant.metric: measured,
+        **_latency(result, generator),
+        **_epoch(result, main),
+        **finished,
+    }
 
 
-def _epoch(result: VariantResult, throughput: Interval) -> dict[MetricName, Measurement]:
+def _epoch(result: VariantResult, throughput: Interval) -> dict[str, Measurement]:
     """Return the computed time of an epoch, if the facts give its number of images."""
     images = result.facts.get("epoch_images")
     if images is None:
@@ -226,7 +231,7 @@ def _epoch(result: VariantResult, throughput: Interval) -> dict[MetricName, Meas
     return {MetricName.EPOCH_DURATION: duration}
 
 
-def _latency(result: VariantResult, generator: random.Random) -> dict[MetricName, Measurement]:
+def _latency(result: VariantResult, generator: random.Random) -> dict[str, Measurement]:
     """Return the median and the tail of single steps, if they were timed.
 
     The steps of a slice resemble each other, so the interval of the median comes from the slices' medians. A

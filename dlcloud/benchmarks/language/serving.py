@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any, ClassVar
 
 from ..harness import program, usage
-from ..harness.records import Measurement, MetricName
+from ..harness.schema import Measurement, MetricName
 from ..harness.variant import Finish, Slice, VariantError, WarmUp
 from .load import LoadResult, percentile, send_load
 from .text import read_text
@@ -155,7 +155,9 @@ class ServingVariant:
 
     def finish(self) -> Finish:
         peak = self.peak_bytes()
-        memory = {MetricName.PEAK_MEMORY: Measurement.exact(peak / usage.MIB, "MiB")} if peak else {}
+        memory: dict[str, Measurement] = {}
+        if peak:
+            memory[MetricName.PEAK_MEMORY] = Measurement.exact(peak / usage.MIB, "MiB")
         first = [value for result in self._measured for value in result.first_token_ms]
         facts = {
             "requests_per_s": self._rate,

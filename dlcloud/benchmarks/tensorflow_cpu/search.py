@@ -16,7 +16,7 @@ from typing import Any
 
 from ..harness import protocol
 from ..harness.case import Case, Limits, Session
-from ..harness.records import ComparisonRecord
+from ..harness.schema import Comparison
 from ..harness.variant import Variant
 from .knobs import Configuration, Knob, KnobValue, describe, stock_configuration
 
@@ -79,7 +79,7 @@ class SearchResult:
     """The best configuration, and the comparison that each knob was turned for, in order."""
 
     configuration: Configuration
-    earned: tuple[ComparisonRecord, ...] = ()
+    earned: tuple[Comparison, ...] = ()
 
     def summary(self) -> str:
         gains = [
@@ -102,7 +102,7 @@ class Search:
     progress: Progress
     most_s: float | None = None  # seconds after which no further knob is turned; None turns every knob
     _best: Configuration = field(init=False)
-    _earned: list[ComparisonRecord] = field(init=False, default_factory=list)
+    _earned: list[Comparison] = field(init=False, default_factory=list)
 
     def run(self) -> SearchResult:
         self._best = stock_configuration(self.knobs)
@@ -162,7 +162,7 @@ class Search:
             self._best = candidates[gain.candidate]
             self._earned.append(gain)
 
-    def _gains(self, case: str) -> Iterator[ComparisonRecord]:
+    def _gains(self, case: str) -> Iterator[Comparison]:
         """Yield the comparisons of the candidates that are worth taking."""
         recorder = self.session.recorder
         diverging = {

@@ -129,23 +129,24 @@ def _answer(answer: CaseAnswer, question: Question) -> Section:
 def _figures(first: ResultRow, question: Question) -> list[tuple[str, Callable[[ResultRow], str]]]:
     """Return the lines of an answer: their titles and texts."""
     unit = first.throughput.unit if first.throughput else "items/s"
-    mark = cells.REHEARSED if first.rehearsal else ""
+
+    def title(text: str) -> str:
+        return cells.marked(text, first.rehearsal)
+
     lines: list[tuple[str, Callable[[ResultRow], str]]] = [
         ("setting" if first.rehearsal else "type, setting", _name),
-        (f"{unit}{mark}", _throughput),
+        (title(unit), _throughput),
     ]
     if question.by is By.LATENCY:
-        lines.append((f"p50 ms{mark}", _latency))
-    titles = {Market.ON_DEMAND: "USD", Market.SPOT: "spot USD"}
-    for market, title in titles.items():
-        lines.append((f"{title} per million {first.items}{mark}", _per_million(market)))
-    lines += [
-        (f"{title} per hour", _hourly(market)) for market, title in titles.items() if not first.rehearsal
-    ]
+        lines.append((title("p50 ms"), _latency))
+    names = {Market.ON_DEMAND: "USD", Market.SPOT: "spot USD"}
+    for market, usd in names.items():
+        lines.append((title(f"{usd} per million {first.items}"), _per_million(market)))
+    lines += [(f"{usd} per hour", _hourly(market)) for market, usd in names.items() if not first.rehearsal]
     if question.job and question.job.fits(first):
-        lines.append((f"{question.job.text}: time{mark}", _job_time(question.job)))
-        for market, title in titles.items():
-            lines.append((f"{question.job.text}: {title}{mark}", _job_usd(question.job, market)))
+        lines.append((title(f"{question.job.text}: time"), _job_time(question.job)))
+        for market, usd in names.items():
+            lines.append((title(f"{question.job.text}: {usd}"), _job_usd(question.job, market)))
     return lines
 
 
@@ -193,29 +194,29 @@ def _summary(answers: Sequence[CaseAnswer], question: Question) -> Section:
 
 def _summary_row(answer: CaseAnswer, question: Question) -> tuple[str, ...]:
     cheapest, fastest = answer.winners[By.COST], answer.winners[By.THROUGHPUT]
-    usd, mark = cells.usd(question.market), cells.REHEARSED if answer.is_rehearsal else ""
-    speed = fastest.row.throughput if fastest.row else None
     first, second = _winner(cheapest), _winner(fastest)
     return (
         first,
-        usd(cheapest.row) if cheapest.row else _about(usd, cheapest.tied),
+        _figure(cheapest, cells.usd(question.market)),
         "the same" if first == second and first != NONE else second,
-        cells.digits(speed.value) + mark if speed else _about(_speed(mark), fastest.tied),
-        *([_summary_job(answer, question.job, question.market, mark)] if question.job else []),
+        _figure(fastest, _speed),
+        *([_summary_job(answer, question.job, question.market)] if question.job else []),
     )
 
 
-def _about(text: Callable[[ResultRow], str], tied: Sequence[ResultRow]) -> str:
-    """Return about the figure of rows of which none wins; empty without rows."""
-    return f"≈ {text(tied[0])}" if tied else ""
+def _figure(best: Best, text: Callable[[ResultRow], str]) -> str:
+    """Format the winner's figure; without a winner, that of the first tied row, as an approximation."""
+    if best.row is not None:
+        return cells.marked(text(best.row), best.row.rehearsal)
+    return cells.NO_WINNER + cells.marked(text(best.tied[0]), best.tied[0].rehearsal) if best.tied else ""
 
 
-def _speed(mark: str) -> Callable[[ResultRow], str]:
-    return lambda row: cells.digits(row.throughput.value) + mark if row.throughput else ""
+def _speed(row: ResultRow) -> str:
+    return cells.digits(row.throughput.value) if row.throughput else ""
 
 
-def _summary_job(answer: CaseAnswer, job: UserJob, market: Market, mark: str) -> str:
-    """Return what the job takes on the cheapest; between several about that of the first."""
+def _summary_job(answer: CaseAnswer, job: UserJob, market: Market) -> str:
+    """Format time and cost of the job on the cheapest row; if none wins, on the first of the tied rows."""
     cheapest, fastest = answer.winners[By.COST], answer.winners[By.THROUGHPUT]
     row = next(iter([*filter(None, [cheapest.row]), *cheapest.tied, *filter(None, [fastest.row])]), None)
     row = row or next(iter(fastest.tied or answer.rows), None)
@@ -224,8 +225,9 @@ def _summary_job(answer: CaseAnswer, job: UserJob, market: Market, mark: str) ->
     (estimate,) = estimate_job([row], job)
     has_usd = not answer.is_rehearsal or len({other.run.instance_type for other in answer.rows}) == 1
     usd = estimate.usd(market) if has_usd else None
-    about = "" if row is cheapest.row else "≈ "
-    return about + (f"{money(usd)}, " if usd is not None else "") + duration(estimate.seconds) + mark
+    about = "" if row is cheapest.row else cells.NO_WINNER
+    text = (f"{money(usd)}, " if usd is not None else "") + duration(estimate.seconds)
+    return about + cells.marked(text, answer.is_rehearsal)
 
 
 def _winner(best: Best) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money
-from dlcloud.report.cells import REHEARSED, setting
+from dlcloud.report.cells import marked, setting
 from dlcloud.report.chart import (
     BLUE,
     DESCRIPTION,
@@ -94,7 +94,7 @@ def _cost_value(row: ResultRow, market: Market, *, is_first: bool) -> dict[str, 
     if usd is None:
         raise ValueError("a row of this chart has a price")
     low, high = row.usd_interval(market) or (usd, usd)
-    mark = REHEARSED if row.rehearsal else ""
+    cost = marked(money(usd), row.rehearsal)
     interval = f" ({money(low)}–{money(high)})" if row.has_interval else ""
     name = setting(row) if row.rehearsal else f"{row.run.instance_type} {setting(row)}"
     return {
@@ -103,10 +103,10 @@ def _cost_value(row: ResultRow, market: Market, *, is_first: bool) -> dict[str, 
         "value": float(usd),
         "low": float(low),
         "high": float(high),
-        "text": money(usd) + mark + interval,
-        "short": money(usd) + mark,
+        "text": cost + interval,
+        "short": cost,
         "first": int(is_first),
-        "description": f"{name}: {money(usd)}{mark}{interval} USD a million",
+        "description": f"{name}: {cost}{interval} USD a million",
     }
 
 

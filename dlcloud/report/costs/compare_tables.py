@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dlcloud.benchmarks.harness.verdict_words import Verdict
+from dlcloud.benchmarks.harness.schema import Verdict
 from dlcloud.model.money import rounded
-from dlcloud.report.cells import REHEARSED, UNSTABLE, digits, ratio
+from dlcloud.report.cells import UNSTABLE, digits, marked, ratio
 from dlcloud.report.costs.answer import settling_notes
 from dlcloud.report.table import Cell, Report, Section
 from dlcloud.results.compare import Difference, Pair
@@ -50,10 +50,10 @@ def compare_report(
 
 def _ratio_section(sides: Sides, pairs: Sequence[Pair], commands: Mapping[str, str]) -> Section:
     unit = pairs[0].first.throughput.unit if pairs[0].first.throughput else "items/s"
-    mark = REHEARSED if any(_is_rehearsal(pair) for pair in pairs) else ""
+    is_rehearsal = any(_is_rehearsal(pair) for pair in pairs)
     notes = [f"ratio: {unit} of B over A with its 95 % interval; above 1, B is faster"]
     notes.append("cost: USD per million of B over A, each at the price of the market it ran in")
-    if mark:
+    if is_rehearsal:
         notes.append("* rehearsal: the speed is of this machine, and says nothing of the types")
     if not all(_is_stable(pair) for pair in pairs):
         notes.append("~: a side did not settle")
@@ -71,7 +71,7 @@ def _ratio_section(sides: Sides, pairs: Sequence[Pair], commands: Mapping[str, s
     count = len(titles)
     return Section(
         heading=f"A: {sides.first}\nB: {sides.second}",
-        titles=(*titles, "A", "B", f"ratio{mark}", "verdict", "cost"),
+        titles=(*titles, "A", "B", marked("ratio", is_rehearsal), "verdict", "cost"),
         rows=[
             [*(name[title] for title in titles), *_figures(pair)]
             for pair, name in zip(pairs, names, strict=True)

@@ -7,7 +7,6 @@ from decimal import Decimal
 from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.instance import Market
 from dlcloud.model.money import billed_seconds, member_usd, money, rounded, total_usd
-from dlcloud.report import cells
 from dlcloud.report.costs import cost_columns as columns
 from dlcloud.report.costs.cost_columns import Column, table_of
 from dlcloud.report.table import Cell, Section
@@ -58,11 +57,11 @@ def _sources(rows: Sequence[ResultRow]) -> list[str]:
 
 def run_cost_section(rows: Iterable[ResultRow], *, whole: bool) -> list[Section]:
     """Return the costs of the runs, a row each; no section if no run's instance is known."""
-    billed = [row for row in {row.run.run_id: row for row in rows}.values() if row.cost]
+    billed = [row for row in {row.run.run_id: row for row in rows}.values() if row.measured.cost]
     if not billed:
         return []
     shown = billed if whole else billed[:MOST_ROWS]
-    costs = [row.cost for row in shown if row.cost]
+    costs = [row.measured.cost for row in shown if row.measured.cost]
     notes = ["billed by the second, at least 60 s, EBS volume and public address included"]
     if any(cost.setup_s is None for cost in costs):
         notes.append("set-up of runs of an older dlcloud is in their boot")
@@ -76,7 +75,7 @@ def run_cost_section(rows: Iterable[ResultRow], *, whole: bool) -> list[Section]
         columns.RUN,
         replace(columns.TYPE, text=_type_and_market),
         *columns.SECONDS,
-        Column(title="USD", text=cells.run_usd),
+        replace(columns.RUN_USD, title="USD"),
     )
     return [table_of(shown, shown_columns, "what the runs cost", notes)]
 
@@ -87,7 +86,7 @@ def _type_and_market(row: ResultRow) -> str:
 
 def metric_sections(rows: Sequence[ResultRow]) -> list[Section]:
     """Return the section of latency, memory, size and agreement; none if no row has any of them."""
-    figures = [column for column in columns.METRICS if any(_has(row, column) for row in rows)]
+    figures = [column for column in columns.DETAILS if any(_has(row, column) for row in rows)]
     if not figures:
         return []
     several = len({row.run.instance_type for row in rows}) > 1

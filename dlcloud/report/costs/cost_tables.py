@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from dlcloud.benchmarks.harness.verdict_words import Verdict
+from dlcloud.benchmarks.harness.schema import Verdict
 from dlcloud.model.instance import Market
 from dlcloud.report.costs import cost_columns as columns
 from dlcloud.report.costs.answer import Question, answer_records, answer_sections
@@ -135,7 +135,7 @@ def heading(rows: Sequence[ResultRow]) -> str:
     workload, case = _shared(row.run.workload for row in rows), _shared(row.result.case for row in rows)
     text = ", ".join(dict.fromkeys(part for part in (workload, case) if part)) or "several benchmarks"
     instance_type = _shared(row.run.instance_type for row in rows)
-    label = _shared(row.hardware.label for row in rows)
+    label = _shared(row.measured.hardware.label for row in rows)
     text += f" on {instance_type}" if instance_type else ""
     if rows[0].rehearsal:
         text += f" (rehearsal{f', measured on {label}' if label else ''})"
@@ -161,7 +161,7 @@ def _notes(rows: Sequence[ResultRow]) -> list[str]:
     notes = []
     if rows[0].rehearsal:
         types = ", ".join(dict.fromkeys(row.run.instance_type for row in rows))
-        labels = ", ".join(dict.fromkeys(row.hardware.label for row in rows))
+        labels = ", ".join(dict.fromkeys(row.measured.hardware.label for row in rows))
         notes.append(f"* rehearsal: the price is of {types}, the speed is of this machine's {labels}")
     spot = ", on demand and spot" if any(row.prices.spot for row in rows) else ""
     notes.append(f"USD/M: USD per million {rows[0].items}{spot}; intervals of 95 %")

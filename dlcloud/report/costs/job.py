@@ -6,7 +6,7 @@ from typing import Any
 
 from dlcloud.model.instance import Market
 from dlcloud.model.money import SECONDS_PER_HOUR, money, rounded
-from dlcloud.report.cells import REHEARSED, setting
+from dlcloud.report.cells import marked, setting
 from dlcloud.report.durations import with_bounds
 from dlcloud.report.table import Section
 from dlcloud.results.ranking import newest_of_cases
@@ -56,16 +56,15 @@ def _section(estimates: Sequence[JobEstimate], job: UserJob) -> Section:
     rows = [estimate.row for estimate in estimates]
     is_rehearsal = rows[0].rehearsal
     types = list(dict.fromkeys(row.run.instance_type for row in rows))
-    mark = REHEARSED if is_rehearsal else ""
     markets = [market for market in Market if any(row.prices.price(market) for row in rows)]
     if is_rehearsal and len(types) > 1:
         markets = []  # the speed is the same for all: a cost would be a figure of a type
         estimates = estimates[:1]
-    titles = [*([] if is_rehearsal else ["type"]), "setting", f"time{mark}"]
+    titles = [*([] if is_rehearsal else ["type"]), "setting", marked("time", is_rehearsal)]
     names = {Market.ON_DEMAND: "USD", Market.SPOT: "spot USD"}
     return Section(
         heading=f"your job: {job.text}, {case_name(rows[0])}{' (rehearsal)' if is_rehearsal else ''}",
-        titles=[*titles, *(names[market] + mark for market in markets)],
+        titles=[*titles, *(marked(names[market], is_rehearsal) for market in markets)],
         rows=[
             [
                 *([] if is_rehearsal else [one.row.run.instance_type]),

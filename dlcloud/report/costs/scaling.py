@@ -46,12 +46,13 @@ def scaling_charts(scalings: Sequence[NodeScaling], market: Market) -> list[Char
 
 def _section(scaling: NodeScaling, market: Market) -> Section:
     first = scaling.points[0].row
-    mark = cells.REHEARSED if scaling.is_rehearsal else ""
     unit = first.throughput.unit if first.throughput else "items/s"
-    titles = ["nodes", f"{unit}{mark}", "interval", f"efficiency{mark}", "interval", "USD/h", f"USD/M{mark}"]
+    speed, efficiency, usd = (
+        cells.marked(title, scaling.is_rehearsal) for title in (unit, "efficiency", "USD/M")
+    )
     return Section(
         heading=f"how it scales: {_title(scaling)}",
-        titles=[*titles, "interval"],
+        titles=["nodes", speed, "interval", efficiency, "interval", "USD/h", usd, "interval"],
         rows=[_row(point, market) for point in scaling.points],
         notes=_notes(scaling, market),
         numeric=frozenset({0, 1, 3, 5, 6}),
@@ -76,7 +77,7 @@ def _row(point: Point, market: Market) -> list[str]:
         _percent(point.efficiency.value),
         _percents(point.efficiency),
         "unknown" if hourly is None else exact(hourly),
-        cells.usd(market)(row).removesuffix(cells.REHEARSED),
+        cells.usd(market)(row),
         cells.usd_interval(market)(row),
     ]
 
@@ -85,7 +86,7 @@ def _notes(scaling: NodeScaling, market: Market) -> list[str]:
     first = scaling.points[0]
     notes = []
     if scaling.is_rehearsal:
-        label = first.row.hardware.label
+        label = first.row.measured.hardware.label
         shared = f"* rehearsal: all nodes share the processors of this machine, {label}:"
         notes.append(f"{shared} what they lose to each other here says nothing about instances")
     notes.append(f"efficiency: throughput over that of {count_nodes(first.nodes)}, by node")

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from dlcloud.model.money import money, rounded
-from dlcloud.report.cells import REHEARSED
+from dlcloud.report.cells import marked
 from dlcloud.report.table import Section
 from dlcloud.results.spending import ClusterCost, costs_by_day, total_of
 
@@ -24,7 +24,7 @@ def total_section(costs: Sequence[ClusterCost]) -> list[Section]:
             more = f" and {unknown} at an unknown price" if unknown else ""
             verb = "rehearsed, not billed" if is_rehearsal else "spent"
             count = f"{len(clusters)} cluster{'s' * (len(clusters) > 1)}{more}"
-            parts.append(f"{money(usd)} USD{REHEARSED if is_rehearsal else ''} {verb} ({count})")
+            parts.append(f"{marked(f'{money(usd)} USD', is_rehearsal)} {verb} ({count})")
     text = f"in all: {'; '.join(parts)}; by cluster and day: dlcloud cost-report --spending"
     return [Section(heading=text, titles=(), rows=())] if parts else []
 
@@ -66,7 +66,7 @@ def spending_records(costs: Sequence[ClusterCost]) -> dict[str, Any]:
 
 def _row(cost: ClusterCost) -> tuple[str, ...]:
     cluster = cost.cluster
-    usd = "unknown" if cost.usd is None else money(cost.usd) + (REHEARSED if cost.rehearsal else "")
+    usd = "unknown" if cost.usd is None else marked(money(cost.usd), cost.rehearsal)
     launched = f"{cluster.created_at:%Y-%m-%d %H:%M}"
     return (cluster.name, cluster.region, str(cluster.state), launched, str(cost.instances), usd)
 
@@ -76,7 +76,7 @@ def _days(costs: Sequence[ClusterCost]) -> list[Section]:
     days = sorted({*spent, *rehearsed})
     section = Section(
         heading="spending by day (UTC)",
-        titles=("day", "USD", f"rehearsed USD{REHEARSED}"),
+        titles=("day", "USD", marked("rehearsed USD", True)),
         rows=[(f"{day:%Y-%m-%d}", _money(spent, day), _money(rehearsed, day)) for day in days[-MOST_ROWS:]],
         numeric=frozenset({1, 2}),
     )

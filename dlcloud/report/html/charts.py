@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dlcloud.benchmarks.harness.verdict_words import Verdict
+from dlcloud.benchmarks.harness.schema import Comparison, Verdict
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money
-from dlcloud.report.cells import REHEARSED, UNSTABLE, digits, speed_up
+from dlcloud.report.cells import UNSTABLE, digits, marked, speed_up
 from dlcloud.report.chart import (
     BLUE,
     DESCRIPTION,
@@ -29,7 +29,6 @@ from dlcloud.report.costs.bars import cost_bars
 from dlcloud.report.costs.scaling import scaling_charts
 from dlcloud.results.node_scaling import rows_apart, scalings_of
 from dlcloud.results.ranking import Group, group_rows, pareto_front
-from dlcloud.results.result import Comparison
 from dlcloud.results.result_row import ResultRow
 
 MOST_NAMES = 8
@@ -125,13 +124,13 @@ def _pareto_value(row: ResultRow, market: Market, *, is_on_front: bool) -> dict[
         raise ValueError("a row of this chart has a throughput and a price")
     low, high = throughput.interval or (throughput.value, throughput.value)
     cheap, dear = row.usd_interval(market) or (usd, usd)
-    mark = REHEARSED if row.rehearsal else ""
-    marks = mark + ("" if row.result.stable else UNSTABLE)
-    throughput_text, usd_text = digits(throughput.value) + marks, money(usd) + mark
+    unstable = "" if row.result.stable else UNSTABLE
+    throughput_text = marked(digits(throughput.value), row.rehearsal) + unstable
+    usd_text = marked(money(usd), row.rehearsal)
     if row.has_interval:
         throughput_text += f" ({low:.4g}–{high:.4g})"
         usd_text += f" ({money(cheap)}–{money(dear)})"
-    name = f"{row.run.instance_type} {row.result.setting}{marks}"
+    name = marked(f"{row.run.instance_type} {row.result.setting}", row.rehearsal) + unstable
     description = f"{name}: {throughput_text} {throughput.unit}, {usd_text} USD a million"
     return {
         "run": row.run.run_id,

@@ -11,8 +11,9 @@ from random import Random
 
 import pytest
 
+from dlcloud.benchmarks.harness.schema import Measurement
 from dlcloud.model.untrusted import parse_json, printable
-from dlcloud.results.result import Metric, parse_record
+from dlcloud.results.result import parse_record
 from dlcloud.store.database import Database
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -47,7 +48,7 @@ def test_an_interval_whose_ends_are_swapped_is_none(tmp_path):
         {"record": "result", "case": "c", "setting": setting, "metrics": {"throughput": values}}
         for setting in ("a", "b")
     ]
-    assert Metric(**values).interval is None
+    assert Measurement(**values).interval is None
     database = Database(tmp_path / "store.sqlite")
     assert read_all(database, "r-1", [f"{json.dumps(record)}\n".encode() for record in records])
     database.close()

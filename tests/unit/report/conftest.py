@@ -3,11 +3,11 @@
 from dataclasses import replace
 from decimal import Decimal
 
+from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result
 from dlcloud.model.hardware import Hardware
 from dlcloud.model.instance import Market
 from dlcloud.model.money import MarketPrices
 from dlcloud.results.cost import RunCost, prices_of_run
-from dlcloud.results.result import Comparison, Metric, Result
 from dlcloud.results.result_row import MeasuredRun, rows_of_run
 from tests.fakes.samples import price, run
 
@@ -15,7 +15,7 @@ HARDWARE = Hardware(cpu_model="Xeon 8488C", physical_cores=2)
 
 
 def metric(value, low=None, high=None, unit="images/s", samples=9):
-    return Metric(value=value, low=low, high=high, unit=unit, samples=samples)
+    return Measurement(value=value, low=low, high=high, unit=unit, samples=samples)
 
 
 def result(setting="fp32", *, case="vgg16 batch 1", baseline=False, throughput=None, **other):
@@ -34,7 +34,9 @@ def comparison(**other):
         "ratio": 3.456,
         "low": 3.3,
         "high": 3.61,
+        "confidence": 0.95,
         "verdict": "faster",
+        "samples": 9,
     }
     return Comparison(**{**values, **other})
 

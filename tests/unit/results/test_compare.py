@@ -8,28 +8,26 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result, Verdict
 from dlcloud.benchmarks.harness.statistics import bootstrap
-from dlcloud.benchmarks.harness.verdict_words import Verdict
-from dlcloud.model.hardware import Hardware
 from dlcloud.results.compare import differences, pairs_of, ratio_of
-from dlcloud.results.result import Comparison, Metric, Result
-from dlcloud.results.result_row import ResultRow
+from dlcloud.results.result_row import MeasuredRun, ResultRow
 from tests.fakes.samples import run
 
 
 def metric(low, value, high, samples=9):
-    return Metric(value=value, low=low, high=high, unit="images/s", samples=samples)
+    return Measurement(value=value, low=low, high=high, unit="images/s", samples=samples)
 
 
 def line(bounds=(9, 10, 11), setting="fp32", *, of="a", kind="c5.large", compared=None, **other):
     one = run(of, instance_type=kind, **other)
     result = Result(case="vgg16", setting=setting, baseline=False, metrics={"throughput": metric(*bounds)})
-    return ResultRow(run=one, hardware=Hardware(), result=result, comparison=compared)
+    return ResultRow(measured=MeasuredRun(run=one), result=result, comparison=compared)
 
 
 PAIRED = Comparison(
     case="vgg16", baseline="fp32", candidate="int8", metric="throughput", ratio=2.0, low=1.9, high=2.1,
-    verdict="faster",
+    verdict="faster", confidence=0.95, samples=9,
 )  # fmt: skip
 
 

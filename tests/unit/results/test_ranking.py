@@ -8,29 +8,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcloud.model.hardware import Hardware
+from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result
 from dlcloud.model.instance import Market
 from dlcloud.model.money import MarketPrices
 from dlcloud.results.compare import ratio_of_rows
-from dlcloud.results.ranking import By, Group, advantage, best_of, group_rows, natural_group, rank
-from dlcloud.results.result import Comparison, Metric, Result
-from dlcloud.results.result_row import ResultRow
+from dlcloud.results.ranking import (
+    By,
+    Group,
+    advantage,
+    best_of_case,
+    group_rows,
+    natural_group,
+    newest_of_cases,
+    rank,
+)
+from dlcloud.results.result_row import MeasuredRun, ResultRow
 from tests.fakes.samples import THEN, price, run
 
 
 def line(low, value, high, setting="fp32", *, usd="1", kind="c5.large", spot=None, latency=None, **other):
     case = other.pop("case", "vgg16")
     stable = other.pop("stable", True)
-    metrics = {"throughput": Metric(value=value, low=low, high=high, unit="images/s", samples=9)}
+    metrics = {"throughput": Measurement(value=value, low=low, high=high, unit="images/s", samples=9)}
     if latency:
-        metrics["latency_p50"] = Metric(value=latency, low=latency, high=latency + 1, unit="ms", samples=9)
+        metrics["latency_p50"] = Measurement(
+            value=latency, low=latency, high=latency + 1, unit="ms", samples=9
+        )
     quote = MarketPrices(
         on_demand=price(kind, usd) if usd else None,
         spot=price(kind, spot, Market.SPOT) if spot else None,
     )
     of = run(other.pop("run_id", f"{kind}-{setting}"), instance_type=kind, **other)
     result = Result(case=case, setting=setting, baseline=False, metrics=metrics, stable=stable)
-    return ResultRow(run=of, hardware=Hardware(), result=result, comparison=None, prices=quote)
+    return ResultRow(measured=MeasuredRun(run=of, prices=quote), result=result)
+
+
+def best_of(rows, by, market):
+    return [best_of_case(case, by, market) for case in newest_of_cases(rows) if len(case) > 1]
 
 
 def settings(lines):
@@ -124,8 +138,8 @@ def test_fewer_than_six_samples_name_no_winner():
 )
 def test_no_winner_is_named_where_the_paired_comparison_sees_none(verdict, reason):
     baseline, candidate = line(9, 10, 11, "a", run_id="one"), line(12, 13, 14, "b", run_id="one")
-    values = {"case": "vgg16", "baseline": "a", "candidate": "b", "metric": "throughput"}
-    compared = Comparison(**values, ratio=1.15, low=0.81, high=1.22, verdict=verdict)
+    values = {"case": "vgg16", "baseline": "a", "candidate": "b", "metric": "throughput", "samples": 9}
+    compared = Comparison(**values, ratio=1.15, low=0.81, high=1.22, confidence=0.95, verdict=verdict)
     for column in ("comparison", "overall"):
         lines = [baseline, replace(candidate, **{column: compared})]
         (best,) = best_of(lines, By.COST, Market.ON_DEMAND)
@@ -133,7 +147,11 @@ def test_no_winner_is_named_where_the_paired_comparison_sees_none(verdict, reaso
     faster = replace(candidate, comparison=replace(compared, verdict="faster"))
     (best,) = best_of([baseline, faster], By.COST, Market.ON_DEMAND)
     assert best.row is faster
-    (best,) = best_of([replace(baseline, run=run("other")), lines[1]], By.COST, Market.ON_DEMAND)
+    (best,) = best_of(
+        [replace(baseline, measured=replace(baseline.measured, run=run("other"))), lines[1]],
+        By.COST,
+        Market.ON_DEMAND,
+    )
     assert best.row is lines[1]
 
 

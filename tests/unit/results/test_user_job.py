@@ -75,7 +75,11 @@ def test_a_type_is_estimated_by_its_fastest_setting_and_unit():
 
 def tie(*rows, by=By.COST):
     return settle(
-        best_of_case([replace(row, cost=BILL) for row in rows], by, Market.ON_DEMAND), by, Market.ON_DEMAND
+        best_of_case(
+            [replace(row, measured=replace(row.measured, cost=BILL)) for row in rows], by, Market.ON_DEMAND
+        ),
+        by,
+        Market.ON_DEMAND,
     )
 
 
