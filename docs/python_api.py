@@ -9,8 +9,11 @@ from pathlib import Path
 
 from tables import table
 
+import dlcloud.trainer
 import dlcloud_report
-from dlcloud.trainer.signatures import FOLDER, read_signature
+from dlcloud.trainer import read_signature
+
+TRAINER = Path(dlcloud.trainer.__file__).parent
 
 
 def train_arguments() -> Iterator[str]:
@@ -29,7 +32,7 @@ def train_callbacks() -> Iterator[str]:
     """Yield a table of the types of the functions that `train` takes: how each is called, and with what."""
     rows = [
         (f"`{name}`", *text.partition(": ")[::2])
-        for name, text in _texts(FOLDER / "job.py").items()
+        for name, text in _texts(TRAINER / "job.py").items()
         if text.startswith("`")
     ]
     yield from table(("type", "called as", "what it gets and returns"), rows)
@@ -37,7 +40,7 @@ def train_callbacks() -> Iterator[str]:
 
 def train_outcome() -> Iterator[str]:
     """Yield a table of what `train` returns."""
-    tree = ast.parse((FOLDER / "loop.py").read_text("utf-8"))
+    tree = ast.parse((TRAINER / "loop.py").read_text("utf-8"))
     outcome = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Outcome")
     meanings = _entries(ast.get_docstring(outcome) or "", "Attributes")
     types = {

@@ -21,7 +21,7 @@ from dlcloud.model.errors import DlcloudError, InstanceError
 from dlcloud.model.events import Emit, Info, Warned
 from dlcloud.planning.resize import coordinator
 from dlcloud.scheduling.scaling import choose_coordinator
-from dlcloud.trainer.event_names import EventName
+from dlcloud.trainer.records import EventName
 
 REMIND_S = 60.0
 """Without a coordinator an instance ends itself, unless it has a sign of the controller: `END_ALONE_S`."""

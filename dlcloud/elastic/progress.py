@@ -6,7 +6,7 @@ from dlcloud.elastic.registry import WAITING_EVENTS, WorkerRegistry
 from dlcloud.elastic.reports import EventReported, WorkerReport
 from dlcloud.model.clock import Clock
 from dlcloud.model.events import Emit, Info, Progress, Warned
-from dlcloud.trainer.event_names import EventName
+from dlcloud.trainer.records import EventName
 
 PROGRESS_EVERY_S = 1.0
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from dlcloud.elastic.reports import EventReported, StepCommitted, TrainingStarted, WorkerReport
 from dlcloud.model.cluster import Member
 from dlcloud.scheduling.scaling import Worker, WorkerState
-from dlcloud.trainer.event_names import EventName
+from dlcloud.trainer.records import EventName
 
 WAITING_EVENTS = frozenset({EventName.HOLD, EventName.NO_QUORUM})
 """The workers wait for something instead of taking the next step."""

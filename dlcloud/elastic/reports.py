@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlcloud.model.untrusted import number_or_none
-from dlcloud.trainer.event_names import EventName
+from dlcloud.trainer.records import EventName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

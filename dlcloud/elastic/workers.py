@@ -35,7 +35,7 @@ from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import Run, RunState, parse_record
 from dlcloud.trainer.drain import DRAINED
-from dlcloud.trainer.event_names import EventName
+from dlcloud.trainer.records import EventName
 
 NEWEST_BYTES = 1 << 16
 """Of the records of a worker, some hundred steps: how far it is."""

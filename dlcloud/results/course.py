@@ -14,7 +14,7 @@ from dlcloud.model.cluster import Member
 from dlcloud.model.money import MINIMUM_BILLED_S, member_usd, total_usd
 from dlcloud.results.timeline import Timeline, TrainingEvent
 from dlcloud.results.training_summary import OnDemandBaseline
-from dlcloud.trainer.event_names import EventName
+from dlcloud.trainer.records import EventName
 
 BILL_POINTS = 60
 """Times at which the bill is drawn, beside launches and ends."""

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dlcloud.model.untrusted import number_of
-from dlcloud.trainer.event_names import event_words
+from dlcloud.trainer.records import event_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dlcloud.model.instance import Market
 from dlcloud.model.money import MINIMUM_BILLED_S, billed_seconds, cost_of_seconds, member_usd, total_usd
 from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB, region_of
 from dlcloud.results.timeline import Step, Timeline, TrainingEvent
-from dlcloud.trainer.event_names import EventName, event_words
+from dlcloud.trainer.records import EventName, event_words
 
 STALL_S, STALL_FACTOR = 5.0, 5
 """A longer time between two steps, in seconds and in usual steps, is a stall."""

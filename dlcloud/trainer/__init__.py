@@ -8,12 +8,13 @@ launcher. Must never take a step twice, or start a run over that has begun. A sc
 Importing it needs no PyTorch: only what a script calls does.
 """
 
+import ast
+import inspect
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
-
-from .signatures import read_signature
 
 if TYPE_CHECKING:
     from .drain import DrainedError as DrainedError
@@ -45,3 +46,33 @@ def _without_torch(name: str) -> Callable[..., NoReturn]:
     call.__name__ = call.__qualname__ = name
     call.__signature__ = signature  # type: ignore[attr-defined]  # what `inspect` and `help` show
     return call
+
+
+def read_signature(module: str, name: str) -> tuple[inspect.Signature, str]:
+    """Return the signature of a function of this package, its annotations as text, and its docstring.
+
+    They are read from the source: without PyTorch its module cannot be imported.
+    """
+    tree = ast.parse((Path(__file__).parent / f"{module}.py").read_text("utf-8"))
+    nodes = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    function = next(nodes)
+    arguments = function.args
+    parameters = [
+        *(_parameter(item, inspect.Parameter.POSITIONAL_OR_KEYWORD, None) for item in arguments.args),
+        *(
+            _parameter(item, inspect.Parameter.KEYWORD_ONLY, default)
+            for item, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        ),
+    ]
+    returned = ast.unparse(function.returns) if function.returns else None
+    signature = inspect.Signature(parameters, return_annotation=returned)
+    return signature, ast.get_docstring(function) or ""
+
+
+def _parameter(item: ast.arg, kind: inspect._ParameterKind, default: ast.expr | None) -> inspect.Parameter:
+    return inspect.Parameter(
+        item.arg,
+        kind,
+        default=inspect.Parameter.empty if default is None else ast.literal_eval(default),
+        annotation=ast.unparse(item.annotation) if item.annotation else inspect.Parameter.empty,
+    )

@@ -22,20 +22,18 @@ from functools import partial
 from .control import Control, ControlFile
 from .coordination.ledger import LedgerClient, LedgerError
 from .drain import DRAINED
-from .event_names import EventName
-from .instance.children import Child
+from .instance.lost_coordinator import OrphanWatch, Successor, power_off
 from .instance.notices import POLL_S, MetadataClient, MetadataError, NoticeTracker, SpotStatus
 from .instance.options import Options, parse, promote
-from .instance.orphan import OrphanWatch, power_off
-from .instance.processes import make_lighthouse, make_workers
-from .instance.successor import Successor
-from .records import Records, log_to_stderr
+from .instance.processes import Child, make_lighthouse, make_workers
+from .records import EventName, Records, log_to_stderr
 from .settings import ledger_address
 
 TICK_S = 0.1
 LEDGER_S = 1.0
 STALL_S = 120.0
-"""Without a step for so long no worker is served, where the own ones failed for good."""
+"""If the workers of this instance have failed for good, its lighthouse stops serving the others after this
+long without a committed step."""
 LINGER_S = 10.0
 """How long the lighthouse continues after the run is done, for workers that are about to end."""
 

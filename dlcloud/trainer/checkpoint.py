@@ -16,9 +16,8 @@ import torch
 from .control import ControlFile
 from .coordination.ledger import LedgerReporter
 from .engine import State, copy_state
-from .event_names import EventName
 from .job import TrainingState
-from .records import Records
+from .records import EventName, Records
 from .settings import Settings
 
 _NAME = re.compile(r"step-(\d{12})-([0-9a-f]{32})\.pt")

@@ -19,9 +19,9 @@ from typing import Any
 from .coordination.history import Journal
 from .coordination.ledger import LIMIT_BYTES, PATH, TIMEOUT_S, Entry, WrongRunError, parse_entry
 from .coordination.quorum import Roster
-from .coordination.quorum_server import QuorumServer
-from .instance.children import watch_termination
+from .coordination.quorum_service import QuorumServer
 from .instance.options import parse_lighthouse
+from .instance.processes import watch_termination
 
 CLAIM_S = 10.0
 """A first step that was claimed and not committed for so long may be claimed again."""

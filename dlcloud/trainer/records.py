@@ -11,7 +11,7 @@ step        step: number of committed steps, this one included; samples; share [
             parameters and optimizer, or null; lineage: distinguishes commits of one step; parent: lineage
             of the step before: where a step has two commits, the run continued with the one that later
             steps descend from
-event       event: one of events.py; cause; and what else belongs to it (step, deadline, path, seconds)
+event       event: one of `EventName`; cause; and what else belongs to it (step, deadline, path, seconds)
 end         ok; status: of the process; step
 
 The agent of an instance and its workers write to one file; each record is one write. On the coordinator the
@@ -25,11 +25,52 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from .event_names import EventName, event_words
 from .masking import mask, secret_texts
+
+
+class EventName(StrEnum):
+    """An event of a worker, an agent or a lighthouse; the value is its name in the records.
+
+    The launcher reads records by these names.
+    """
+
+    JOINED = "joined"
+    HEALED = "healed"
+    COORDINATOR = "coordinator"
+    RESUMED = "resumed"
+    LEAVING_SEEN = "leaving_seen"
+    LOST = "lost"
+    RETRY = "retry"
+    NO_QUORUM = "no_quorum"
+    HOLD = "hold"
+    CHECKPOINT = "checkpoint"
+    CHECKPOINT_FAILED = "checkpoint_failed"
+    STORED = "checkpoint_stored"
+    STORE_FAILED = "checkpoint_store_failed"
+    DRAIN = "drain"
+    DRAINED = "drained"
+    DONE = "done"
+    NOTICE = "notice"
+    REBALANCE = "rebalance"
+    METADATA = "metadata"
+    CONTROL = "control"
+    ORPHANED = "orphaned"
+    TAKE_OVER = "take_over"
+    WORKER_STARTED = "worker_started"
+    WORKER_ENDED = "worker_ended"
+    KILLED = "killed"
+    LIGHTHOUSE_STARTED = "lighthouse_started"
+    LIGHTHOUSE_ENDED = "lighthouse_ended"
+
+
+def event_words(name: str) -> str:
+    """Return the name of an event, which may be unknown here, as people read it."""
+    return name.replace("_", " ")
+
 
 SCHEMA = 1
 

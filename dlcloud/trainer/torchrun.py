@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from .drain import DRAINED
-from .instance.children import end_with_parent, watch_termination
 from .instance.options import positive
+from .instance.processes import end_with_parent, watch_termination
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -36,7 +36,7 @@ from .coordination.history import History
 from .coordination.ledger import LedgerClient, LedgerReporter, WrongRunError
 from .drain import Drain
 from .engine import Connect, Solo, StateError
-from .instance.children import end_with_parent
+from .instance.processes import end_with_parent
 from .job import AfterStep, BeforeStep, Collate, Loss, Samples, Schedule, WorkerJob
 from .loop import Loop, Outcome, count_steps
 from .records import Records, log_to_stderr

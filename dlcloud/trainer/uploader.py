@@ -24,8 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 from .control import ControlFile
-from .event_names import EventName
-from .records import Records, log_to_stderr
+from .records import EventName, Records, log_to_stderr
 
 POLL_S = 0.5
 RETRY_S = 30.0

@@ -17,7 +17,7 @@ from dlcloud.model.cluster import Member
 from dlcloud.model.errors import RemoteCommandError
 from dlcloud.model.instance import Market
 from dlcloud.results.result import RunState
-from dlcloud.trainer.event_names import EventName
+from dlcloud.trainer.records import EventName
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import RECIPE, THEN, instance, recipe, run
 

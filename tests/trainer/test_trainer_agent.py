@@ -14,13 +14,11 @@ from dlcloud.trainer.agent import Agent
 from dlcloud.trainer.control import Control
 from dlcloud.trainer.coordination.ledger import Entry
 from dlcloud.trainer.drain import DRAINED
-from dlcloud.trainer.event_names import EventName
-from dlcloud.trainer.instance.children import Child
+from dlcloud.trainer.instance.lost_coordinator import OrphanWatch, power_off
 from dlcloud.trainer.instance.notices import MetadataError, SpotStatus
 from dlcloud.trainer.instance.options import parse, promote
-from dlcloud.trainer.instance.orphan import OrphanWatch, power_off
-from dlcloud.trainer.instance.processes import make_workers
-from dlcloud.trainer.records import Records
+from dlcloud.trainer.instance.processes import Child, make_workers
+from dlcloud.trainer.records import EventName, Records
 from tests.fakes.training import read_records, write_control_file
 
 DRAINS = "import signal,sys,time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(10)); time.sleep(3600)"

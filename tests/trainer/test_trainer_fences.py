@@ -7,8 +7,15 @@ from dataclasses import asdict
 import pytest
 
 from dlcloud.trainer.control import Control, ControlError, ControlFile, parse
-from dlcloud.trainer.coordination.fence import CommitVerdict, check_history, check_size
-from dlcloud.trainer.coordination.ledger import Entry, LedgerClient, LedgerError, WrongRunError
+from dlcloud.trainer.coordination.ledger import (
+    CommitVerdict,
+    Entry,
+    LedgerClient,
+    LedgerError,
+    WrongRunError,
+    check_history,
+    check_size,
+)
 from dlcloud.trainer.lighthouse import Ledger, LedgerServer
 from tests.fakes.training import write_control_file
 

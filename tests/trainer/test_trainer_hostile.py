@@ -12,22 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from dlcloud.trainer.control import Control, ControlError, parse
-from dlcloud.trainer.coordination.history import History, Journal
+from dlcloud.trainer.coordination.history import History, Journal, parse_record
 from dlcloud.trainer.coordination.ledger import Entry, LedgerClient, LedgerError, parse_entry
 from dlcloud.trainer.coordination.ledger import WrongRunError as LedgerOfAnotherRunError
-from dlcloud.trainer.coordination.protocol import (
+from dlcloud.trainer.coordination.quorum import Ask, NoQuorumError, Roster
+from dlcloud.trainer.coordination.quorum_service import (
     LARGEST,
     LONGEST_LINE,
     ProtocolError,
+    QuorumClient,
+    QuorumServer,
     parse_ask,
     parse_hello,
     parse_line,
     parse_quorum,
-    parse_record,
 )
-from dlcloud.trainer.coordination.quorum import Ask, NoQuorumError, Roster
-from dlcloud.trainer.coordination.quorum_client import QuorumClient
-from dlcloud.trainer.coordination.quorum_server import QuorumServer
 from dlcloud.trainer.lighthouse import Ledger, LedgerServer
 from tests.fakes.training import read_records
 

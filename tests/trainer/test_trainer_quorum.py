@@ -19,8 +19,7 @@ from dlcloud.trainer.coordination.quorum import (
     Roster,
     choose_connected,
 )
-from dlcloud.trainer.coordination.quorum_client import QuorumClient
-from dlcloud.trainer.coordination.quorum_server import QuorumServer
+from dlcloud.trainer.coordination.quorum_service import QuorumClient, QuorumServer
 from tests.fakes.training import read_records, wait_until
 
 JOIN_S, SILENT_S, LIMIT_S = 4.0, 5.0, 300.0

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from dlcloud.trainer import uploader as module
-from dlcloud.trainer.event_names import EventName
-from dlcloud.trainer.records import Records
+from dlcloud.trainer.records import EventName, Records
 from dlcloud.trainer.uploader import Uploader, UploadError
 
 TARGET = "s3://bucket/run"

@@ -5,6 +5,7 @@ before another one begins. It keeps all of them, and those that a peer had when 
 replaces a lost one is sent what it lacks.
 """
 
+import json
 import os
 import threading
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .protocol import LARGEST, parse_record
+LONGEST_RECORD = 64 << 10
+LARGEST = 1 << 53
+"""Of a number: what JSON keeps exactly."""
 
 AT_ONCE = 500
 """Records of one request: a coordinator that lacks many receives them over several steps."""
@@ -110,6 +113,22 @@ class Journal:
         self._seen.setdefault(record["step"], set()).add(record.get("lineage"))
         while self.recorded + 1 in self._seen:
             self.recorded += 1
+
+
+def parse_record(line: str, *, run: str, most: int) -> dict[str, Any] | None:
+    """Return the record of a step if a line is one: of this run, and of no step after `most`."""
+    if len(line) > LONGEST_RECORD or "\n" in line:
+        return None
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or record.get("record") != "step":
+        return None
+    step, lineage = record.get("step"), record.get("lineage")
+    is_of_run = not run or record.get("run", run) == run
+    is_whole = type(step) is int and 0 < step <= most and (lineage is None or type(lineage) is int)
+    return record if is_of_run and is_whole else None
 
 
 def _parse(lines: Iterable[str], run: str, most: int = LARGEST) -> Iterator[tuple[str, dict[str, Any]]]:

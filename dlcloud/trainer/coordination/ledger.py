@@ -1,13 +1,14 @@
-"""The ledger of a run: how many steps are committed, so that no worker starts the run again.
+"""The ledger of a run: how many steps are committed, so that no worker starts the run again; and the fence.
 
 The server (`lighthouse.py`) answers `GET /ledger` and `POST /ledger` with JSON: {"run", "step": committed
 steps, "checkpoint": step of the newest durable checkpoint, "done", "origin": identifies the first step, which
 separate groups of workers may have tried at the same time}. A POST can only advance the entry. A request for
-another run is answered with 409.
+another run is answered with 409. The quorum's connection does not carry it: an agent asks the ledger before
+it starts a worker and after the worker is gone, and an orphaned instance before it ends itself.
 
-The quorum's connection does not carry it: an agent asks the ledger before it starts a worker and after the
-worker is gone, and an orphaned instance before it ends itself. Neither takes part in a quorum, so the server
-and the client would remain.
+The fence (`check_size`, `check_history`) decides whether a worker may commit a step. It refuses a worker that
+starts the run again from step 0, a stale state, and a run that is done. It is pure, so that every case can be
+tested.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import json
 import queue
 import threading
 from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
 from http import HTTPStatus
 
 from ..limits import time_limit
@@ -184,3 +186,53 @@ class LedgerReporter:
             with contextlib.suppress(LedgerError):
                 if client is not None:
                     client.advance(step=progress.get("step", 0), checkpoint=progress.get("checkpoint", 0))
+
+
+class CommitVerdict(Enum):
+    """What a worker does next: commit, wait, or end."""
+
+    GO = "go"
+    HOLD = "hold"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDecision:
+    """A verdict and its reason."""
+
+    verdict: CommitVerdict
+    reason: str = ""
+
+
+GO = CommitDecision(CommitVerdict.GO)
+
+
+def check_size(size: int, minimum: int) -> CommitDecision:
+    """Decide on a step of so many workers."""
+    if size >= minimum:
+        return GO
+    return CommitDecision(CommitVerdict.HOLD, f"{size} of {minimum} workers needed")
+
+
+def check_history(step: int, entry: Entry | None, least: int = 0) -> CommitDecision:
+    """Decide on a state that is about to be trained on, before its first step in this process.
+
+    Args:
+        step: Committed steps of the state.
+        entry: The ledger's; None where the ledger cannot be reached.
+        least: Committed steps of the newest state, as the controller says.
+    """
+    if entry is None:
+        return CommitDecision(
+            CommitVerdict.HOLD, "the ledger does not answer: this step may be committed already"
+        )
+    if entry.done:
+        return CommitDecision(CommitVerdict.END, "the run is done")
+    reason = ""
+    if step == 0 and entry.step > 0:
+        reason = f"the run has {entry.step} committed steps; neither a peer nor a checkpoint has them"
+    elif step < entry.checkpoint:
+        reason = f"a checkpoint of step {entry.checkpoint} exists; this worker has step {step}"
+    elif step < least:
+        reason = f"a peer has the state of step {least}; this worker has step {step}"
+    return CommitDecision(CommitVerdict.HOLD, reason) if reason else GO

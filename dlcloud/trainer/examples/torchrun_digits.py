@@ -20,10 +20,9 @@ from torch.utils.data import default_collate
 from .. import checkpoint
 from ..drain import Drain
 from ..engine import State
-from ..event_names import EventName
-from ..instance.children import end_with_parent
 from ..instance.options import natural, positive
-from ..records import Records
+from ..instance.processes import end_with_parent
+from ..records import EventName, Records
 from ..sampler import Sampler, share
 from ..settings import from_environment
 from .digits import digits, loss_of, network

@@ -11,15 +11,13 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 from trainer import checkpoint
-from trainer.allreduce import ReduceBuffer
 from trainer.batches import Batches, Microbatch, WorkerStep
-from trainer.compute import Compute
+from trainer.compute import Compute, ReduceBuffer
 from trainer.coordination.ledger import Entry, LedgerReporter, WrongRunError
 from trainer.drain import Drain
 from trainer.engine import QuorumMember, Solo, digest_of
 from trainer.job import WorkerJob
-from trainer.loop import Loop
-from trainer.membership import AlreadyDoneError, Membership
+from trainer.loop import AlreadyDoneError, Loop, Membership
 from trainer.records import Records
 from trainer.sampler import Sampler, divide
 from trainer.settings import Settings, from_environment

@@ -14,8 +14,7 @@ from trainer.coordination.ledger import Entry, LedgerReporter
 from trainer.drain import Drain, DrainedError
 from trainer.engine import QuorumMember, Solo, copy_state
 from trainer.job import WorkerJob
-from trainer.loop import Loop
-from trainer.membership import AlreadyDoneError
+from trainer.loop import AlreadyDoneError, Loop
 from trainer.records import Records
 from trainer.settings import Settings
 

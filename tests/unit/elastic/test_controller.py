@@ -13,7 +13,7 @@ from dlcloud.model.instance import Market
 from dlcloud.results.result import RunState
 from dlcloud.scheduling.scaling import WorkerState
 from dlcloud.trainer.drain import DRAINED
-from dlcloud.trainer.event_names import EventName
+from dlcloud.trainer.records import EventName
 from tests.fakes.controller import DONE, FIRST, TRAINS, World, ends, event, member, reports, step
 
 

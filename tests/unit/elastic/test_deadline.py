@@ -26,7 +26,7 @@ from dlcloud.scheduling.deadline_scaling import (
 from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.policies.situation import PoolDecision, PoolState, Scaling, Situation
 from dlcloud.scheduling.scaling import Worker, WorkerState
-from dlcloud.trainer.event_names import EventName
+from dlcloud.trainer.records import EventName
 from tests.fakes.clock import START, FakeClock
 from tests.fakes.samples import instance
 

@@ -21,7 +21,7 @@ from dlcloud.scheduling.scaling import Worker, WorkerState
 from dlcloud.scheduling.simulation.generate import Rates, generate_window
 from dlcloud.scheduling.simulation.replay import SimulatedJob, replay
 from dlcloud.scheduling.simulation.trace import Window, from_ticks
-from dlcloud.trainer.event_names import EventName
+from dlcloud.trainer.records import EventName
 from tests.fakes.clock import START, FakeClock
 from tests.fakes.samples import instance
 

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from dlcloud.trainer.event_names import EventName
 from dlcloud.trainer.masking import MASK, mask, secret_texts
-from dlcloud.trainer.records import Records
+from dlcloud.trainer.records import EventName, Records
 
 TOKEN = "hf_token-in-an-exception"
 KEY = "first line of a key\nsecond line of a key"

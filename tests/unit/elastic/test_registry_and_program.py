@@ -17,8 +17,8 @@ from dlcloud.recipe.incident import Incident
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.scheduling.scaling import Worker, WorkerState
 from dlcloud.trainer.control import parse as parse_control
-from dlcloud.trainer.event_names import EventName
 from dlcloud.trainer.instance.options import parse
+from dlcloud.trainer.records import EventName
 from tests.fakes.samples import RECIPE, instance, recipe
 
 TRAINS = RECIPE.replace("benchmark: quantization", "command: python3 train.py --lr '0.1 2'\n  elastic: {}")

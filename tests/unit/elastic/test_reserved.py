@@ -14,7 +14,7 @@ from dlcloud.model.instance import Market
 from dlcloud.planning.reserved_capacity import CapacityReservation
 from dlcloud.scheduling.reserved_workers import NO_RESERVED
 from dlcloud.trainer.drain import DRAINED
-from dlcloud.trainer.event_names import EventName
+from dlcloud.trainer.records import EventName
 from tests.fakes.clock import FakeClock
 from tests.fakes.controller import DONE, TRAINS, World, ends, event, member, reports, step
 

@@ -16,8 +16,7 @@ from dlcloud.benchmarks.harness import masking as masking_of_benchmarks
 from dlcloud.recipe import job_environment
 from dlcloud.resources.texts import template
 from dlcloud.trainer import masking
-from dlcloud.trainer.event_names import EventName
-from dlcloud.trainer.records import Records
+from dlcloud.trainer.records import EventName, Records
 
 LIMIT_S = 600.0
 LONGEST_SHOWN = 30
