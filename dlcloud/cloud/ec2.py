@@ -1,4 +1,9 @@
-"""The one implementation of `planning.protocols.Cloud`: EC2 over boto3, at AWS or at the local endpoint."""
+"""EC2 in one Region over boto3, at AWS or at the local endpoint: an object for each subject.
+
+A function takes the object that it needs; the whole is for what concerns a whole cluster. Every method is
+safe to call from several threads, and may raise CredentialsError, ThrottledError, or CloudError for a
+refusal of another kind.
+"""
 
 from collections.abc import Callable
 
@@ -25,7 +30,7 @@ LOCAL_CIDR = "127.0.0.1/32"
 
 
 class Ec2Cloud:
-    """EC2 in one region, an object for each subject; `planning.protocols` documents their methods.
+    """EC2 in one Region, an object for each subject.
 
     Args:
         clients: The region's boto3 clients.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.detached.handover import COMMAND, CONTROL, JOB_FOLDER, job_state
 from dlcloud.detached.locate import DetachedCluster, find_detached
 from dlcloud.detached.state import check_copy, import_cluster, run_ids
@@ -23,7 +24,6 @@ from dlcloud.model.errors import CloudError, DlcloudError, RecipeError, Unreacha
 from dlcloud.model.events import Emit, Info, Warned, stage
 from dlcloud.model.ownership import Owner, Ownership, owner_of
 from dlcloud.model.remote import Connection
-from dlcloud.planning.protocols import Cloud
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.ssh.command_line import ssh_command, tunnel_command
 from dlcloud.store.database import Database
@@ -64,7 +64,7 @@ class DetachedClusters:
 
     store: Store
     database: Database
-    cloud: Callable[[str, str, str], Cloud]
+    cloud: Callable[[str, str, str], Ec2Cloud]
     has_local_site: Callable[[], bool]
     controller_instance_id: str
     clock: Clock

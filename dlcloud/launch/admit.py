@@ -10,7 +10,9 @@ from dlcloud.model.events import Emit, Info, Warned
 from dlcloud.model.remote import Connection, Dial, Endpoint
 
 if TYPE_CHECKING:  # as for most commands: nothing of a cloud is needed
-    from dlcloud.planning.protocols import Cloud, CloudCaller, CloudNetwork
+    from dlcloud.cloud.account.caller import Ec2Caller
+    from dlcloud.cloud.ec2 import Ec2Cloud
+    from dlcloud.cloud.network.network_access import Ec2Network
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,7 +24,7 @@ class AdmittingDialer:
     """
 
     dialer: Dial
-    cloud: "Callable[[], Cloud]"
+    cloud: "Callable[[], Ec2Cloud]"
     cluster_id: str
     emit: Emit
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
@@ -51,7 +53,7 @@ class AdmittingDialer:
             return self._has_moved
 
 
-def move_access(cluster_id: str, *, caller: "CloudCaller", network: "CloudNetwork", emit: Emit) -> bool:
+def move_access(cluster_id: str, *, caller: "Ec2Caller", network: "Ec2Network", emit: Emit) -> bool:
     """Let this machine's present address reach a cluster over SSH, in place of earlier ones.
 
     Returns:

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dlcloud.cloud.compute.batch_queues import BatchRequest
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.members import mark_ended
 from dlcloud.model.cluster import ClusterState, Member
 from dlcloud.model.events import stage
 from dlcloud.model.instance import InstanceType
 from dlcloud.model.money import price_of
-from dlcloud.planning.batch_queue import BatchRequest
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.storage import join_policies, results_policy, results_uri
 from dlcloud.recipe.recipe import Recipe

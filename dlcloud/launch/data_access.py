@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dlcloud.cloud.storage.buckets import S3Buckets
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.peers import EnvironmentPeer, copy_environment, read_answer
 from dlcloud.launch.setup import FOLDER, prepare
@@ -16,7 +17,6 @@ from dlcloud.model.cluster import CONTROLLER_TAG, Member
 from dlcloud.model.errors import CloudError, CredentialsError, RecipeError
 from dlcloud.model.events import Info, Warned, stage
 from dlcloud.model.remote import Connection
-from dlcloud.planning.protocols import CloudBuckets
 from dlcloud.planning.storage import copy_key, describe_data, reads_buckets, storage_policy
 from dlcloud.recipe.data import DataItem
 from dlcloud.recipe.recipe import Recipe
@@ -281,7 +281,7 @@ def peer_of(member: Member, connect: Callable[[], Connection]) -> EnvironmentPee
     return EnvironmentPeer(instance_id=instance.instance_id, host=host, connect=connect)
 
 
-def describe_storage(buckets: CloudBuckets, recipe: Recipe) -> tuple[list[str], int]:
+def describe_storage(buckets: S3Buckets, recipe: Recipe) -> tuple[list[str], int]:
     """Return what a plan says of the recipe's data and checkpoints, and the bytes that are copied.
 
     It looks at the buckets; folders of this machine are not counted.

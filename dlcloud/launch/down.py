@@ -4,6 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import not_
 
+from dlcloud.cloud.compute.batch_queues import BATCH_KIND
+from dlcloud.cloud.ec2 import Ec2Cloud
+from dlcloud.cloud.network.network_access import Ec2Network
 from dlcloud.launch import members as existing
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.members import LAUNCH, UNSEEN, mark_ended, unlisted_ids
@@ -13,8 +16,6 @@ from dlcloud.model.errors import CloudError
 from dlcloud.model.events import Emit, Warned, stage
 from dlcloud.model.instance import Instance
 from dlcloud.model.wait import wait_until
-from dlcloud.planning.batch_queue import BATCH_KIND
-from dlcloud.planning.protocols import Cloud, CloudNetwork
 from dlcloud.store.clusters import BATCH, GROUP, PLACEMENT_GROUP, REFUSED, STORAGE_ROLE
 from dlcloud.system.parallel import fan_out
 
@@ -65,7 +66,7 @@ def terminate_cluster(managed: ManagedCluster) -> list[Member]:
     return clusters.members(cluster.cluster_id)
 
 
-def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit) -> None:
+def gc(leftovers: Sequence[Leftover], *, cloud: Ec2Cloud, clock: Clock, emit: Emit) -> None:
     """Remove leftovers of one region: first what could launch more, last what the others depend on.
 
     Raises:
@@ -108,7 +109,7 @@ def gc(leftovers: Sequence[Leftover], *, cloud: Cloud, clock: Clock, emit: Emit)
                 _delete_groups(cluster_id, network=cloud.network, clock=clock, hint="dlcloud gc")
 
 
-def _delete_launching(leftovers: Sequence[Leftover], cloud: Cloud) -> None:
+def _delete_launching(leftovers: Sequence[Leftover], cloud: Ec2Cloud) -> None:
     """Delete what could launch more, or let others do it."""
     for cluster_id in {item.cluster_id for item in leftovers if item.kind == BATCH_KIND}:
         cloud.batch.delete(cluster_id)
@@ -218,7 +219,7 @@ def _store_ends(managed: ManagedCluster, listed: Mapping[str, Instance], request
     clusters.put_members(managed.cluster_id, mark_ended(list(members.values()), listed, requested_at))
 
 
-def _delete_groups(cluster_id: str, *, network: CloudNetwork, clock: Clock, hint: str) -> None:
+def _delete_groups(cluster_id: str, *, network: Ec2Network, clock: Clock, hint: str) -> None:
     left = wait_until(
         lambda: network.delete_groups(cluster_id),
         not_,

@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from dlcloud.cloud.account.limits import Ec2Account
 from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
 from dlcloud.model.instance import Image, Market
 from dlcloud.planning.launch_request import LaunchRequest
-from dlcloud.planning.networks import PlannedNetwork, plan_network, usable_subnets
-from dlcloud.planning.protocols import Account, FoundNetwork
+from dlcloud.planning.networks import FoundNetwork, PlannedNetwork, plan_network, usable_subnets
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.system.parallel import fan_out
 
@@ -56,7 +56,7 @@ class LaunchChecks:
 
 def check_launch(
     recipe: Recipe,
-    account: Account,
+    account: Ec2Account,
     image: Callable[[], Image],
     network: Callable[[], FoundNetwork | None] = lambda: None,
     *,

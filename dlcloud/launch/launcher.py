@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from dlcloud.cloud.account.limits import Ec2Account
 from dlcloud.launch.acquire import remove_secrets
 from dlcloud.launch.connect import too_few_usable, wait_until_reachable
 from dlcloud.launch.data_access import describe_storage
@@ -26,7 +27,6 @@ from dlcloud.model.remote import Connection
 from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.planning.placement import group_name
 from dlcloud.planning.plan import Plan, make_plan
-from dlcloud.planning.protocols import Account
 from dlcloud.planning.resize import decide_size
 from dlcloud.planning.storage import describe_room
 from dlcloud.recipe.recipe import Recipe
@@ -59,7 +59,7 @@ class Launcher(ManagedCluster):
         account: Knows limits, subnets and placement scores; None: plans are made without.
     """
 
-    account: Account | None = None
+    account: Ec2Account | None = None
 
     def plan(
         self,

@@ -11,7 +11,7 @@ from dlcloud.model.remote import Connection, Dial
 from dlcloud.store.home import Store
 
 if TYPE_CHECKING:
-    from dlcloud.planning.protocols import Cloud
+    from dlcloud.cloud.ec2 import Ec2Cloud
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class ManagedCluster:
     """
 
     cluster: Cluster
-    cloud: "Cloud"
+    cloud: "Ec2Cloud"
     store: Store
     dialer: Dial
     clock: Clock

@@ -8,20 +8,17 @@ from operator import call
 from threading import Lock
 from typing import Any, Generic, TypedDict, TypeVar
 
+from dlcloud.cloud.account.caller import Ec2Caller
+from dlcloud.cloud.account.limits import Ec2Account
+from dlcloud.cloud.compute.images import Images
+from dlcloud.cloud.ec2 import Ec2Cloud
+from dlcloud.cloud.offers.prices import Prices
 from dlcloud.launch.dry_run import LaunchChecks, check_launch
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import FEWEST_SCORED_TYPES, X86_64, Image, InstanceType, Market, Price
 from dlcloud.model.remote import Access
+from dlcloud.planning.networks import FoundNetwork, Subnet
 from dlcloud.planning.plan import PreflightFacts
-from dlcloud.planning.protocols import (
-    Account,
-    Cloud,
-    CloudCaller,
-    CloudImages,
-    CloudPrices,
-    FoundNetwork,
-    Subnet,
-)
 from dlcloud.planning.quota import CODES, Quota, quota_key, quotas
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.system.parallel import fan_out
@@ -47,7 +44,7 @@ class Preflight:
     """
 
     recipe: Recipe
-    account: Account | None
+    account: Ec2Account | None
     hardware: Mapping[str, InstanceType]
     answers: Mapping[str, Any]
     errors: Mapping[str, Exception]
@@ -128,8 +125,8 @@ class Preflight:
 def run_preflight(
     recipe: Recipe,
     *,
-    cloud: Cloud,
-    account: Account | None = None,
+    cloud: Ec2Cloud,
+    account: Ec2Account | None = None,
     cidrs: Sequence[str] = (),
     dry_run: bool = True,
     thorough: bool = False,
@@ -187,13 +184,13 @@ def run_preflight(
     )
 
 
-def _find_network(recipe: Recipe, account: Account | None) -> FoundNetwork | None:
+def _find_network(recipe: Recipe, account: Ec2Account | None) -> FoundNetwork | None:
     """Return what the recipe's network is; None where it names none, or no account can be asked."""
     return account.network(recipe.network) if recipe.network is not None and account is not None else None
 
 
 def _cidrs(
-    recipe: Recipe, caller: CloudCaller, find_network: Callable[[], FoundNetwork | None]
+    recipe: Recipe, caller: Ec2Caller, find_network: Callable[[], FoundNetwork | None]
 ) -> tuple[str, ...]:
     """Return the networks that reach the instances: the caller's, or where endpoint and bastion are."""
     if recipe.network is None or not recipe.network.is_private:
@@ -224,7 +221,7 @@ class _Once(Generic[Answer]):
 
 
 def find_image(
-    images: CloudImages, image: str, types: Sequence[str], hardware: Mapping[str, InstanceType]
+    images: Images, image: str, types: Sequence[str], hardware: Mapping[str, InstanceType]
 ) -> Image:
     """Return the image that a recipe names, for its types; the first one says of which architecture.
 
@@ -234,7 +231,7 @@ def find_image(
     return images.resolve(image, **_kind(types, hardware))
 
 
-def _find_image(recipe: Recipe, cloud: Cloud, hardware: Callable[[], Mapping[str, InstanceType]]) -> Image:
+def _find_image(recipe: Recipe, cloud: Ec2Cloud, hardware: Callable[[], Mapping[str, InstanceType]]) -> Image:
     """Find a recipe's image beside its types: again only if EC2 describes these otherwise than expected."""
     name, types = recipe.instances.image, recipe.instances.types
     expected = _expected_kind(recipe, cloud)
@@ -250,7 +247,7 @@ class _ImageKind(TypedDict):
     architecture: str
 
 
-def _expected_kind(recipe: Recipe, cloud: Cloud) -> _ImageKind:
+def _expected_kind(recipe: Recipe, cloud: Ec2Cloud) -> _ImageKind:
     types = recipe.instances.types
     return _kind(types, cloud.types.listed(types))
 
@@ -265,7 +262,7 @@ def _kind(types: Sequence[str], hardware: Mapping[str, InstanceType]) -> _ImageK
 class PriceLookup:
     """On-demand and spot prices of now for the record, asked for once a type, however many run."""
 
-    def __init__(self, prices: CloudPrices) -> None:
+    def __init__(self, prices: Prices) -> None:
         self._listed = prices
         self._prices: dict[str, list[Price]] = {}
         self._lock = Lock()
@@ -289,7 +286,7 @@ class PriceLookup:
             return []
 
 
-def _account_questions(recipe: Recipe, account: Account) -> dict[str, Callable[[], Any]]:
+def _account_questions(recipe: Recipe, account: Ec2Account) -> dict[str, Callable[[], Any]]:
     types, markets = recipe.instances.types, recipe.instances.markets
     keys = {quota_key(name, market) for name in types for market in markets}
     codes = sorted(CODES[key] for key in keys if key is not None)

@@ -188,3 +188,12 @@ def client_token(cluster: Cluster, *request: str | int) -> str:
     """
     text = "\0".join((cluster.cluster_id, cluster.recipe_hash, *(str(part) for part in request)))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlClaim:
+    """An instance's claim of a term of control, from 1; term 0 is the coordinator that the launcher chose."""
+
+    term: int
+    instance_id: str
+    at: datetime

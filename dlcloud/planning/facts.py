@@ -7,8 +7,8 @@ from decimal import Decimal
 
 from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.instance import Image, InstanceType, Market, Price
-from dlcloud.planning.protocols import CallerIdentity, FoundNetwork, Subnet
-from dlcloud.planning.quota import Quota
+from dlcloud.planning.networks import FoundNetwork, Subnet
+from dlcloud.planning.quota import CallerIdentity, Quota
 from dlcloud.planning.reserved_capacity import CapacityReservation
 from dlcloud.planning.successors import KnownType
 

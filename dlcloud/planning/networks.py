@@ -2,15 +2,47 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from dlcloud.model.errors import CloudError
 from dlcloud.model.remote import Access
-from dlcloud.planning.protocols import FoundNetwork, Subnet
-from dlcloud.recipe.network import Network
+
+if TYPE_CHECKING:  # pydantic, which most commands never need
+    from dlcloud.recipe.network import Network
 
 TUNNELS = 20
 """Connections that an endpoint carries at once.
 Source: EC2 user guide, "Quotas for EC2 Instance Connect Endpoint"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subnet:
+    """The subnet of a zone: the default one, or the recipe's, whose `subnet_id` is given.
+
+    `assigns_addresses`: instances have a public address without asking for one. `reaches_internet`: its route
+    table has an internet gateway; True if that is unknown. `has_nat`: it has another way out.
+    """
+
+    zone_id: str
+    assigns_addresses: bool = True
+    reaches_internet: bool = True
+    subnet_id: str = ""
+    has_nat: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundNetwork:
+    """What a recipe's network turned out to be.
+
+    `subnets` are by zone, one each; `groups` are the ids of the user's own security groups; `cidrs` are the
+    VPC's address ranges, and `endpoints` the ids of its EC2 Instance Connect Endpoints that are ready.
+    """
+
+    vpc_id: str
+    subnets: Mapping[str, Subnet]
+    groups: tuple[str, ...] = ()
+    cidrs: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +71,7 @@ class PlannedNetwork:
 DEFAULT_NETWORK = PlannedNetwork()
 
 
-def usable_subnets(network: Network, resolved: FoundNetwork, zones: Sequence[str]) -> dict[str, Subnet]:
+def usable_subnets(network: "Network", resolved: FoundNetwork, zones: Sequence[str]) -> dict[str, Subnet]:
     """Return the subnets that instances can be launched into and reached in, by zone.
 
     Args:
@@ -74,7 +106,7 @@ def usable_subnets(network: Network, resolved: FoundNetwork, zones: Sequence[str
     return reachable
 
 
-def plan_network(network: Network, resolved: FoundNetwork, subnets: Mapping[str, Subnet]) -> PlannedNetwork:
+def plan_network(network: "Network", resolved: FoundNetwork, subnets: Mapping[str, Subnet]) -> PlannedNetwork:
     """Return the network of a plan on usable subnets; a public address is asked for where access needs it."""
     is_assigned = all(subnet.assigns_addresses for subnet in subnets.values())
     needs_address = network.access is Access.PUBLIC and not is_assigned
@@ -88,7 +120,7 @@ def plan_network(network: Network, resolved: FoundNetwork, subnets: Mapping[str,
 
 
 def describe_network(
-    network: Network, subnets: Mapping[str, Subnet], *, count: int, profile: str
+    network: "Network", subnets: Mapping[str, Subnet], *, count: int, profile: str
 ) -> list[str]:
     """Return what a plan warns of: no way out of a subnet, and the limits of the way in."""
     lines = []

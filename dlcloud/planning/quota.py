@@ -36,6 +36,14 @@ _FAMILIES |= dict.fromkeys(("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallerIdentity:
+    """The caller's identity, by its credentials."""
+
+    account: str
+    arn: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """An instance that runs in the account, of dlcloud or not."""
 

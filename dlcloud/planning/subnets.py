@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dlcloud.model.errors import CloudError
-from dlcloud.planning.protocols import Subnet
+from dlcloud.planning.networks import Subnet
 
 
 def refuse_network(region: str, subnets: Mapping[str, Subnet] | None, *, named: Sequence[str] = ()) -> None:

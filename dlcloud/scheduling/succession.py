@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from dlcloud.model.cluster import CONTROLLER_TAG
+from dlcloud.model.cluster import CONTROLLER_TAG, ControlClaim
 from dlcloud.model.instance import Instance, Market
-from dlcloud.planning.control_claim import ControlClaim
 from dlcloud.scheduling.scaling import Worker, WorkerState
 
 STANDBYS = 2

@@ -4,14 +4,21 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
+from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.model.account_plan import AccountPlan
+from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG, ControlClaim
 from dlcloud.model.errors import CapacityError, CloudError, QuotaError
 from dlcloud.model.instance import Image, Instance, InstanceState, Market
-from dlcloud.planning.control_claim import ControlClaim
 from dlcloud.planning.launch_request import LaunchResult, PoolRefusal
-from dlcloud.planning.protocols import CallerIdentity
+from dlcloud.planning.networks import Subnet
+from dlcloud.planning.quota import CallerIdentity
+from dlcloud.planning.successors import KnownType
 
 UNLIMITED = 10**6
+CATALOG = Catalog()
+EVERY_TYPE = [
+    KnownType(hardware=each, price=CATALOG.on_demand_price(each.name, "us-east-1")) for each in CATALOG
+]
 IMAGE = Image(image_id="ami-0123", name="Ubuntu 24.04", root_device="/dev/sda1")
 
 
@@ -68,17 +75,15 @@ class FakeCaller(_Subject):
 class FakeTypes(_Subject):
     """What the region offers."""
 
-    def hardware(self, instance_types):
+    def hardware(self, names):
         return {
-            name: self._cloud.known_hardware[name]
-            for name in instance_types
-            if name in self._cloud.known_hardware
+            name: self._cloud.known_hardware[name] for name in names if name in self._cloud.known_hardware
         }
 
     listed = hardware
 
-    def zones(self, instance_types):
-        offered = {name: self._cloud.offered.get(name, self._cloud.zones) for name in instance_types}
+    def zones(self, names):
+        offered = {name: self._cloud.offered.get(name, self._cloud.zones) for name in names}
         return self._cloud._call(
             "types.zones", lambda: {name: where for name, where in offered.items() if where}
         )
@@ -106,12 +111,12 @@ class FakePrices(_Subject):
 class FakeImages(_Subject):
     """The image that every name is of."""
 
-    def resolve(self, image, *, gpu, architecture="x86_64"):  # noqa: ARG002  the protocol's
+    def resolve(self, image, *, gpu, architecture="x86_64"):  # noqa: ARG002  the EC2 class's
         return self._cloud._call(
             "images.resolve", lambda: replace(IMAGE, name=f"{image} {'gpu' if gpu else 'cpu'}")
         )
 
-    def last(self, image, **_):  # noqa: ARG002  the protocol's
+    def last(self, image, *, gpu, architecture="x86_64"):  # noqa: ARG002  the EC2 class's
         return None
 
 
@@ -198,7 +203,7 @@ class FakeFleets(_Subject):
 class FakeNetwork(_Subject):
     """Security groups and their rules."""
 
-    def create_group(self, cluster_id, tags, *, vpc_id=""):  # noqa: ARG002  the protocol's
+    def create_group(self, cluster_id, tags, *, vpc_id=""):  # noqa: ARG002  the EC2 class's
         assert tags[CLUSTER_TAG] == cluster_id
 
         def create():
@@ -227,7 +232,7 @@ class FakeNetwork(_Subject):
 
         return self._cloud._call("network.delete_groups", delete)
 
-    def allow_ssh(self, security_group_id, cidr, *, named=False):  # noqa: ARG002  the protocol's
+    def allow_ssh(self, security_group_id, cidr, *, named=False):  # noqa: ARG002  the EC2 class's
         assert security_group_id in self._cloud.groups.values()
         return self._cloud._call(
             "network.allow_ssh", lambda: self._cloud.rules.add((security_group_id, cidr))
@@ -314,7 +319,7 @@ class FakeBuckets(_Subject):
     def last_step(self, uri, program):
         return self.newest_step(uri) if (uri, program) in self._cloud.finished else 0
 
-    def region_of(self, uri):  # noqa: ARG002  the protocol's
+    def region_of(self, uri):  # noqa: ARG002  the EC2 class's
         return "us-east-1"
 
 
@@ -341,7 +346,7 @@ class FakeRoles(_Subject):
 
         return self._cloud._call("roles.put_control", put)
 
-    def put_storage(self, cluster_id, policy, tags, *, boundary=""):  # noqa: ARG002  the protocol's
+    def put_storage(self, cluster_id, policy, tags, *, boundary=""):  # noqa: ARG002  the EC2 class's
         self._cloud.policies[cluster_id] = policy
         self._cloud.roles_made.setdefault(f"{cluster_id}-storage", dict(tags))
         return f"dlcloud-{cluster_id}-storage"
@@ -367,7 +372,7 @@ class FakeClaims(_Subject):
         assert tags[CLUSTER_TAG]
         return self._cloud._call("claims.claim", claim)
 
-    def find(self, cluster_id):  # noqa: ARG002  the protocol's
+    def find(self, cluster_id):  # noqa: ARG002  the EC2 class's
         return self._cloud._call("claims.find", lambda: list(self._cloud.claims_made))
 
 
@@ -598,3 +603,58 @@ class FakeCloud:
         if self.runs_without_address:
             return replace(record.instance, state=InstanceState.RUNNING)
         return record.instance
+
+
+@dataclass
+class FakeAccount:
+    """An account with a limit that may have been raised since it was last asked for.
+
+    `dry_runs` are refusals by the action, or by the action and the market.
+    """
+
+    kept_limit: int = 1000
+    true_limit: int = 1000
+    running: list = field(default_factory=list)
+    zones: dict = field(default_factory=lambda: {"us-east-1a": "use1-az1", "us-east-1b": "use1-az2"})
+    private: set = field(default_factory=set)
+    isolated: set = field(default_factory=set)
+    refuses: Exception | None = None
+    asked_anew: list = field(default_factory=list)
+    plan: AccountPlan | None = None
+    dry_runs: dict = field(default_factory=dict)
+    asked_dry: list = field(default_factory=list)
+
+    def dry_run(self, action, request, *, fresh=False):  # noqa: ARG002  the EC2 class's
+        self.asked_dry.append((action, request))
+        error = self.dry_runs.get((action, request.market)) or self.dry_runs.get(action)
+        if error is not None:
+            raise error
+
+    def known_types(self):
+        return EVERY_TYPE
+
+    def limits(self, codes, *, fresh=False):
+        if self.refuses:
+            raise self.refuses
+        if fresh:
+            self.asked_anew.append(codes)
+        return dict.fromkeys(codes, self.true_limit if fresh else self.kept_limit)
+
+    def usage(self):
+        return self.running
+
+    def account_plan(self):
+        return self.plan
+
+    def subnets(self, *, fresh=False):  # noqa: ARG002  the EC2 class's
+        return {
+            zone: Subnet(
+                zone_id=zone_id,
+                assigns_addresses=zone not in self.private,
+                reaches_internet=zone not in self.isolated,
+            )
+            for zone, zone_id in self.zones.items()
+        }
+
+    def spot_scores(self, instance_types, count):  # noqa: ARG002  the EC2 class's
+        return {"use1-az1": 3, "use1-az2": 9}

@@ -9,6 +9,7 @@ from functools import cached_property
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, destroy_at_end
 from dlcloud.app.recipe_files import profile_of
+from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.launch.acquire import RecipeFile
 from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
@@ -17,7 +18,6 @@ from dlcloud.model.errors import CloudError, DlcloudError, InstanceError
 from dlcloud.model.events import Emit, Event, Info, Warned
 from dlcloud.model.remote import Dial
 from dlcloud.planning.plan import Plan
-from dlcloud.planning.protocols import Cloud
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.report.plans.bench_tables import TypePlan
 from dlcloud.results.bench import BenchJob, BenchmarkMatrix, TypeResult, fits
@@ -50,7 +50,7 @@ class Shared:
     matrix: BenchmarkMatrix
     programs: Mapping[str, RunProgram]
     environment: JobEnvironment
-    cloud: Cloud
+    cloud: Ec2Cloud
     fresh: bool
     stop: threading.Event
     slot: ExclusiveSlot

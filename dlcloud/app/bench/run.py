@@ -22,12 +22,12 @@ from dlcloud.app.month_budget import hold_month
 from dlcloud.app.results.predict import Description
 from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.terminal.screen import confirm, say
+from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.launch.acquire import resolve_cluster
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Info, stage
 from dlcloud.model.instance import Market
-from dlcloud.planning.protocols import Cloud
 from dlcloud.prediction.offers import PredictedJob
 from dlcloud.prediction.racing import MOST_SAMPLES
 from dlcloud.recipe.job_environment import JobEnvironment
@@ -207,7 +207,7 @@ class Bench:
         return environment_of(self.context, self.matrix.base, self.folder)
 
     @cached_property
-    def cloud(self) -> Cloud:
+    def cloud(self) -> Ec2Cloud:
         return self.context.clouds.cloud(self.matrix.base.cloud, self.matrix.base.region)
 
     @cached_property

@@ -7,13 +7,13 @@ from datetime import timedelta
 
 from dlcloud.app.clusters.experiment_up import ExperimentUp
 from dlcloud.app.context import Context
+from dlcloud.cloud.compute.batch_queues import BatchJob
 from dlcloud.launch.batch_cluster import BatchCluster, note_members
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import BudgetError, DlcloudError, InstanceError
 from dlcloud.model.events import Info, Progress, Warned
 from dlcloud.model.money import member_usd, total_usd
-from dlcloud.planning.batch_queue import BatchJob
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.storage import results_uri
 from dlcloud.recipe.batch_trials import trials_definition

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import translate_errors
-from dlcloud.planning.protocols import CallerIdentity
+from dlcloud.planning.quota import CallerIdentity
 
 
 class Ec2Caller:
@@ -29,9 +29,11 @@ class Ec2Caller:
         return self._identity
 
     def cidr(self) -> str:
+        """Return the address of the caller as EC2 sees it, as a /32 (or /128) network."""
         return self._own_cidr()
 
     def regions(self) -> list[str]:
+        """Return the Regions that the account can use."""
         with translate_errors("listing regions (ec2:DescribeRegions)"):
             answer = self._clients.get("ec2").describe_regions()
         return sorted(region["RegionName"] for region in answer["Regions"])

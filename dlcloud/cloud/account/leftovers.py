@@ -69,6 +69,7 @@ class Ec2Leftovers:
         return [replace(item, owner=owners.get(item.cluster_id, NO_OWNER)) for item in leftovers]
 
     def delete_volumes(self, volume_ids: Sequence[str]) -> None:
+        """Delete volumes; no error for one that is gone."""
         for volume_id in volume_ids:
             with translate_errors(
                 f"deleting {volume_id} (ec2:DeleteVolume)", ignore={"InvalidVolume.NotFound"}
@@ -76,6 +77,7 @@ class Ec2Leftovers:
                 self._clients.get("ec2").delete_volume(VolumeId=volume_id)
 
     def delete_interfaces(self, interface_ids: Sequence[str]) -> None:
+        """Delete network interfaces; no error for one that is gone."""
         for interface_id in interface_ids:
             with translate_errors(
                 f"deleting {interface_id} (ec2:DeleteNetworkInterface)",

@@ -18,7 +18,7 @@ from dlcloud.model.clock import Clock
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Market
 from dlcloud.planning.launch_request import LaunchRequest
-from dlcloud.planning.protocols import FoundNetwork, Subnet
+from dlcloud.planning.networks import FoundNetwork, Subnet
 from dlcloud.planning.quota import FALLBACKS, Usage
 from dlcloud.planning.successors import KnownType
 

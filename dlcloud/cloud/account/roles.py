@@ -82,6 +82,15 @@ class IamRoles:
         storage: str = "",
         own: str = "",
     ) -> str:
+        """Return the name of an instance profile that may control this cluster only; made if missing.
+
+        Args:
+            cluster_id: The cluster.
+            tags: Of the role and the profile.
+            boundary: The ARN of the role's permissions boundary; empty for none.
+            storage: The policy of the cluster's buckets; empty if it has none.
+            own: The policy that the recipe adds.
+        """
         region, partition = self._clients.region, partition_of(self._clients.region)
         more = [own] if own else []
         more += [storage, pass_policy(region, cluster_id, storage_role_name(cluster_id))] if storage else []
@@ -99,6 +108,7 @@ class IamRoles:
     def put_storage(
         self, cluster_id: str, policy: str, tags: Mapping[str, str], *, boundary: str = ""
     ) -> str:
+        """Return the name of the instance profile for a cluster's buckets; made if missing."""
         if self._clients.on_instance:
             # The launcher has made it: a controller may hand it on, and not change it.
             return storage_role_name(cluster_id)
@@ -113,6 +123,7 @@ class IamRoles:
         return self.put_role(role)
 
     def put_batch(self, cluster_id: str, policy: str, tags: Mapping[str, str], *, boundary: str = "") -> str:
+        """Return the name of the profile of AWS Batch's instances, and of the role of its containers."""
         partition = partition_of(self._clients.region)
         role = Role(
             cluster_id=storage_id(cluster_id),
@@ -124,6 +135,7 @@ class IamRoles:
         return self.put_role(role)
 
     def delete(self, cluster_id: str) -> None:
+        """Delete the roles of a cluster with their profiles; no error if they are gone."""
         self.delete_role(cluster_id)
         if storage_role_name(cluster_id) in {role.resource_id for role in self.find()}:
             self.delete_role(storage_id(cluster_id))

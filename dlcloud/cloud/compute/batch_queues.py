@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dlcloud.cloud.api.clients import Clients
@@ -9,7 +10,6 @@ from dlcloud.cloud.api.faults import retry_codes, translate_errors
 from dlcloud.cloud.api.partitions import partition_of
 from dlcloud.model.cluster import CLUSTER_TAG, Leftover, control_role_name
 from dlcloud.model.errors import CloudError
-from dlcloud.planning.batch_queue import BATCH_KIND, BatchJob, BatchRequest
 
 PAUSE_S = 1.0
 READY_S = 300.0
@@ -20,6 +20,49 @@ CLIENT = {"ClientException"}
 DESCRIBED_AT_ONCE = 100
 """Source: AWS Batch API reference, DescribeJobs."""
 ENDED = ("SUCCEEDED", "FAILED")
+
+BATCH_KIND = "batch-compute-environment"
+"""The kind of such a leftover: a queue is never without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest:
+    """A compute environment, its queue, and the job definition of the trials.
+
+    Attributes:
+        cluster_id: Names all of them.
+        types: Instance types.
+        most_vcpus: Of all instances together.
+        is_spot: Instances are spot.
+        subnets: Their ids; empty for the default ones.
+        groups: Ids of security groups.
+        profile: The name of the instance profile, and of its role, which the containers have, too.
+        definition: The input of RegisterJobDefinition, without its name and the role.
+        tags: Of all of them, and of the instances.
+    """
+
+    cluster_id: str
+    types: Sequence[str]
+    most_vcpus: int
+    is_spot: bool
+    subnets: Sequence[str]
+    groups: Sequence[str]
+    profile: str
+    definition: Mapping[str, Any]
+    tags: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchJob:
+    """A job, or an array of jobs: how many are in each of Batch's states."""
+
+    counts: Mapping[str, int]
+    is_over: bool
+    reason: str
+
+    @property
+    def running(self) -> int:
+        return self.counts.get("RUNNING", 0) + self.counts.get("STARTING", 0)
 
 
 class AwsBatch:
@@ -35,6 +78,11 @@ class AwsBatch:
         self._pause = pause
 
     def put(self, request: BatchRequest) -> None:
+        """Make what is missing of a cluster's compute environment and queue, and its job definition.
+
+        Raises:
+            CloudError: Batch refuses one, or finds it invalid.
+        """
         name, tags = control_role_name(request.cluster_id), dict(request.tags)
         if self._environment(name) is None:
             resources = self._resources(request)
@@ -76,6 +124,7 @@ class AwsBatch:
             )
 
     def submit(self, cluster_id: str, name: str, size: int, variables: Mapping[str, str]) -> str:
+        """Submit `size` trials as an array, one trial as a plain job; return the id of the job."""
         queue = control_role_name(cluster_id)
         array = {"arrayProperties": {"size": size}} if size > 1 else {}
         pairs = [{"name": key, "value": value} for key, value in variables.items()]
@@ -90,6 +139,7 @@ class AwsBatch:
         return str(answer["jobId"])
 
     def find_job(self, cluster_id: str, name: str) -> str:
+        """Return the id of the job of a cluster that has a name; empty if there is none."""
         queue = control_role_name(cluster_id)
         if self._queue(queue) is None:
             return ""
@@ -104,6 +154,11 @@ class AwsBatch:
         return next((job_id for job_id in ids if ":" not in job_id), "")
 
     def describe(self, job_id: str) -> BatchJob:
+        """Return how far a job is.
+
+        Raises:
+            CloudError: Batch does not know the job: it forgets jobs a week after their end.
+        """
         (job,) = self._jobs([job_id])
         counts = job.get("arrayProperties", {}).get("statusSummary") or {job["status"]: 1}
         return BatchJob(
@@ -113,6 +168,7 @@ class AwsBatch:
         )
 
     def reasons(self, job_id: str, indices: Sequence[int]) -> dict[int, str]:
+        """Return why children of an array ended, by their index."""
         is_array = bool(self._jobs([job_id])[0].get("arrayProperties"))
         ids = {f"{job_id}:{index}" if is_array else job_id: index for index in indices}
         names, reasons = list(ids), dict[int, str]()
@@ -124,11 +180,18 @@ class AwsBatch:
         return reasons
 
     def terminate(self, job_id: str) -> None:
+        """Terminate a job with its children."""
         with translate_errors(f"ending the job {job_id} (batch:TerminateJob)"):
             self._clients.get("batch").terminate_job(jobId=job_id, reason="dlcloud ends it")
 
     def delete(self, cluster_id: str) -> None:
-        """Delete all of a cluster's: what launches instances is disabled first."""
+        """Terminate a cluster's jobs and delete all that it has of Batch; no error for what is gone.
+
+        What launches instances is disabled first.
+
+        Raises:
+            CloudError: Something is left; deleting again continues.
+        """
         name = control_role_name(cluster_id)
         environment, queue = self._environment(name), self._queue(name)
         if environment is not None and environment["status"] != "DELETING":

@@ -8,8 +8,7 @@ from botocore.exceptions import ClientError
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import error_code, translate_errors
 from dlcloud.cloud.compute.requests import cluster_filter, tag_specification
-from dlcloud.model.cluster import CLAIM_TAG, CLUSTER_TAG
-from dlcloud.planning.control_claim import ControlClaim
+from dlcloud.model.cluster import CLAIM_TAG, CLUSTER_TAG, ControlClaim
 
 TAKEN = "InvalidLaunchTemplateName.AlreadyExistsException"
 DATA = {"InstanceType": "t3.nano"}

@@ -31,6 +31,7 @@ class Ec2Fleets:
         self._pause = pause
 
     def create_template(self, request: LaunchRequest) -> str:
+        """Return the name of a launch template that says what `request` does; made if it is missing."""
         data = template_data(request, b64encode(request.user_data.encode()).decode())
         name = template_name(request.tags[CLUSTER_TAG], data)
         with translate_errors(
@@ -68,12 +69,14 @@ class Ec2Fleets:
         return sorted(tag["ResourceId"] for tag in tags)
 
     def delete(self, fleet_ids: Sequence[str]) -> None:
+        """Delete fleets with their instances; no error for one that is gone."""
         for start in range(0, len(fleet_ids), FLEETS_A_CALL):
             batch = list(fleet_ids[start : start + FLEETS_A_CALL])
             with translate_errors(f"deleting {', '.join(batch)} (ec2:DeleteFleets)"):
                 self._clients.get("ec2").delete_fleets(FleetIds=batch, TerminateInstances=True)
 
     def delete_templates(self, cluster_id: str) -> None:
+        """Delete the launch templates of a cluster."""
         with translate_errors("listing launch templates (ec2:DescribeLaunchTemplates)"):
             templates = self._clients.pages(
                 "ec2", "describe_launch_templates", "LaunchTemplates", Filters=cluster_filter(cluster_id)

@@ -69,10 +69,12 @@ class Ec2Instances:
         return [read_instance(instance) for instance in answer["Instances"]]
 
     def terminate(self, instance_ids: Sequence[str]) -> None:
+        """Terminate instances; no error for one that is gone."""
         for start in range(0, len(instance_ids), ENDS_A_CALL):
             self._terminate(list(instance_ids[start : start + ENDS_A_CALL]))
 
     def put_tags(self, resource_ids: Sequence[str], tags: Mapping[str, str]) -> None:
+        """Add tags to what exists, or change them."""
         with translate_errors(f"tagging {', '.join(resource_ids)} (ec2:CreateTags)"):
             self._clients.call_until_visible("create_tags", Resources=list(resource_ids), Tags=tag_list(tags))
 

@@ -7,7 +7,7 @@ from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import translate_errors
 from dlcloud.model.errors import CloudError
 from dlcloud.model.remote import Access
-from dlcloud.planning.protocols import FoundNetwork, Subnet
+from dlcloud.planning.networks import FoundNetwork, Subnet
 
 if TYPE_CHECKING:  # pydantic, which most commands never need
     from dlcloud.recipe.network import Network

@@ -85,10 +85,18 @@ class Ec2Network:
         )
 
     def allow_ssh(self, security_group_id: str, cidr: str, *, named: bool = False) -> None:
+        """Allow a network to reach port 22; no error if it already may.
+
+        A network that the user has `named` stays when the address of this machine changes.
+        """
         self._allow(security_group_id, _ssh_permission(cidr, NAMED if named else DESCRIPTION), "SSH")
 
     def move_ssh(self, cluster_id: str, cidr: str) -> list[str] | None:
-        """Allow SSH from a network in place of single addresses; see `CloudNetwork`."""
+        """Allow SSH from a network in place of the single addresses that dlcloud looked up.
+
+        Returns:
+            The addresses that are no longer allowed; None if the network was allowed already.
+        """
         replaced = None
         for group in self._groups(cluster_id):
             looked_up = _ssh_networks(group, DESCRIPTION)
@@ -107,6 +115,7 @@ class Ec2Network:
         return replaced
 
     def allow_peers(self, security_group_id: str) -> None:
+        """Allow the instances of a group to reach each other over TCP; no error if they already may."""
         peers = [{"GroupId": security_group_id, "Description": DESCRIPTION}]
         permission = {"IpProtocol": "tcp", "FromPort": 0, "ToPort": 65535, "UserIdGroupPairs": peers}
         self._allow(security_group_id, permission, "instances to reach each other")

@@ -8,76 +8,19 @@ import pytest
 from botocore.exceptions import ClientError
 
 from dlcloud.cloud.account.limits import Ec2Account
-from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.launch.preflight import run_preflight
 from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
 from dlcloud.model.instance import Image, Market
 from dlcloud.planning.plan import make_plan
-from dlcloud.planning.protocols import Subnet
 from dlcloud.planning.quota import CODES, STANDARD, P, Usage, quota_key, quotas
 from dlcloud.planning.quota_shortages import find_shortage, least_remedy
-from dlcloud.planning.successors import KnownType, successors
+from dlcloud.planning.successors import successors
 from tests.fakes.clock import FakeClock
-from tests.fakes.cloud import IMAGE, FakeCloud
+from tests.fakes.cloud import CATALOG, EVERY_TYPE, IMAGE, FakeAccount, FakeCloud
 from tests.fakes.samples import RECIPE, hardware, price, recipe, request
 
 STANDARD_CODE = CODES[STANDARD, Market.ON_DEMAND]
-CATALOG = Catalog()
-EVERY = [KnownType(hardware=each, price=CATALOG.on_demand_price(each.name, "us-east-1")) for each in CATALOG]
-
-
-@dataclass
-class FakeAccount:
-    """An account with a limit that may have been raised since it was last asked for."""
-
-    kept_limit: int = 1000
-    true_limit: int = 1000
-    running: list = field(default_factory=list)
-    zones: dict = field(default_factory=lambda: {"us-east-1a": "use1-az1", "us-east-1b": "use1-az2"})
-    private: set = field(default_factory=set)
-    isolated: set = field(default_factory=set)
-    refuses: Exception | None = None
-    asked_anew: list = field(default_factory=list)
-
-    plan: AccountPlan | None = None
-    dry_runs: dict = field(default_factory=dict)
-    asked_dry: list = field(default_factory=list)
-
-    def dry_run(self, action, request, **_):
-        self.asked_dry.append((action, request))
-        error = self.dry_runs.get((action, request.market)) or self.dry_runs.get(action)
-        if error is not None:
-            raise error
-
-    def known_types(self):
-        return EVERY
-
-    def limits(self, codes, *, fresh=False):
-        if self.refuses:
-            raise self.refuses
-        if fresh:
-            self.asked_anew.append(codes)
-        return dict.fromkeys(codes, self.true_limit if fresh else self.kept_limit)
-
-    def usage(self):
-        return self.running
-
-    def account_plan(self):
-        return self.plan
-
-    def subnets(self, *, fresh=False):  # noqa: ARG002  the protocol's
-        return {
-            zone: Subnet(
-                zone_id=zone_id,
-                assigns_addresses=zone not in self.private,
-                reaches_internet=zone not in self.isolated,
-            )
-            for zone, zone_id in self.zones.items()
-        }
-
-    def spot_scores(self, instance_types, count):  # noqa: ARG002  the protocol's
-        return {"use1-az1": 3, "use1-az2": 9}
 
 
 def cloud(**other):
@@ -232,7 +175,7 @@ def test_a_retired_type_is_refused_with_the_nearest_current_ones():
     with pytest.raises(CapacityError) as caught:
         planned(FakeAccount(), text, there)
     assert "AWS has retired it; nearest: " in caught.value.message
-    near = successors("p3.2xlarge", EVERY)
+    near = successors("p3.2xlarge", EVERY_TYPE)
     assert [each.hardware.gpu.count for each in near] == [1, 1, 1]
     assert all(
         each.hardware.status == "current" and each.hardware.name in caught.value.message for each in near
@@ -240,16 +183,16 @@ def test_a_retired_type_is_refused_with_the_nearest_current_ones():
 
 
 def test_of_eight_gpus_eight_are_the_nearest():
-    assert successors("p3.16xlarge", EVERY)[0].hardware.gpu.count == 8
+    assert successors("p3.16xlarge", EVERY_TYPE)[0].hardware.gpu.count == 8
 
 
 def test_an_unknown_type_is_answered_with_names_like_it():
-    assert "c7i.xlarge" in [each.hardware.name for each in successors("c7i.xlage", EVERY)]
-    assert successors("p5.4xlage", EVERY)[0].hardware.name == "p5.4xlarge"
+    assert "c7i.xlarge" in [each.hardware.name for each in successors("c7i.xlage", EVERY_TYPE)]
+    assert successors("p5.4xlage", EVERY_TYPE)[0].hardware.name == "p5.4xlarge"
 
 
 def test_an_unknown_gpu_type_is_answered_with_the_cheapest_gpus():
-    near = successors("p2.xlarge", EVERY)
+    near = successors("p2.xlarge", EVERY_TYPE)
     assert near[0].hardware.name.startswith("g")
     assert [each.hourly_usd for each in near] == sorted(each.hourly_usd for each in near)
 

@@ -8,6 +8,7 @@ from dlcloud.launch.dry_run import check_launch
 from dlcloud.model.denials import Denial
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError
 from dlcloud.model.instance import Image, Market
+from tests.fakes.cloud import FakeAccount
 from tests.fakes.samples import recipe
 
 ONE_TYPE = """\
@@ -17,20 +18,6 @@ workload: {command: "true"}
 """
 TWO_TYPES = ONE_TYPE.replace("[c7i.xlarge]", "[c7i.xlarge, c6i.xlarge]")
 IMAGE = Image(image_id="ami-0123", name="Ubuntu", root_device="/dev/sda1", snapshot_gib=75)
-
-
-class FakeAccount:
-    """Refuses dry runs by action and market."""
-
-    def __init__(self, refusals):
-        self.refusals = refusals
-        self.asked = []
-
-    def dry_run(self, action, request, **_):
-        self.asked.append((action, request))
-        error = self.refusals.get((action, request.market))
-        if error is not None:
-            raise error
 
 
 def denied(kind, action="ec2:RunInstances"):
@@ -46,8 +33,8 @@ def invalid():
 
 
 def check(refusals, text=ONE_TYPE):
-    account = FakeAccount(refusals)
-    return check_launch(recipe(text), account, lambda: IMAGE), account.asked
+    account = FakeAccount(dry_runs=refusals)
+    return check_launch(recipe(text), account, lambda: IMAGE), account.asked_dry
 
 
 def of_markets(error):
@@ -64,14 +51,14 @@ def test_each_market_is_asked_for_as_it_would_be_launched():
 
 
 def test_dry_runs_do_not_wait_for_an_image_that_was_looked_up_before():
-    account = FakeAccount({})
+    account = FakeAccount()
 
     def look_up():
-        assert "RunInstances" in [action for action, _ in account.asked]
+        assert "RunInstances" in [action for action, _ in account.asked_dry]
         return IMAGE
 
     checks = check_launch(recipe(ONE_TYPE), account, look_up, last=IMAGE)
-    assert (checks.refusal, len(account.asked)) == (None, 3)
+    assert (checks.refusal, len(account.asked_dry)) == (None, 3)
 
 
 def test_an_image_that_is_another_one_now_is_asked_for_again():
@@ -79,14 +66,14 @@ def test_an_image_that_is_another_one_now_is_asked_for_again():
     earlier = replace(IMAGE, image_id="ami-gone")
 
     class Refusing(FakeAccount):
-        def dry_run(self, action, request, **_):
-            super().dry_run(action, request)
+        def dry_run(self, action, request, *, fresh=False):
+            super().dry_run(action, request, fresh=fresh)
             if request.image == earlier:
                 raise invalid()
 
-    account = Refusing({})
+    account = Refusing()
     checks = check_launch(recipe(ONE_TYPE), account, lambda: IMAGE, last=earlier)
-    images = [request.image for action, request in account.asked if action == "RunInstances"]
+    images = [request.image for action, request in account.asked_dry if action == "RunInstances"]
     assert checks.errors == []
     assert (images.count(earlier), images.count(IMAGE)) == (2, 2)
 
@@ -123,11 +110,11 @@ def test_another_type_may_be_allowed():
 
 
 def test_an_image_that_is_refused_leaves_what_needs_none():
-    account = FakeAccount({})
+    account = FakeAccount()
 
     def image():
         raise CloudError("no such image")
 
     checks = check_launch(recipe(TWO_TYPES), account, image)
-    assert {action for action, _ in account.asked} == {"CreateFleet", "CreateSecurityGroup"}
+    assert {action for action, _ in account.asked_dry} == {"CreateFleet", "CreateSecurityGroup"}
     assert checks.refusal is None

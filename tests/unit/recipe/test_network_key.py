@@ -3,8 +3,7 @@
 import pytest
 
 from dlcloud.model.errors import CloudError, RecipeError
-from dlcloud.planning.networks import describe_network, plan_network, usable_subnets
-from dlcloud.planning.protocols import FoundNetwork, Subnet
+from dlcloud.planning.networks import FoundNetwork, Subnet, describe_network, plan_network, usable_subnets
 from dlcloud.recipe.network import Network, read_network
 from dlcloud.recipe.recipe import read_recipe
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from dlcloud.model.cluster import CONTROLLER_TAG, Member
+from dlcloud.model.cluster import CONTROLLER_TAG, ControlClaim, Member
 from dlcloud.model.instance import InstanceState, Market
-from dlcloud.planning.control_claim import ControlClaim
 from dlcloud.planning.resize import coordinator
 from dlcloud.scheduling.scaling import Worker, WorkerState
 from dlcloud.scheduling.succession import TAKEOVER, Turn, choose_standbys, decide_succession
