@@ -24,16 +24,16 @@ from dlcloud.model.money import money
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.profile import MonthlyBudget
 from dlcloud.recipe.recipe import Recipe, read_recipe
-from dlcloud.results.month import (
+from dlcloud.results.spending import (
     HomeMonth,
     MonthState,
     PendingPlan,
+    costs_of_clusters,
     month_of,
     spent_in,
     still_pending,
     yet_to_cost,
 )
-from dlcloud.results.spending import costs_of_clusters
 from dlcloud.store.cache import AnswerCache
 from dlcloud.store.home import home_id
 from dlcloud.system.files import FileLock, write_file

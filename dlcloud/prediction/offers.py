@@ -16,8 +16,7 @@ from dlcloud.prediction.predictor import (
     predict,
 )
 from dlcloud.prediction.resemblance import resemblances
-from dlcloud.results.cost import usd_per_million
-from dlcloud.results.result_row import ResultRow
+from dlcloud.results.cost import ResultRow, usd_per_million
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dlcloud.benchmarks.harness.schema import Measurement
 from dlcloud.model.instance import Market
 from dlcloud.model.money import exact, money
 from dlcloud.report.table import Cell
-from dlcloud.results.result_row import ResultRow
+from dlcloud.results.cost import ResultRow
 
 _REHEARSED = "*"
 UNSTABLE = " ~"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlcloud.results.result_row import ResultRow
+from dlcloud.results.cost import ResultRow
 
 Spec = dict[str, Any]
 

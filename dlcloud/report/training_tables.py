@@ -7,7 +7,7 @@ from dlcloud.model.instance import Market
 from dlcloud.model.money import money, rounded
 from dlcloud.report.durations import duration
 from dlcloud.report.table import Cell, Report, Section
-from dlcloud.results.training_summary import InstanceCost, Training, market_usd
+from dlcloud.results.training import InstanceCost, Training, market_usd
 from dlcloud.scheduling.outlook import Outlook, describe_probability, describe_seconds
 
 CALM_S = 0.0005

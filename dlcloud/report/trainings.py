@@ -8,7 +8,7 @@ from dlcloud.model.money import money, rounded
 from dlcloud.report.cells import digits, marked
 from dlcloud.report.durations import duration
 from dlcloud.report.table import Section
-from dlcloud.results.training_summary import Training
+from dlcloud.results.training import Training
 
 TITLES = (
     "training",

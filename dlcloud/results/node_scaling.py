@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from dlcloud.model.instance import Market
 from dlcloud.results.compare import Ratio, ratio_of
+from dlcloud.results.cost import ResultRow
 from dlcloud.results.ranking import Best, By, best_of_case
-from dlcloud.results.result_row import ResultRow
 
 _COUNT = re.compile(r" on [0-9]+ nodes?$")
 """The end of the name of a case of a job over several nodes."""

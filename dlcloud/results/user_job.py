@@ -8,7 +8,7 @@ from decimal import Decimal
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
 from dlcloud.model.money import SECONDS_PER_HOUR
-from dlcloud.results.result_row import ResultRow
+from dlcloud.results.cost import ResultRow
 
 EXAMPLES = '"1.2M images", "90 epochs" with --epoch "1.28M images", or "8 h at 500 images/s"'
 _NUMBER = r"(\d[\d,_]{0,20}(?:\.\d{1,20})?(?:e\d{1,2})?)\s*"

@@ -13,7 +13,7 @@ from dlcloud.model.errors import RecipeError
 from dlcloud.model.money import money, rounded
 from dlcloud.recipe.profile import MonthlyBudget, read_configuration
 from dlcloud.report.table import Cell, Format, Report, Section, render
-from dlcloud.results.month import MonthState
+from dlcloud.results.spending import MonthState
 from dlcloud.store.home import home_id
 from dlcloud.system.files import write_file
 

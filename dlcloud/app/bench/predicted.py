@@ -18,7 +18,7 @@ from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.plans.prediction import prediction_report
 from dlcloud.report.table import Format, Report
 from dlcloud.resources.type_table import type_table
-from dlcloud.results.result_row import ResultRow
+from dlcloud.results.cost import ResultRow
 from dlcloud.store.selection import Selection
 
 MEASURED = 3

@@ -35,7 +35,7 @@ from dlcloud.report.costs.cost_tables import View
 from dlcloud.report.plans.bench_tables import TypePlan, plan_report
 from dlcloud.report.table import Format, render
 from dlcloud.results.bench import BenchmarkMatrix, TypeResult, done_before, fault_of, fits
-from dlcloud.results.result_row import ResultRow
+from dlcloud.results.cost import ResultRow
 from dlcloud.results.resume import RESUME_WINDOW
 from dlcloud.runs.matrix import repeat_matrix
 from dlcloud.runs.program import RunProgram, program_of

@@ -12,7 +12,7 @@ from dlcloud.report.costs.cost_tables import PLAIN, View, cost_report
 from dlcloud.report.plans.bench_tables import left_out_records, left_out_sections
 from dlcloud.report.table import Report
 from dlcloud.results.bench import BenchmarkMatrix, TypeResult
-from dlcloud.results.result_row import ResultRow
+from dlcloud.results.cost import ResultRow
 from dlcloud.runs.matrix import repeat_matrix
 
 

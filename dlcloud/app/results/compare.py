@@ -9,19 +9,20 @@ from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import RecipeError
 from dlcloud.report.costs.compare_tables import Sides, compare_report
 from dlcloud.report.table import Format, render
-from dlcloud.results.compare import differences, pairs_of
-from dlcloud.results.operands import (
+from dlcloud.results.compare import (
     Operand,
     StoredNames,
     describe_environment,
+    differences,
     free_kinds,
     ignored_differences,
     newest_run,
+    pairs_of,
     parse_operand,
     summarize_rows,
     words_of,
 )
-from dlcloud.results.result_row import ResultRow
+from dlcloud.results.cost import ResultRow
 from dlcloud.store.measurements import Measurements
 from dlcloud.store.selection import Selection
 

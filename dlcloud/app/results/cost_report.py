@@ -30,9 +30,8 @@ from dlcloud.report.table import Format, Report, render
 from dlcloud.report.trainings import training_records, trainings_section
 from dlcloud.resources.texts import template
 from dlcloud.resources.type_table import type_table
-from dlcloud.results.cost import BilledCost, reconcile
+from dlcloud.results.cost import BilledCost, ResultRow, reconcile
 from dlcloud.results.ranking import By, Group
-from dlcloud.results.result_row import ResultRow
 from dlcloud.results.spending import ClusterCost, costs_of_clusters
 from dlcloud.results.user_job import UserJob
 from dlcloud.store.selection import Selection

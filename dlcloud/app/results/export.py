@@ -16,7 +16,7 @@ from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.costs.cost_tables import cost_report
 from dlcloud.report.files import report_file, write_parquet
 from dlcloud.report.table import Format, Report, envelope, render
-from dlcloud.results.result_row import ResultRow
+from dlcloud.results.cost import ResultRow
 from dlcloud.store.selection import Selection
 from dlcloud.store.transfer import RunTransfer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from dlcloud.app.context import Context
 from dlcloud.model.instance import Market
 from dlcloud.resources.texts import recipe_names
-from dlcloud.results.result_row import ResultRow
+from dlcloud.results.cost import ResultRow
 from dlcloud.runs.matrix import sweepable_benchmarks
 
 

@@ -6,9 +6,17 @@ from datetime import datetime
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.hardware import hardware_of
-from dlcloud.results.cost import InstanceRuns, RunCost, cost_of_nodes, cost_of_run, prices_of_run
+from dlcloud.results.cost import (
+    InstanceRuns,
+    MeasuredRun,
+    ResultRow,
+    RunCost,
+    cost_of_nodes,
+    cost_of_run,
+    prices_of_run,
+    rows_of_run,
+)
 from dlcloud.results.result import Run
-from dlcloud.results.result_row import MeasuredRun, ResultRow, rows_of_run
 from dlcloud.store.measurements import Measurements
 from dlcloud.store.selection import Selection
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dlcloud.model.errors import RecipeError
 from dlcloud.results.result import parse_record
-from dlcloud.results.timeline import Timeline, build_timelines
+from dlcloud.results.training import Timeline, build_timelines
 from dlcloud.store.measurements import Measurements
 
 

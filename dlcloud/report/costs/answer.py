@@ -12,9 +12,8 @@ from dlcloud.report.costs.job import case_name, time_text, usd_text
 from dlcloud.report.costs.printed import fact_notes
 from dlcloud.report.durations import duration
 from dlcloud.report.table import Section
-from dlcloud.results.ranking import Best, By, best_of_case, newest_of_cases, rank
-from dlcloud.results.result_row import ResultRow
-from dlcloud.results.settling import Settling, settle
+from dlcloud.results.cost import ResultRow
+from dlcloud.results.ranking import Best, By, Settling, best_of_case, newest_of_cases, rank, settle
 from dlcloud.results.user_job import UserJob, estimate_job
 
 SUPERLATIVES = {By.COST: "cheapest", By.THROUGHPUT: "fastest", By.LATENCY: "shortest latency"}

@@ -19,8 +19,8 @@ from dlcloud.report.chart import (
     nominal,
     title_of,
 )
+from dlcloud.results.cost import ResultRow
 from dlcloud.results.ranking import By, rank
-from dlcloud.results.result_row import ResultRow
 from dlcloud.results.spending import ClusterCost, costs_by_day
 
 MOST_BARS = 20

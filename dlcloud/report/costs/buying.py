@@ -9,8 +9,8 @@ from dlcloud.prediction.offers import PredictedJob, PredictedOffer
 from dlcloud.report import cells
 from dlcloud.report.costs.answer import CaseAnswer, Question, answers_of
 from dlcloud.report.table import Section
+from dlcloud.results.cost import ResultRow
 from dlcloud.results.ranking import By
-from dlcloud.results.result_row import ResultRow
 
 MOST_CASES = 5
 FIRST = 9

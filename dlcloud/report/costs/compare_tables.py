@@ -10,8 +10,8 @@ from dlcloud.report.cells import UNSTABLE, digits, marked, ratio
 from dlcloud.report.costs.answer import settling_notes
 from dlcloud.report.table import Cell, Report, Section
 from dlcloud.results.compare import Difference, Pair
+from dlcloud.results.cost import ResultRow
 from dlcloud.results.ranking import reason_of
-from dlcloud.results.result_row import ResultRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

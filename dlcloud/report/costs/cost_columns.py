@@ -14,8 +14,7 @@ from dlcloud.model.instance import Market, Price
 from dlcloud.model.money import rounded
 from dlcloud.report import cells
 from dlcloud.report.table import Cell, Section
-from dlcloud.results.cost import RunCost
-from dlcloud.results.result_row import ResultRow
+from dlcloud.results.cost import ResultRow, RunCost
 
 _DIGITS = 6
 """Amounts are rounded to a millionth of a dollar for programs."""

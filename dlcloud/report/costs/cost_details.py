@@ -10,8 +10,7 @@ from dlcloud.model.money import billed_seconds, member_usd, money, rounded, tota
 from dlcloud.report.costs import cost_columns as columns
 from dlcloud.report.costs.cost_columns import Column, table_of
 from dlcloud.report.table import Cell, Section
-from dlcloud.results.cost import Reconciliation
-from dlcloud.results.result_row import ResultRow
+from dlcloud.results.cost import Reconciliation, ResultRow
 
 MOST_ROWS = 10
 """More runs than this are shown with the details only."""

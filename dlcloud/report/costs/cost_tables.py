@@ -13,9 +13,9 @@ from dlcloud.report.costs.cost_details import metric_sections, price_section, ru
 from dlcloud.report.costs.job import job_records, job_sections
 from dlcloud.report.costs.scaling import scaling_records, scaling_sections
 from dlcloud.report.table import Report, Section
+from dlcloud.results.cost import ResultRow
 from dlcloud.results.node_scaling import rows_apart, scalings_of
 from dlcloud.results.ranking import By, Group, group_rows, natural_group, rank, reason_of
-from dlcloud.results.result_row import ResultRow
 from dlcloud.results.user_job import UserJob
 
 MOST_NAMES = 4

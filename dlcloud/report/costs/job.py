@@ -9,8 +9,8 @@ from dlcloud.model.money import SECONDS_PER_HOUR, money, rounded
 from dlcloud.report.cells import marked, setting
 from dlcloud.report.durations import with_bounds
 from dlcloud.report.table import Section
+from dlcloud.results.cost import ResultRow
 from dlcloud.results.ranking import newest_of_cases
-from dlcloud.results.result_row import ResultRow
 from dlcloud.results.user_job import JobEstimate, UserJob, estimate_job, sort_estimates
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from dlcloud.results.result_row import ResultRow
+from dlcloud.results.cost import ResultRow
 
 
 def facts_of(row: ResultRow) -> Mapping[str, object]:

@@ -27,9 +27,9 @@ from dlcloud.report.chart import (
 )
 from dlcloud.report.costs.bars import cost_bars
 from dlcloud.report.costs.scaling import scaling_charts
+from dlcloud.results.cost import ResultRow
 from dlcloud.results.node_scaling import rows_apart, scalings_of
 from dlcloud.results.ranking import Group, group_rows, pareto_front
-from dlcloud.results.result_row import ResultRow
 
 MOST_NAMES = 8
 """A picture with more points than this names only those on the front."""

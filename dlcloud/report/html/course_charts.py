@@ -17,7 +17,7 @@ from dlcloud.report.chart import (
     nominal,
     scale,
 )
-from dlcloud.results.course import NOT_RECORDED, Course, Happening
+from dlcloud.results.training import NOT_RECORDED, Course, Happening
 
 AXIS_PX = 60
 """The room of a vertical axis, so that times stand above each other."""

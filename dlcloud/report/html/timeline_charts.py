@@ -6,9 +6,7 @@ from typing import Any
 
 from dlcloud.report.chart import BLUE, DESCRIPTION, ORANGE, SHAPES, Chart, Spec, field, nominal, scale
 from dlcloud.report.html.course_charts import seconds_since_launch
-from dlcloud.results.course import Course
-from dlcloud.results.timeline import Step, Timeline
-from dlcloud.results.training_summary import number_segments
+from dlcloud.results.training import Course, Step, Timeline, number_segments
 
 MOST_POINTS = 2000
 """More steps than this are thinned out evenly: a screen has no more columns."""

@@ -12,7 +12,7 @@ from dlcloud.app.bench.summary import offer_again
 from dlcloud.app.results.measure_again import commands_again
 from dlcloud.report.costs.cost_tables import PLAIN
 from dlcloud.resources.texts import recipe_text
-from dlcloud.results.settling import MOST
+from dlcloud.results.ranking import MOST
 from dlcloud.runs.matrix import matrix_of_recipe
 from tests.fakes.samples import recipe, run
 from tests.unit.report.conftest import BILL, lines, metric, quote, result

@@ -20,7 +20,7 @@ from dlcloud.report.training_tables import training_report
 from dlcloud.resources.texts import template
 from dlcloud.results.ranking import By, Group
 from dlcloud.results.resume import finished_cases
-from dlcloud.results.training_summary import summarize_training
+from dlcloud.results.training import summarize_training
 from dlcloud.runs.live import LiveOutput
 from dlcloud.runs.run import Runner
 from dlcloud.store.measurements import Measurements

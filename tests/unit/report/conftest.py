@@ -7,8 +7,7 @@ from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result
 from dlcloud.model.hardware import Hardware
 from dlcloud.model.instance import Market
 from dlcloud.model.money import MarketPrices
-from dlcloud.results.cost import RunCost, prices_of_run
-from dlcloud.results.result_row import MeasuredRun, rows_of_run
+from dlcloud.results.cost import MeasuredRun, RunCost, prices_of_run, rows_of_run
 from tests.fakes.samples import price, run
 
 HARDWARE = Hardware(cpu_model="Xeon 8488C", physical_cores=2)

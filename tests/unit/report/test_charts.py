@@ -13,7 +13,7 @@ from dlcloud.report.html.charts import cost_charts
 from dlcloud.report.html.page import page, themed
 from dlcloud.report.html.timeline_charts import MOST_POINTS, timeline_charts
 from dlcloud.resources.texts import template
-from dlcloud.results.timeline import Step, Timeline, TrainingEvent
+from dlcloud.results.training import Step, Timeline, TrainingEvent
 from tests.fakes.samples import THEN, run
 from tests.unit.report.conftest import comparison, lines, metric, quote, result
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result, Verdict
 from dlcloud.benchmarks.harness.statistics import bootstrap
 from dlcloud.results.compare import differences, pairs_of, ratio_of
-from dlcloud.results.result_row import MeasuredRun, ResultRow
+from dlcloud.results.cost import MeasuredRun, ResultRow
 from tests.fakes.samples import run
 
 

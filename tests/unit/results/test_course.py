@@ -12,9 +12,7 @@ from dlcloud.report.html.course_charts import course_charts
 from dlcloud.report.html.timeline_charts import step_charts
 from dlcloud.report.table import Format, Report, render
 from dlcloud.report.trainings import training_records, trainings_section
-from dlcloud.results.course import NOT_RECORDED, Happening, course_of
-from dlcloud.results.timeline import build_timelines
-from dlcloud.results.training_summary import summarize_training
+from dlcloud.results.training import NOT_RECORDED, Happening, build_timelines, course_of, summarize_training
 from tests.fakes.samples import THEN, instance
 
 NOW = THEN + timedelta(hours=1)

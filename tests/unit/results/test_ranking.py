@@ -12,6 +12,7 @@ from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result
 from dlcloud.model.instance import Market
 from dlcloud.model.money import MarketPrices
 from dlcloud.results.compare import ratio_of_rows
+from dlcloud.results.cost import MeasuredRun, ResultRow
 from dlcloud.results.ranking import (
     By,
     Group,
@@ -22,7 +23,6 @@ from dlcloud.results.ranking import (
     newest_of_cases,
     rank,
 )
-from dlcloud.results.result_row import MeasuredRun, ResultRow
 from tests.fakes.samples import THEN, price, run
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dlcloud.model.instance import Market
 from dlcloud.results.ranking import pareto_front
-from dlcloud.results.timeline import build_timelines
+from dlcloud.results.training import build_timelines
 from tests.fakes.samples import THEN
 from tests.unit.results.test_ranking import line
 

@@ -13,8 +13,7 @@ from dlcloud.model.surcharges import ADDRESS_USD_PER_HOUR
 from dlcloud.report.html.timeline_charts import timeline_charts
 from dlcloud.report.table import Format, render
 from dlcloud.report.training_tables import training_report
-from dlcloud.results.timeline import build_timelines
-from dlcloud.results.training_summary import market_usd, summarize_training
+from dlcloud.results.training import build_timelines, market_usd, summarize_training
 from tests.fakes.samples import THEN, instance
 
 SIZES = [3] * 10 + [2] * 10 + [3] * 10

@@ -8,8 +8,7 @@ import pytest
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
 from dlcloud.results.cost import RunCost
-from dlcloud.results.ranking import By, best_of_case
-from dlcloud.results.settling import FEWEST, settle
+from dlcloud.results.ranking import FEWEST, By, best_of_case, settle
 from dlcloud.results.user_job import estimate_job, read_job, sort_estimates
 from tests.unit.results.test_ranking import FAST_DEAR, SLOW_CHEAP, UNPRICED, line
 
