@@ -15,6 +15,7 @@ from memory to memory: no file, no command line has them, and the log has *** in
 """
 
 import contextlib
+import ctypes
 import fcntl
 import importlib.util
 import json
@@ -31,6 +32,8 @@ import typing
 POLL_S = 0.1
 DRAIN_S = 1.0
 GRACE_S = 5.0
+MOST_GENERATIONS = 100
+PR_SET_CHILD_SUBREAPER = 36  # Source: Linux, include/uapi/linux/prctl.h
 CHUNK = 1 << 16
 NAMES = "DLCLOUD_SECRETS"
 POWER_OFF = ("systemctl", "--no-wall", "poweroff", "-i")  # -i: whatever program locks it
@@ -100,6 +103,7 @@ def run_program(folder: pathlib.Path, given: "dict[str, typing.Any]") -> None:
     """Run the program and record its exit status."""
     secrets = given.get("secrets", {})
     names = {NAMES: " ".join(secrets)} if secrets else {}
+    adopt_orphans()
     masking = import_masking() if secrets else None  # before the program starts: none runs unmasked
     program = subprocess.Popen(
         ["sh", str(folder / "command")],
@@ -118,9 +122,46 @@ def run_program(folder: pathlib.Path, given: "dict[str, typing.Any]") -> None:
     if secrets:
         # A process that it left behind may hold its output open: the job has ended all the same.
         copying.join(DRAIN_S)
+    end_descendants()
     write(folder / "exit_status", str(status if status >= 0 else 128 - status))
     if (folder / "power-off").exists():
         subprocess.run([*([] if os.getuid() == 0 else ["sudo", "-n"]), *POWER_OFF], check=False)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what the program leaves behind, in whatever session: Linux, prctl(2)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_descendants(root: "int | None" = None) -> None:
+    """Kill every process below one, by default this one, until none is left."""
+    root = os.getpid() if root is None else root
+    for _ in range(MOST_GENERATIONS):
+        processes = descendants(root)
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+        if not processes:
+            return
+        time.sleep(POLL_S / 10)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass  # an orphan that we adopted
+
+
+def descendants(root: int) -> "list[int]":
+    """Return the processes below one, zombies excepted; none on macOS, which has no /proc."""
+    children: dict[int, list[int]] = {}
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):
+            state, parent = path.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if state != "Z":
+                children.setdefault(int(parent), []).append(int(path.parent.name))
+    found = [root]
+    for process in found:
+        found += children.get(process, [])
+    return found[1:]
 
 
 def import_masking() -> "types.ModuleType":
@@ -187,6 +228,7 @@ def stop(folder: pathlib.Path) -> None:
         deadline = time.monotonic() + GRACE_S
         while state(folder)["state"] == "running" and time.monotonic() < deadline:
             time.sleep(POLL_S)
+        end_descendants(group)
         os.killpg(group, signal.SIGKILL)
     if (folder / "stop").exists():
         subprocess.run(["sh", str(folder / "stop")], check=False, stdin=subprocess.DEVNULL)

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from dlcloud.benchmarks.command.shell import reads_arguments, with_arguments
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import InstanceType
 from dlcloud.recipe.batch_array import choose_trial, refuse_no_array
@@ -142,8 +143,9 @@ def _script(recipe: Recipe, arguments: Sequence[str]) -> str:
         lines.append(NODE_VARIABLES)
     if recipe.experiment is not None:
         lines.append(choose_trial(recipe.experiment))
-        return "".join([*lines, f'{workload.command} "$@"'])
-    return "".join([*lines, " ".join([workload.command or "", *map(shlex.quote, arguments)])])
+        command = workload.command or ""
+        return "".join([*lines, command if reads_arguments(command) else f'{command.strip()} "$@"'])
+    return "".join([*lines, with_arguments(workload.command or "", arguments)])
 
 
 def set_up_script(recipe: Recipe) -> str:

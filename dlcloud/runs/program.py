@@ -11,6 +11,7 @@ from pathlib import Path
 
 import dlcloud.benchmarks
 from dlcloud.benchmarks.catalog import BENCHMARKS
+from dlcloud.benchmarks.command.shell import takes_arguments
 from dlcloud.benchmarks.harness.benchmark import Benchmark
 from dlcloud.launch.remote_jobs import RECORDS
 from dlcloud.launch.setup import OLDEST_PYTHON
@@ -67,7 +68,8 @@ class RunProgram:
         arguments[arguments.index("--run") + 1] = line
         case = arguments.index("--case") + 1
         arguments[case] = nodes_name(arguments[case], nodes)
-        return replace(self, arguments=tuple(arguments))
+        # The head itself runs the command in the work folder; of an option the last value counts.
+        return replace(self, arguments=(*arguments, "--folder", "."))
 
     def in_setting(self, setting: Setting, *, repeats: int, turn: str) -> "RunProgram":
         """Return the program for one setting, which is run exactly so often.
@@ -116,6 +118,7 @@ def program_of(recipe: Recipe, recipe_folder: Path) -> RunProgram:
     if name not in BENCHMARKS or (workload.benchmark == COMMAND):
         available = ", ".join(sorted(set(BENCHMARKS) - {COMMAND}))
         raise RecipeError(f"workload.benchmark: there is no benchmark {name!r}", f"available: {available}")
+    _refuse_lost_arguments(recipe)
     arguments = _command_arguments(recipe.name, workload) if workload.command else _parameters(workload)
     _check_arguments(arguments, BENCHMARKS[name])
     files = _files(workload, recipe_folder)
@@ -160,6 +163,23 @@ def _check_files(workload: Workload, benchmark: Benchmark, files: Path | None) -
             raise RecipeError(f"workload.parameters.{parameter}: there is no {name} in workload.files")
 
 
+def _refuse_lost_arguments(recipe: Recipe) -> None:
+    """Refuse arguments of settings, trials or the tiny form that no program of a script would get."""
+    workload, experiment = recipe.workload, recipe.experiment
+    added = {
+        "workload.settings": any(setting.arguments for setting in workload.settings),
+        "experiment": experiment is not None and experiment.arguments,
+        "workload.tiny": bool(workload.tiny),
+    }
+    key = next((key for key, is_used in added.items() if is_used), None)
+    if key is not None and workload.command is not None and not takes_arguments(workload.command):
+        raise RecipeError(
+            f"workload.command: a script of several lines does not pass on the arguments of {key}",
+            'write "$@" where they belong, as in python train.py "$@"'
+            + ("; or read the variables of the values and set arguments: no" if key == "experiment" else ""),
+        )
+
+
 def _parameters(workload: Workload) -> list[str]:
     arguments: list[str] = []
     for key, value in workload.parameters.items():
@@ -169,7 +189,7 @@ def _parameters(workload: Workload) -> list[str]:
 
 def _command_arguments(name: str, workload: Workload) -> list[str]:
     """Return the arguments of the bundled program that runs the user's command in the run's work folder."""
-    arguments = ["--run", f"cd work && {workload.command}", "--unit", workload.unit, "--case", name]
+    arguments = ["--run", workload.command or "", "--folder", "work", "--unit", workload.unit, "--case", name]
     arguments += ["--repeats", str(workload.repeats), *(["--exact"] if workload.repeats == 1 else [])]
     if workload.throughput:
         arguments += ["--throughput", workload.throughput]

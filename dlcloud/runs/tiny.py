@@ -3,6 +3,7 @@
 import shlex
 
 from dlcloud.benchmarks.catalog import BENCHMARKS
+from dlcloud.benchmarks.command.shell import with_arguments
 from dlcloud.benchmarks.harness.benchmark import Benchmark, Parameters
 from dlcloud.recipe.workload import Workload
 
@@ -26,7 +27,7 @@ def tiny_form(workload: Workload) -> Workload:
     if benchmark is not None:
         parameters = {**workload.parameters, **_tiny_parameters(benchmark, workload)}
         return workload.model_copy(update={"parameters": parameters})
-    command = " ".join([(workload.command or "").rstrip(), *map(shlex.quote, workload.tiny)])
+    command = with_arguments(workload.command or "", workload.tiny)
     return workload.model_copy(update={"command": command, "repeats": 1, "tiny": []})
 
 

@@ -60,6 +60,7 @@ def _variant(
         keeps_all=arguments.exact,
         facts=read_facts(arguments.facts),
         turn=Turn(arguments.turn),
+        folder=arguments.folder,
         environment=program.environment(),
         echo=sys.stderr.buffer,
     )

@@ -31,6 +31,7 @@ ENTRY = Benchmark(
             default="",
             metavar="JSON",
         ),
+        Option("folder", "where the command runs", type=Path, default=Path(), default_help="this folder"),
         Option("case", "name of the work in the table", default="command"),
         Option(
             "repeats",

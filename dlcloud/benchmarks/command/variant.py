@@ -2,14 +2,16 @@
 
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +23,7 @@ from ..harness.variant import Finish, Slice, VariantError, WarmUp, describe_exit
 from . import reporting
 from .activation import activate
 from .output import OutputLines, Reported, ThroughputReader, after_warm_up
+from .shell import shell_words
 from .turn import Turn
 
 REPORT_MODULE = "dlcloud_report.py"
@@ -31,6 +34,9 @@ MOST_VALUES = 3
 """Of a fact that differs between runs."""
 
 _PIECE = 1 << 16
+_POLL_S = 0.05
+_LAST_OUTPUT_S = 1.0
+"""For what a pipe still holds when the command has ended, such as the last lines of a `tee`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +61,7 @@ class CommandVariant:
     """Runs a shell command in one setting."""
 
     setting: Setting
-    command: str  # shell command; the setting's arguments are appended, quoted
+    command: str  # shell command; `shell_words` says how it takes the setting's arguments
     reader: ThroughputReader | None  # reads throughputs from its output; None measures its wall time
     final: bool  # count only the last throughput of a run
     counted: str  # what the throughput counts, per second
@@ -65,6 +71,7 @@ class CommandVariant:
     keeps_all: bool = False  # report a fact of every run, also where runs agree
     facts: Mapping[str, re.Pattern[str]] = field(default_factory=dict)  # what else is read, by name
     turn: Turn = field(default_factory=Turn)  # held while it runs
+    folder: Path = Path()  # in which it runs
     _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
     _printed: dict[str, list[str]] = field(init=False, default_factory=dict)
     _cpu_s: float = field(init=False, default=0.0)
@@ -160,15 +167,15 @@ class CommandVariant:
     def _run_with(self, variables: Mapping[str, str], reader: ThroughputReader | None) -> _Run:
         began = time.perf_counter()
         self._process = self._start_process(variables)
-        assert self._process.stdout is not None  # noqa: S101 - requested as a pipe
+        ending = _Ending(self._process)
         output = OutputLines(reader, self.facts)
-        while piece := self._process.stdout.read(_PIECE):
+        for piece in ending.output():
             self.echo.write(piece)
             self.echo.flush()
             output.feed(piece)
         output.close()
-        status = self._reap()
-        seconds = time.perf_counter() - began
+        status = self._reap(ending)
+        seconds = ending.at - began
         self.close()
         if status:
             last = masking.mask(output.last, masking.secret_texts(self.environment))
@@ -190,7 +197,8 @@ class CommandVariant:
     def _start_process(self, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
         merged = {**activate(self.environment), **self.setting.environment, **variables}
         return subprocess.Popen(
-            [shutil.which("bash") or "/bin/sh", "-c", self._shell_line()],
+            shell_words(self.command, self.setting.arguments),
+            cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -199,15 +207,43 @@ class CommandVariant:
             env={name: value for name, value in merged.items() if value is not None},
         )
 
-    def _reap(self) -> int:
-        """Wait for the command, add up its CPU time and memory, and return its exit status."""
-        assert self._process is not None  # noqa: S101 - it was started just before
-        _, status, usage = os.wait4(self._process.pid, 0)
-        self._process.returncode = os.waitstatus_to_exitcode(status)
-        self._cpu_s += usage.ru_utime + usage.ru_stime
+    def _reap(self, ending: "_Ending") -> int:
+        """Add up the CPU time and memory of the command, and return its exit status."""
+        self._cpu_s += ending.usage.ru_utime + ending.usage.ru_stime
         per_mib = KIB_PER_MIB**2 if sys.platform == "darwin" else KIB_PER_MIB
-        self._peak_mib = max(self._peak_mib, usage.ru_maxrss / per_mib)
-        return self._process.returncode
+        self._peak_mib = max(self._peak_mib, ending.usage.ru_maxrss / per_mib)
+        return ending.status
 
     def _shell_line(self) -> str:
-        return " ".join([self.command, *map(shlex.quote, self.setting.arguments)])
+        return " ".join([self.command.strip(), *map(shlex.quote, self.setting.arguments)])
+
+
+class _Ending:
+    """The end of a process: when, its exit status, and what it used.
+
+    The run ends with the command. A server that it left in the background may hold its output open for hours.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.at, self.status = 0.0, 0
+        self._process = process
+        self._waiting = threading.Thread(target=self._wait, name="end", daemon=True)
+        self._waiting.start()
+
+    def _wait(self) -> None:
+        _, status, self.usage = os.wait4(self._process.pid, 0)
+        self.at = time.perf_counter()
+        self.status = self._process.returncode = os.waitstatus_to_exitcode(status)
+
+    def output(self) -> Iterator[bytes]:
+        """Yield the output until it ends; once the process has ended, no longer than `_LAST_OUTPUT_S`."""
+        assert self._process.stdout is not None  # noqa: S101 - requested as a pipe
+        stream, until = self._process.stdout.fileno(), None
+        while until is None or time.perf_counter() < until:
+            if until is None and not self._waiting.is_alive():
+                until = time.perf_counter() + _LAST_OUTPUT_S
+            if select.select([stream], [], [], _POLL_S)[0]:
+                if not (piece := os.read(stream, _PIECE)):
+                    break
+                yield piece
+        self._waiting.join()

@@ -10,7 +10,6 @@ of the node which failed first, whose output ends its own.
 import argparse
 import os
 import queue
-import shlex
 import signal
 import sys
 import threading
@@ -23,6 +22,7 @@ from multiprocessing.connection import Listener
 from pathlib import Path
 from types import FrameType
 
+from ..command.shell import shell_words
 from .channel import Channel, LostError
 from .environment import PORTS, Node, host_file_of, node_environment
 from .process import NodeProcess, free_ports, slots, start_node
@@ -162,7 +162,7 @@ class Head:
         own = {name: os.environ.get(name) for name in self.arguments.forward}
         orders = [
             {
-                "line": " ".join([line, *map(shlex.quote, added)]),
+                "words": shell_words(line, added),
                 "hosts": host_file_of(nodes),
                 "environment": {**own, **node_environment(rank, nodes, secret=self.secret)},
             }
@@ -249,7 +249,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--forward", action="append", default=[], metavar="NAME", help="a variable that all nodes take"
     )
-    parser.add_argument("line", nargs="+", help="for the shell; what follows is appended, quoted")
+    parser.add_argument("line", nargs="+", help="the command; what follows are its arguments")
     return parser.parse_args(argv)
 
 

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,14 +38,14 @@ class NodeProcess:
     """A shell command; `ended` is called once, from a thread, when it has ended and its output is written.
 
     Args:
-        line: For the shell.
+        words: Of the shell with the command.
         folder: In which it runs.
         environment: All its variables.
         prefix: Begins each line of its output, which is copied to this process's own.
         is_apart: True for a session of its own; otherwise what ends this process's group ends it, too.
     """
 
-    line: str
+    words: Sequence[str]
     folder: Path
     environment: Mapping[str, str]
     prefix: bytes
@@ -58,7 +58,7 @@ class NodeProcess:
 
     def __post_init__(self) -> None:
         self._process = subprocess.Popen(
-            [shutil.which("bash") or "/bin/sh", "-c", self.line],
+            self.words,
             cwd=self.folder,
             env=dict(self.environment),
             stdin=subprocess.DEVNULL,
@@ -106,7 +106,7 @@ class NodeProcess:
 def start_node(order: Mapping[str, Any], folder: Path, *, rank: int, ended: Ended) -> NodeProcess:
     """Start the command on this node.
 
-    `order` is what the head sends to every node: `line`, `hosts` (the text of the host file) and
+    `order` is what the head sends to every node: `words`, `hosts` (the text of the host file) and
     `environment`, in which null removes a variable of this process's.
     """
     host_file = folder.absolute().with_name(HOST_FILE)
@@ -118,7 +118,7 @@ def start_node(order: Mapping[str, Any], folder: Path, *, rank: int, ended: Ende
     path = filter(None, (variables.get("PYTHONPATH"), str(host_file.parent)))
     variables["PYTHONPATH"] = os.pathsep.join(path)
     return NodeProcess(
-        line=order["line"],
+        words=order["words"],
         folder=folder,
         environment={name: value for name, value in variables.items() if value is not None},
         prefix=f"[{rank}] ".encode() if rank else b"",  # the harness reads the throughput of rank 0

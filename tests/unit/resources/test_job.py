@@ -225,12 +225,21 @@ def test_a_secret_in_pieces_and_one_line_of_it_are_masked_too(job):
     assert log == f"a***{TOKEN[:3]}x***\nshort\n"
 
 
-def test_a_job_with_secrets_ends_while_what_it_left_behind_prints_on(job):
-    job.command("(while [ ! -e go ]; do sleep 0.05; done; echo late) & exit 3\n")
-    begin_with(job, {}, {"TOKEN": TOKEN})
+LEAVING = """\
+setsid sh -c 'echo $$ > apart; exec sleep 600' &
+(sh -c 'trap "" TERM; echo $$ > stubborn; while :; do sleep 1; done' &)
+while [ ! -s apart ] || [ ! -s stubborn ]; do sleep 0.02; done
+exit 3
+"""
+
+
+@pytest.mark.parametrize("secrets", [{}, {"TOKEN": TOKEN}])
+def test_what_a_program_leaves_behind_ends_with_it(job, secrets):
+    """In its group, in a session of its own, and as a grandchild that ignores SIGTERM."""
+    begin_with(job.command(LEAVING), {}, secrets)
     assert job.state == {"state": "ended", "exit_status": 3}
-    (job.job / "work" / "go").touch()
-    job.until(lambda: "late" in (job.job / "log").read_text(), "output after the end")
+    for name in ("apart", "stubborn"):
+        assert not alive(job.wait_for(name))
 
 
 def path_text(path):

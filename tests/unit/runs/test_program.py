@@ -91,7 +91,8 @@ def test_a_command_runs_in_the_work_folder_under_the_same_protocol(tmp_path):
     )
     made = program(text, tmp_path)
     options = dict(zip(made.arguments[::2], made.arguments[1::2], strict=True))
-    assert options["--run"] == "cd work && python3 train.py --lr '0.1 2'"
+    assert options["--run"] == "python3 train.py --lr '0.1 2'"
+    assert options["--folder"] == "work"
     assert (options["--unit"], options["--repeats"], options["--throughput"]) == ("tokens", "5", "x ([0-9]+)")
     _, second = json.loads(options["--settings"])
     assert second == {
