@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from dlcloud.app.terminal.interrupts import ends, interrupts
+from dlcloud.app.terminal.signals import interrupts, terminations
 
 COMMANDS = {
     "up": "Launch, run, bring results home, terminate.",
@@ -112,7 +112,7 @@ def main() -> None:
     # Imports make many objects and no garbage: Python's 700 would cost a command a tenth of its CPU time.
     gc.set_threshold(GARBAGE_THRESHOLD)
     status = run()
-    if ends.has_begun:
+    if terminations.has_begun:
         exit_at_once(status)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C from here on ends it without a traceback

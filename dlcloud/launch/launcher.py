@@ -198,6 +198,10 @@ class Launcher(ManagedCluster):
         remove_secrets(self.cluster, paths=self.store.paths)
         return members
 
+    def mark_ready(self) -> None:
+        """Store that no command works on the cluster, which stays up."""
+        self.store.clusters.set_state(self.cluster_id, ClusterState.READY)
+
     def remainder(self, keeping: Collection[str] = ()) -> Remainder:
         """Return what may still be up besides the instances of these ids; EC2 is not asked what is up."""
         return find_remainder(self, keeping)

@@ -7,8 +7,8 @@ from decimal import Decimal
 from itertools import groupby
 
 from dlcloud.app.context import Context
-from dlcloud.app.lifecycle import ending_of_leftovers
 from dlcloud.app.terminal.screen import confirm, say
+from dlcloud.app.termination import removing_leftovers
 from dlcloud.launch.down import gc
 from dlcloud.model.cluster import (
     CONTROLLER_TAG,
@@ -99,7 +99,7 @@ def collect(
         _confirm(yes=yes)
         leftovers = [line.leftover for line in priced]
         price = hourly_price(line.hourly_usd for line in priced)
-        with ending_of_leftovers(leftovers, context.emit, price=price, command="dlcloud gc"):
+        with removing_leftovers(leftovers, context.emit, price=price, command="dlcloud gc"):
             failed += [error for one in results for error in one.collector.remove(one.leftovers)]
     if failed:
         message = "\n".join(error.message for error in failed)

@@ -1,22 +1,20 @@
 """`dlcloud image`: make an image with a recipe's environment in it, or list those that were made."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import (
-    Undo,
     acquire_for_command,
     confirm_spending,
-    destroy_at_end,
     plan_cluster,
-    undo_on_failure,
 )
 from dlcloud.app.recipe_files import read_recipe_file
-from dlcloud.app.terminal.ends import End, EndWords
-from dlcloud.app.terminal.interrupts import holding
 from dlcloud.app.terminal.screen import say
+from dlcloud.app.terminal.signals import Termination, TerminationTexts, holding
+from dlcloud.app.termination import destroy_at_end, undo_on_failure
 from dlcloud.elastic.training_program import program_of as training_of
 from dlcloud.launch.acquire import ClusterLock, RecipeFile
 from dlcloud.launch.image import (
@@ -123,7 +121,7 @@ class ImageMaker:
             launched = launcher.launch(plan)
             (instance_id,) = launched.connections
             prepare_instance(launcher, launched.connections[instance_id], request)
-        with undo_on_failure(_deletion(launcher, disk_gib=plan.disk_gib)):
+        with _deleting_on_failure(launcher, disk_gib=plan.disk_gib):
             if begun is None:
                 with holding():  # broken off, its answer would be lost, and with it the id of what is billed
                     image_id = begin_image(launcher, instance_id, request)
@@ -162,19 +160,19 @@ class ImageMaker:
         )
 
 
-def _deletion(launcher: Launcher, *, disk_gib: int) -> Undo:
-    """Return the deletion of the images that a cluster has begun, with the price of leaving one."""
+def _deleting_on_failure(launcher: Launcher, *, disk_gib: int) -> AbstractContextManager[None]:
+    """Delete the images that a cluster has begun if the block fails; the price of leaving one is printed."""
     image, command = f"the image of {launcher.cluster.name}", f"dlcloud gc {launcher.cluster_id}"
     price = f"{money(snapshot_usd(disk_gib) * HOURS_PER_MONTH)} USD a month at most"
     left = f"{image} may be left, for {price}"
-    words = EndWords(
+    texts = TerminationTexts(
         doing=f"deleting {image}", otherwise=f"to leave it, for {price}", left=f"{left}; {command} deletes it"
     )
-    return Undo(
+    return undo_on_failure(
+        lambda: _delete_images(launcher),
         action=f"deleting {image}",
-        call=lambda: _delete_images(launcher),
         left=left,
-        end=End(subject=image, command=command, emit=launcher.emit, describe=lambda: words),
+        termination=Termination(subject=image, command=command, emit=launcher.emit, describe=lambda: texts),
     )
 
 

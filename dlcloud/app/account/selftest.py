@@ -14,9 +14,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from dlcloud.app.terminal.ends import End, EndWords
-from dlcloud.app.terminal.interrupts import EndLeftError, ends, holding, raise_on
 from dlcloud.app.terminal.screen import confirm, say
+from dlcloud.app.terminal.signals import (
+    Termination,
+    TerminationAbandonedError,
+    TerminationTexts,
+    holding,
+    raise_on,
+    terminations,
+)
 from dlcloud.model.errors import BudgetError, CloudError
 from dlcloud.model.events import Event
 from dlcloud.model.money import money
@@ -107,7 +113,7 @@ class RoundTrip:
     instance_type: str
     folder: Path
     observations: Observations = field(init=False)
-    _end: End | None = field(init=False, default=None)
+    _termination: Termination | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
 
@@ -139,15 +145,15 @@ class RoundTrip:
     @contextmanager
     def _taking_down(self, names: Collection[str], most_usd: Decimal) -> Iterator[None]:
         """Terminate the clusters when the block ends, whatever happens: no signal breaks that off."""
-        self._end = end = _end_of(names, most_usd)
-        with ends.owing(end):
+        self._termination = termination = _termination_of(names, most_usd)
+        with terminations.pending(termination):
             try:
                 yield
             except CommandFailedError:
                 pass
             finally:
-                if not ends.is_left:
-                    with ends.unbroken(end):
+                if not terminations.are_abandoned:
+                    with terminations.running(termination):
                         self._take_down(names)
 
     def _check_account(self) -> None:
@@ -219,7 +225,7 @@ class RoundTrip:
 
     def _attempt(self, *arguments: str) -> Mapping[str, Any] | None:
         """Run a command of dlcloud; return its result, if any. A failure is added to the errors seen."""
-        text, status = _run_command([*arguments, "--output", "json"], self._end)
+        text, status = _run_command([*arguments, "--output", "json"], self._termination)
         document = _read_document(text)
         if status:
             error = document.get("error", {}).get("message", f"ended with status {status}")
@@ -228,25 +234,25 @@ class RoundTrip:
         return result
 
 
-def _run_command(arguments: Sequence[str], end: End | None) -> tuple[str, int]:
+def _run_command(arguments: Sequence[str], termination: Termination | None) -> tuple[str, int]:
     """Run a command of dlcloud; return what it printed, and its status.
 
     Ctrl-C reaches this process alone, which passes it on once: the command then ends what it has launched.
 
     Args:
         arguments: Of the command.
-        end: What an interrupted command ends; None if it has launched nothing.
+        termination: What an interrupted command terminates; None if it has launched nothing.
     """
     process: subprocess.Popen[str] | None = None
     try:
         with holding():
             process = start_command(arguments)
         text, _ = process.communicate()
-    except EndLeftError:  # the command goes on with its end without this process
+    except TerminationAbandonedError:  # the command finishes without this process
         raise
     except KeyboardInterrupt:
         if process is not None:
-            with ends.unbroken(end) if end else nullcontext():
+            with terminations.running(termination) if termination else nullcontext():
                 process.send_signal(signal.SIGINT)
                 process.communicate()
         raise
@@ -267,15 +273,15 @@ def start_command(arguments: Sequence[str]) -> subprocess.Popen[str]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end_of(names: Collection[str], most_usd: Decimal) -> End:
+def _termination_of(names: Collection[str], most_usd: Decimal) -> Termination:
     command = f"dlcloud down {' '.join(names)}"
     own = f"their own end, {MAX_HOURS * 60:.0f} minutes after their launch, {money(most_usd)} USD at most"
-    words = EndWords(
+    texts = TerminationTexts(
         doing="ending the instances of the self-test",
         otherwise=f"to leave them to {own}",
         left=f"instances of the self-test may still be up until {own}; {command} ends them",
     )
-    return End(subject="the self-test", command=command, emit=_emit, describe=lambda: words)
+    return Termination(subject="the self-test", command=command, emit=_emit, describe=lambda: texts)
 
 
 def _emit(event: Event) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dlcloud.app.context import Context
-from dlcloud.app.lifecycle import acquire_for_command, destroy_at_end
+from dlcloud.app.lifecycle import acquire_for_command
 from dlcloud.app.recipe_files import profile_of
+from dlcloud.app.termination import destroy_at_end
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.launch.acquire import RecipeFile
 from dlcloud.launch.data_access import prepare_access

@@ -12,12 +12,12 @@ from dlcloud.app.clusters.hand_over import local_variables
 from dlcloud.app.clusters.recipe_workload import RecipeWorkload, read_workload
 from dlcloud.app.clusters.up import Up, UpOptions
 from dlcloud.app.context import Context
-from dlcloud.app.failed_instance import end_later, find_failed
-from dlcloud.app.lifecycle import acquire_for_command, ending
+from dlcloud.app.lifecycle import acquire_for_command
 from dlcloud.app.results.stored_results import StoredResults
 from dlcloud.app.results.training import print_training
 from dlcloud.app.terminal.screen import say
 from dlcloud.app.terminal.show import printing
+from dlcloud.app.termination import end_later, find_failed, terminating
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.standby import StandbyPreparer
 from dlcloud.detached.watch import WatchedStandbys
@@ -25,7 +25,7 @@ from dlcloud.elastic.train import TrainingControl
 from dlcloud.launch.acquire import resolve_cluster
 from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher
-from dlcloud.model.cluster import Cluster, ClusterState, Member
+from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.errors import DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Info, Warned, stage
 from dlcloud.planning.plan import Plan
@@ -157,10 +157,10 @@ def _end_others_at_end(
     name, emit, own = launcher.cluster.name, launcher.emit, context.controller_instance_id
 
     def terminate_others(kept: Sequence[str] = ()) -> None:
-        with ending(launcher, keeping=[own, *kept]):
+        with terminating(launcher, keeping=[own, *kept]):
             members = launcher.reconcile()
             launcher.shrink([m for m in members if m.instance.instance_id not in {own, *kept}])
-        launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
+        launcher.mark_ready()
 
     try:
         yield
@@ -175,7 +175,7 @@ def _end_others_at_end(
         raise
     if not keep:
         terminate_others()
-    launcher.store.clusters.set_state(launcher.cluster_id, ClusterState.READY)
+    launcher.mark_ready()
     emit(Info(message=f"the results wait here: dlcloud down {name} brings them home"))
 
 

@@ -8,12 +8,12 @@ from dlcloud.app.clusters.batch_up import take_late
 from dlcloud.app.clusters.experiment_up import report_fetched
 from dlcloud.app.clusters.take_charge import take_charge
 from dlcloud.app.context import Context
-from dlcloud.app.lifecycle import describe_remainder, destroy_cluster, ending_of_leftovers
 from dlcloud.app.results.stored_results import StoredResults, fetch_lost
 from dlcloud.app.results.training import training_of_cluster
-from dlcloud.app.terminal.interrupts import EndLeftError
 from dlcloud.app.terminal.screen import confirm
 from dlcloud.app.terminal.show import Show, printing
+from dlcloud.app.terminal.signals import TerminationAbandonedError
+from dlcloud.app.termination import describe_remainder, destroy_cluster, removing_leftovers
 from dlcloud.detached.locate import DetachedCluster
 from dlcloud.launch.acquire import remove_stale_folders
 from dlcloud.launch.down import gc
@@ -75,7 +75,9 @@ class Down:
                 trainings += self._terminate(target)
                 done.append(target)
             except KeyboardInterrupt as error:
-                first = targets.index(target) + isinstance(error, EndLeftError)  # that was emitted
+                first = targets.index(target) + isinstance(
+                    error, TerminationAbandonedError
+                )  # that was emitted
                 self._warn_of(targets[first:])
                 raise
             except DlcloudError as error:
@@ -194,7 +196,7 @@ class Down:
         cloud = context.clouds.cloud(detached.cloud, detached.region, detached.profile)
         leftovers = [item for item in cloud.leftovers.find() if item.cluster_id == detached.cluster_id]
         command, price = f"dlcloud down {detached.name}", "at an unknown price"
-        with ending_of_leftovers(leftovers, context.emit, price=price, command=command):
+        with removing_leftovers(leftovers, context.emit, price=price, command=command):
             gc(leftovers, cloud=cloud, clock=context.clock, emit=context.emit)
 
     def _is_fetched(self, cluster: Cluster) -> bool:

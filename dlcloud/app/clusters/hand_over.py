@@ -6,9 +6,10 @@ from dlcloud.app.clusters.experiment_up import experiment_of
 from dlcloud.app.clusters.recipe_workload import RecipeWorkload, read_workload
 from dlcloud.app.clusters.up import Up, UpOptions, is_trained
 from dlcloud.app.context import Context
-from dlcloud.app.lifecycle import acquire_for_command, confirm_spending, destroy_on_failure
+from dlcloud.app.lifecycle import acquire_for_command, confirm_spending
 from dlcloud.app.terminal.screen import say
 from dlcloud.app.terminal.show import printing
+from dlcloud.app.termination import destroy_on_failure
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.rules import check_detachable, settle_recipe
 from dlcloud.launch.acquire import ClusterLock, lock_cluster, resolve_cluster

@@ -1,13 +1,15 @@
 """`dlcloud resize`: more or fewer instances for a cluster that is up."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from dlcloud.app.context import Context
-from dlcloud.app.lifecycle import Undo, confirm_spending, end_of, ending, undo_on_failure
+from dlcloud.app.lifecycle import confirm_spending
 from dlcloud.app.terminal.screen import say
+from dlcloud.app.termination import terminating, termination_of, undo_on_failure
 from dlcloud.elastic.training_program import program_of as training_of
 from dlcloud.launch.acquire import lock_cluster
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
@@ -176,7 +178,7 @@ class Resizer:
     def _grow(self, plan: Plan, before: Sequence[Member]) -> int:
 
         context = self.context
-        with undo_on_failure(self._undo_of_growth(before)):
+        with self._undoing_growth(before):
             grown = self.launcher.grow(plan)
             types = {m.instance.instance_id: m.instance.instance_type for m in grown.members}
             unfit = prepare_all(
@@ -237,25 +239,25 @@ class Resizer:
         """End some of the living instances; no signal breaks that off."""
         kept_ids = [member.instance.instance_id for member in of if member not in members]
         command = f"dlcloud resize {self.cluster.name} {self.size}"
-        with ending(self.launcher, keeping=kept_ids, command=command):
+        with terminating(self.launcher, keeping=kept_ids, command=command):
             self.launcher.shrink(members)
 
-    def _undo_of_growth(self, before: Sequence[Member]) -> Undo:
-        """Return what ends the instances that were launched, so that the cluster is what it was before."""
+    def _undoing_growth(self, before: Sequence[Member]) -> AbstractContextManager[None]:
+        """Terminate the instances that were launched if the block fails."""
         name, earlier_ids = self.cluster.name, {member.instance.instance_id for member in before}
         command = f"dlcloud resize {name} {len(before)}" if before else f"dlcloud down {name}"
 
         def undo() -> None:
             self._store_size(len(before) or self.size)
-            with ending(self.launcher, keeping=earlier_ids, command=command):
+            with terminating(self.launcher, keeping=earlier_ids, command=command):
                 members = self.launcher.reconcile(consistent=True)
                 self.launcher.shrink([m for m in members if m.instance.instance_id not in earlier_ids])
 
-        return Undo(
+        return undo_on_failure(
+            undo,
             action="ending what was launched",
-            call=undo,
             left=f"{name} may have more than its {len(before)} instance(s)",
-            end=end_of(self.launcher, keeping=earlier_ids, command=command),
+            termination=termination_of(self.launcher, keeping=earlier_ids, command=command),
         )
 
     def _check_result(

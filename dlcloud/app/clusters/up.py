@@ -9,11 +9,9 @@ from dlcloud.app.clusters.experiment_up import ExperimentUp, experiment_of
 from dlcloud.app.clusters.recipe_workload import RecipeWorkload, read_workload
 from dlcloud.app.clusters.requirement_check import warn_of_requirements
 from dlcloud.app.context import Context
-from dlcloud.app.failed_instance import stop_ending
 from dlcloud.app.lifecycle import (
     acquire_for_command,
     confirm_spending,
-    destroy_at_end,
     destroy_unfinished,
     detached_error,
 )
@@ -24,6 +22,7 @@ from dlcloud.app.results.training import newest_training
 from dlcloud.app.terminal.console import MOST_LINES
 from dlcloud.app.terminal.screen import say
 from dlcloud.app.terminal.show import Show, printing
+from dlcloud.app.termination import destroy_at_end, stop_ending
 from dlcloud.elastic.rescue import bring_home
 from dlcloud.elastic.train import TrainingControl
 from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluster

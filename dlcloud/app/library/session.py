@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dlcloud.app.context import Context
-from dlcloud.app.terminal.interrupts import interrupts
+from dlcloud.app.terminal.signals import interrupts
 
 
 @contextmanager

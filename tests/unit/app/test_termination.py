@@ -1,11 +1,16 @@
-"""An end of instances that has begun: signals only print, and a third Ctrl-C leaves it with what is left."""
+"""Termination: signals only print while it runs; a third Ctrl-C abandons it."""
 
 import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+from dlcloud.app.termination import terminating
+from dlcloud.launch.remainder import Remainder
+from dlcloud.model.errors import CloudError, StoreError, UnwritableError
 
 TIMEOUT_S = 240
 
@@ -14,15 +19,14 @@ import json, os, random, signal, sys, threading, time
 from datetime import UTC, datetime
 from decimal import Decimal
 from types import SimpleNamespace
-from dlcloud.app.terminal import ends as ends_module
-from dlcloud.app.terminal import interrupts
-from dlcloud.app import lifecycle
+from dlcloud.app.terminal import signals
+from dlcloud.app import termination
 from dlcloud.launch.remainder import Remainder
 from dlcloud.model.errors import InstanceError
 from dlcloud.runs.stoppable import StoppedError, run_parallel, stop_emitting
 from dlcloud.system.parallel import fan_out
 
-lifecycle.cost_of_cluster = lambda cluster, _: f"{cluster.name} is down"
+termination.cost_of_cluster = lambda cluster, _: f"{cluster.name} is down"
 ENDS_AT = datetime(2030, 1, 1, 14, 5, tzinfo=UTC)
 
 class World:
@@ -37,6 +41,7 @@ class World:
         self.launcher = SimpleNamespace(
             cluster=SimpleNamespace(name=name, recipe_text=""), cluster_id="c", clock=clock, emit=self.emit,
             store=SimpleNamespace(clusters=clusters), destroy=self.destroy, remainder=self.remainder,
+            mark_ready=lambda: None,
         )
 
     def emit(self, event):
@@ -65,7 +70,7 @@ class World:
         return []
 
     def run(self, fails=False):
-        with lifecycle.destroy_at_end(self.launcher, SimpleNamespace(kept=False), keep=False):
+        with termination.destroy_at_end(self.launcher, SimpleNamespace(kept=False), keep=False):
             self.work(fails)
 
 def press(numbers, after_s, every_s=0.0, process_id=None):
@@ -85,8 +90,8 @@ def in_a_process(run, numbers, after_s, every_s):
     if not process_id:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         try:
-            with interrupts.interrupts():
-                interrupts.raise_on(signal.SIGTERM, signal.SIGHUP)
+            with signals.interrupts():
+                signals.raise_on(signal.SIGTERM, signal.SIGHUP)
                 os.write(writing, b"begun\\n")
                 run(lambda line: os.write(writing, (line + "\\n").encode()))
         except (KeyboardInterrupt, InstanceError):
@@ -145,13 +150,13 @@ print(json.dumps(outcomes))
 
 def test_a_third_ctrl_c_after_the_message_leaves_and_a_fourth_adds_nothing(run_program):
     up, lines, status = run_program("""
-ends_module.READ_S = 0.05
+signals.READ_S = 0.05
 world, status = World(step_s=0.4), ""
-with interrupts.interrupts():
+with signals.interrupts():
     press([signal.SIGINT] * 4, 0.6, 0.3)
     try:
         world.run()
-    except interrupts.EndLeftError:
+    except signals.TerminationAbandonedError:
         status = "left"
     time.sleep(0.6)
 print(json.dumps([world.up, world.lines, status]))
@@ -172,7 +177,7 @@ print(json.dumps([world.up, world.lines, status]))
 def test_a_burst_of_presses_is_one(run_program):
     up, lines = run_program("""
 world = World(step_s=0.1)
-with interrupts.interrupts():
+with signals.interrupts():
     press([signal.SIGINT] * 9, 0.2, 0.02)
     world.run()
 print(json.dumps([world.up, world.lines]))
@@ -183,10 +188,10 @@ print(json.dumps([world.up, world.lines]))
 
 def test_a_closed_terminal_never_leaves_an_end(run_program):
     up, lines = run_program("""
-ends_module.READ_S = 0.01
+signals.READ_S = 0.01
 world = World(step_s=0.1)
-with interrupts.interrupts():
-    interrupts.raise_on(signal.SIGTERM, signal.SIGHUP)
+with signals.interrupts():
+    signals.raise_on(signal.SIGTERM, signal.SIGHUP)
     press([signal.SIGHUP, signal.SIGTERM] * 4, 0.2, 0.05)
     world.run()
 print(json.dumps([world.up, world.lines]))
@@ -199,7 +204,7 @@ def test_in_a_bench_a_second_ctrl_c_waits_for_the_ends_of_all_types(run_program)
     up, status = run_program("""
 worlds, stop, status = [World(step_s=0.3), World(step_s=0.3)], threading.Event(), ""
 def work(world):
-    with lifecycle.destroy_at_end(world.launcher, SimpleNamespace(kept=False), keep=False):
+    with termination.destroy_at_end(world.launcher, SimpleNamespace(kept=False), keep=False):
         world.up = True
         stop.wait()
         time.sleep(0.5)  # a step that cannot be stopped, before the end
@@ -209,7 +214,7 @@ def measure(world):
         work(world)
     except StoppedError:
         pass
-with interrupts.interrupts():
+with signals.interrupts():
     press([signal.SIGINT] * 3, 0.2, 0.25)
     try:
         run_parallel(measure, worlds, stop=stop, on_stop=lambda: None)
@@ -225,8 +230,8 @@ def test_what_nohup_lets_ignore_stays_ignored(run_program):
     assert (
         run_program("""
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-with interrupts.interrupts():
-    interrupts.raise_on(signal.SIGHUP)
+with signals.interrupts():
+    signals.raise_on(signal.SIGHUP)
     os.kill(os.getpid(), signal.SIGHUP)
     print(json.dumps("went on"))
 """)
@@ -239,10 +244,10 @@ def test_a_signal_where_a_block_ends_that_owes_an_end_waits_for_it(run_program):
 world, chance = World(), random.Random(5)
 frames = []
 def trace(frame, event, _):  # at the very first instruction of the __exit__ that is to resume the end
-    if event == "call" and frame.f_code is interrupts._EXIT and world.up and not frames:
+    if event == "call" and frame.f_code is signals._EXIT and world.up and not frames:
         frames.append(frame)
         os.kill(os.getpid(), signal.SIGINT)
-with interrupts.interrupts():
+with signals.interrupts():
     sys.setprofile(trace)
     try:
         world.run(fails=True)
@@ -260,13 +265,13 @@ def test_ctrl_c_while_one_type_of_a_bench_ends_stops_the_other(run_program):
 worlds, stop, status = [World(step_s=0.2, name="a"), World(step_s=0.2, name="b")], threading.Event(), ""
 def measure(world):
     try:
-        with lifecycle.destroy_at_end(world.launcher, SimpleNamespace(kept=False), keep=False):
+        with termination.destroy_at_end(world.launcher, SimpleNamespace(kept=False), keep=False):
             world.up = True
             if world is worlds[1] and stop.wait(30):
                 raise StoppedError
     except StoppedError:
         pass
-with interrupts.interrupts():
+with signals.interrupts():
     press([signal.SIGINT], 0.5)
     try:
         run_parallel(measure, worlds, stop=stop, on_stop=lambda: None)
@@ -280,14 +285,14 @@ print(json.dumps([[world.up for world in worlds], status]))
 
 def test_what_does_not_answer_is_left_with_its_command(run_program):
     up, lines = run_program("""
-ends_module.READ_S = ends_module.DESCRIBE_S = 0.05
+signals.READ_S = signals.DESCRIBE_S = 0.05
 world = World(step_s=0.4)
 world.describe_s = 60
-with interrupts.interrupts():
+with signals.interrupts():
     press([signal.SIGINT] * 3, 0.6, 0.3)
     try:
         world.run()
-    except interrupts.EndLeftError:
+    except signals.TerminationAbandonedError:
         pass
 print(json.dumps([world.up, world.lines]))
 """)
@@ -301,7 +306,7 @@ def test_what_is_kept_is_emitted_before_the_block_ends(run_program):
 chance, outcomes = random.Random(3), []
 def run(write):
     world = World(step_s=0.002, write=write)
-    with lifecycle.destroy_at_end(world.launcher, SimpleNamespace(kept=False), keep=True):
+    with termination.destroy_at_end(world.launcher, SimpleNamespace(kept=False), keep=True):
         world.work()
 for _ in range(60):
     outcomes.append(in_a_process(run, [signal.SIGINT], chance.uniform(0, 0.02), 0))
@@ -311,3 +316,38 @@ print(json.dumps(outcomes))
     assert all(
         "digits is kept up: dlcloud down digits ends it" in lines for is_up, lines in outcomes if is_up
     )
+
+
+def launcher_with(remainder):
+    events = []
+    return SimpleNamespace(
+        cluster=SimpleNamespace(name="digits"), remainder=remainder, emit=events.append, events=events
+    )
+
+
+def two_instances(_):
+    return Remainder(count=2, requested=0, hourly_usd=None, ends_at=None)
+
+
+def unreadable(_):
+    raise StoreError("a launch request in the store cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("remainder", "words"),
+    [(two_instances, "2 instance(s) may still be up"), (unreadable, "cannot be read")],
+)
+def test_the_error_of_the_end_itself_is_raised_after_the_warning(remainder, words):
+    made = launcher_with(remainder)
+    with pytest.raises(CloudError, match="refused"), terminating(made):
+        raise CloudError("refused")
+    (event,) = made.events
+    assert words in event.message
+    assert event.message.endswith("dlcloud down digits ends it")
+
+
+def test_a_store_that_is_full_after_the_end_is_no_remainder():
+    made = launcher_with(two_instances)
+    with pytest.raises(UnwritableError), terminating(made):
+        raise UnwritableError("the disk is full")
+    assert made.events == []

@@ -1,0 +1,336 @@
+"""What a command must terminate however it ends, what it keeps up, and what it prints about both.
+
+Instances cost money until they are terminated, so a command that launches owes their termination from then
+on:
+
+1. A use case that launches does so inside `destroy_at_end` or `destroy_on_failure`; one that creates
+   something else that is billed inside `undo_on_failure`. Until the block ends, its termination is *pending*.
+2. When the block ends or fails, the termination *runs*: no signal interrupts it (`terminal.signals`). A third
+   Ctrl-C abandons it, after what is left was printed, with its price and the command that terminates it.
+3. A termination that fails prints the same description of what is left. It never hides the error that came
+   first.
+4. With `--keep` or `keep: {failed: 1m}` something stays up. That is printed with its price before the block
+   ends.
+
+What must never happen: that something stays up unannounced.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+
+from dlcloud.app.terminal.signals import (
+    Termination,
+    TerminationAbandonedError,
+    TerminationTexts,
+    terminations,
+)
+from dlcloud.launch.acquire import ClusterLock
+from dlcloud.launch.data_access import abort_uploads
+from dlcloud.launch.launcher import Launcher
+from dlcloud.launch.remote_jobs import INHERITED, start_job
+from dlcloud.launch.setup import FOLDER, JOB
+from dlcloud.model.cluster import ClusterState, Leftover, Member
+from dlcloud.model.errors import (
+    DlcloudError,
+    InstanceError,
+    PartialError,
+    RecipeError,
+    StoreError,
+    UnwritableError,
+)
+from dlcloud.model.events import Emit, Info, Warned
+from dlcloud.model.money import money, total_usd
+from dlcloud.recipe.recipe import read_recipe
+from dlcloud.report.costs.cost_details import cost_of_cluster
+from dlcloud.results.result import RunState
+from dlcloud.runs.stoppable import StoppedError
+
+KEEP_FOLDER = f"{FOLDER}/runs/keep"
+_SECONDS_PER_HOUR = 3600
+_SECONDS_PER_MINUTE = 60
+
+
+def destroy_cluster(launcher: Launcher) -> None:
+    """Terminate a cluster that this command manages, and emit what it cost.
+
+    Raises:
+        CloudError: Something is left of it, which is emitted with its price; running it again continues.
+    """
+    with terminations.running(termination_of(launcher)):
+        with terminating(launcher):
+            members = launcher.destroy()
+        launcher.emit(Info(message=cost_of_cluster(launcher.cluster, members)))
+        _abort_uploads(launcher)
+
+
+def _abort_uploads(launcher: Launcher) -> None:
+    """Abort the uploads of checkpoints that the cluster's instances did not finish."""
+    cluster = launcher.cluster
+    if "checkpoints" not in cluster.recipe_text:
+        return
+    with suppress(RecipeError):  # of another version of dlcloud
+        abort_uploads(launcher, read_recipe(cluster.recipe_text, cluster.recipe_path))
+
+
+@contextmanager
+def destroy_at_end(
+    launcher: Launcher, acquired: ClusterLock, *, keep: bool, failed_s: float = 0.0
+) -> Iterator[None]:
+    """Destroy the cluster when the block ends or fails.
+
+    With `keep` it stays up, even if a program failed on it: that is when the user wants to look. With
+    `failed_s`, the instance of the newest failed run stays up for that time. A cluster that did not come up
+    is destroyed in any case, and so is one after Ctrl-C.
+    """
+    failure: DlcloudError | None = None
+    with ExitStack() as stack:
+        # In here a signal that comes between still destroys the cluster; what is kept is emitted before this
+        # ends.
+        with destroy_on_failure(launcher, acquired):
+            try:
+                yield
+            except (InstanceError, PartialError) as error:
+                is_kept = _keep_after(launcher, error) if keep else _keep_failed_instance(launcher, failed_s)
+                if not is_kept:
+                    raise
+                failure = error
+            else:
+                if keep:
+                    _keep(launcher)
+                else:
+                    # Running begins before pending ends: no signal finds a moment between them.
+                    stack.enter_context(terminations.running(termination_of(launcher)))
+        if failure is not None:
+            raise failure
+        if not keep:
+            destroy_cluster(launcher)
+
+
+@contextmanager
+def destroy_on_failure(launcher: Launcher, acquired: ClusterLock) -> Iterator[None]:
+    """Destroy the cluster when the block fails; one that was kept up before stays."""
+    name = launcher.cluster.name
+    if acquired.kept:
+        try:
+            yield
+        except BaseException:
+            launcher.emit(Warned(message=f"{name} was kept up before and stays up"))
+            with suppress(UnwritableError):
+                launcher.mark_ready()
+            raise
+    else:
+        with undo_on_failure(
+            lambda: destroy_cluster(launcher),
+            action=f"terminating {name}",
+            left=f"{name} is not down",
+            termination=termination_of(launcher),
+        ):
+            yield
+
+
+@contextmanager
+def undo_on_failure(
+    undo: Callable[[], None], *, action: str, left: str, termination: Termination
+) -> Iterator[None]:
+    """Call `undo` when the block fails, Ctrl-C included; no signal interrupts it.
+
+    Its own failure does not hide the first one. Nothing is undone after a Ctrl-C has abandoned an inner
+    termination.
+
+    Args:
+        undo: Removes what the block created.
+        action: What it does, as in "terminating digits".
+        left: The state after it has failed, too.
+        termination: Describes what is left, and has the command that removes it.
+    """
+    with terminations.pending(termination):
+        try:
+            yield
+        except BaseException as error:
+            if not terminations.are_abandoned:
+                with terminations.running(termination):
+                    _undo(undo, error, action, left, termination)
+                terminations.settle()
+            raise
+
+
+def _undo(
+    undo: Callable[[], None], error: BaseException, action: str, left: str, termination: Termination
+) -> None:
+    emit = termination.emit
+    is_interrupted = isinstance(error, KeyboardInterrupt | StoppedError)
+    cause = "interrupted" if is_interrupted else f"failed ({_first_line(error)})"
+    emit(Warned(message=f"{cause}: {action}"))
+    try:
+        undo()
+    except UnwritableError as second:  # nothing is up any more
+        emit(Warned(message=f"{second.message}; {second.hint}"))
+    except DlcloudError as second:
+        emit(Warned(message=f"{left} ({second.message}): {termination.command}"))
+    except TerminationAbandonedError as second:
+        second.handled = True
+
+
+def _first_line(error: BaseException) -> str:
+    """Return what failed, without the log that the error itself prints."""
+    return str(error).partition("\n")[0].removesuffix(":")
+
+
+@contextmanager
+def terminating(launcher: Launcher, *, keeping: Collection[str] = (), command: str = "") -> Iterator[None]:
+    """Let no signal interrupt the block, which terminates instances of a cluster.
+
+    If it fails, what may still be up is emitted, with its price.
+
+    Args:
+        launcher: Of the cluster.
+        keeping: The ids of the instances that stay.
+        command: Terminates what is left; by default `dlcloud down`.
+    """
+    with terminations.running(termination_of(launcher, keeping=keeping, command=command)):
+        try:
+            yield
+        except (UnwritableError, TerminationAbandonedError):  # nothing is up any more, or it was emitted
+            raise
+        except (DlcloudError, KeyboardInterrupt):
+            launcher.emit(Warned(message=describe_remainder(launcher, keeping=keeping, command=command)))
+            raise
+
+
+@contextmanager
+def removing_leftovers(
+    leftovers: Sequence[Leftover], emit: Emit, *, price: str, command: str
+) -> Iterator[None]:
+    """Let no signal interrupt the block, which removes leftovers.
+
+    Args:
+        leftovers: What is removed.
+        emit: Takes the messages.
+        price: Of leaving all of it, as in "for 0.12 USD/h".
+        command: Continues later.
+    """
+    count = sum(item.instance is not None for item in leftovers)
+    others = len(leftovers) - count
+    kinds = [f"{count} instance(s)"] if count else []
+    kinds += [f"{others} other thing(s)"] if others else []
+    what = " and ".join(kinds) or "nothing"
+    texts = TerminationTexts(
+        doing=f"removing {what}",
+        otherwise=f"to leave what is there {price}",
+        left=f"{what} may be left {price}; {command} removes it",
+    )
+    with terminations.running(
+        Termination(subject="what is left over", command=command, emit=emit, describe=lambda: texts)
+    ):
+        yield
+
+
+def termination_of(launcher: Launcher, *, keeping: Collection[str] = (), command: str = "") -> Termination:
+    """Return the termination of a cluster's instances, or of all but those of some ids."""
+    name = launcher.cluster.name
+
+    def describe() -> TerminationTexts:
+        remainder = launcher.remainder(keeping)
+        count = remainder.count + remainder.requested
+        instances = f"{count} instance{'s' if count > 1 else ''} of " if count else ""
+        return TerminationTexts(
+            doing=f"ending {instances}{name}",
+            otherwise=remainder.describe_leaving(launcher.clock.now()),
+            left=describe_remainder(launcher, keeping=keeping, command=command),
+        )
+
+    command_or_down = command or f"dlcloud down {name}"
+    return Termination(subject=name, command=command_or_down, emit=launcher.emit, describe=describe)
+
+
+def describe_remainder(launcher: Launcher, *, keeping: Collection[str] = (), command: str = "") -> str:
+    """Return what of a cluster may still be up, with its price and the command that terminates it."""
+    name = launcher.cluster.name
+    try:
+        remainder = launcher.remainder(keeping).describe()
+    except StoreError as error:  # it must not hide why the termination failed
+        remainder = f"instances may still be up, and their price is unknown ({error.message})"
+    return f"{name}: {remainder}; {command or f'dlcloud down {name}'} ends it"
+
+
+# What stays up.
+
+
+def _keep(launcher: Launcher) -> None:
+    name = launcher.cluster.name
+    launcher.mark_ready()
+    launcher.emit(Info(message=f"{name} is kept up: dlcloud down {name} ends it"))
+
+
+def _keep_after(launcher: Launcher, failure: DlcloudError) -> bool:
+    """Keep a cluster up on which a program failed, with its price; False if no instance is left."""
+    members = _living_members(launcher)
+    if not members:
+        return False
+    name = launcher.cluster.name
+    launcher.mark_ready()
+    hourly_usd = total_usd(member.hourly_usd for member in members)
+    usd = "at an unknown price" if hourly_usd is None else f"{money(hourly_usd)} USD/h"
+    message = f"failed ({_first_line(failure)}): {name} is kept up ({usd})"
+    launcher.emit(Warned(message=f"{message}: dlcloud ssh {name} looks, dlcloud down {name} ends it"))
+    return True
+
+
+def _keep_failed_instance(launcher: Launcher, seconds: float) -> bool:
+    """Keep the instance of the newest failed run up for a while, without the others; False if there is none.
+
+    Raises:
+        CloudError, InstanceError: Something did not work out; the caller destroys the cluster.
+    """
+    members = _living_members(launcher) if seconds else []
+    failed = find_failed(launcher, members) if members else None
+    if failed is None:
+        return False
+    end_later(launcher, failed, seconds)
+    launcher.shrink([member for member in members if member.instance != failed.instance])
+    launcher.mark_ready()
+    return True
+
+
+def _living_members(launcher: Launcher) -> list[Member]:
+    """Return the living instances of a cluster that came up; none if EC2 does not answer."""
+    stored = launcher.store.clusters.find(launcher.cluster_id)
+    if stored is None or stored.state not in {ClusterState.RUNNING, ClusterState.READY}:
+        return []
+    try:
+        return launcher.members()
+    except DlcloudError:
+        return []
+
+
+def find_failed(launcher: Launcher, living: Sequence[Member]) -> Member | None:
+    """Return the living instance of the newest run that failed; None if it has gone."""
+    by_id = {member.instance.instance_id: member for member in living}
+    runs = launcher.store.runs.of_cluster(launcher.cluster_id)
+    failed = [run for run in runs if run.state is RunState.FAILED and run.instance_id in by_id]
+    return by_id[failed[-1].instance_id] if failed else None
+
+
+def end_later(launcher: Launcher, member: Member, seconds: float) -> None:
+    """Let an instance end itself after some seconds, whatever happens here; emit its price until then.
+
+    Raises:
+        CloudError, InstanceError: It does not answer.
+    """
+    name = launcher.cluster.name
+    connection = launcher.connect(member.instance)
+    # The job powers the instance off when this has ended; until then the watchdog takes it for work.
+    command = f"sleep {math.ceil(seconds)}; touch ../power-off\n"
+    start_job(connection, KEEP_FOLDER, INHERITED, {"files": {"command": command}})
+    price = member.hourly_usd
+    usd = "an unknown price" if price is None else f"{money(price * int(seconds) / _SECONDS_PER_HOUR)} USD"
+    message = f"{name} is kept up for {seconds / _SECONDS_PER_MINUTE:g} minutes ({usd} at most), to look at"
+    look = f"dlcloud ssh {name} looks, dlcloud down {name} ends it before"
+    launcher.emit(Warned(message=f"{message}: {look}", instance_id=member.instance.instance_id))
+
+
+def stop_ending(launcher: Launcher, members: Sequence[Member]) -> None:
+    """Let instances that an earlier `up` has kept for a while stay up, as this one works on them."""
+    for member in members:
+        launcher.connect(member.instance).check(f"test ! -e {KEEP_FOLDER} || {JOB} stop {KEEP_FOLDER}")
