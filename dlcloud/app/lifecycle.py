@@ -82,7 +82,7 @@ def detached_error(cluster: Cluster, controller_instance_id: str) -> RecipeError
     """Return the error for a cluster that is not controlled from here."""
     return RecipeError(
         f"{cluster.name} is controlled by its own instance {controller_instance_id}",
-        f"dlcloud status {cluster.name}; dlcloud down {cluster.name} brings its results home and ends it",
+        f"dlcloud status {cluster.name}; dlcloud down {cluster.name} downloads its results and terminates it",
     )
 
 

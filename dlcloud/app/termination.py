@@ -235,7 +235,7 @@ def termination_of(launcher: Launcher, *, keeping: Collection[str] = (), command
         count = remainder.count + remainder.requested
         instances = f"{count} instance{'s' if count > 1 else ''} of " if count else ""
         return TerminationTexts(
-            doing=f"ending {instances}{name}",
+            doing=f"terminating {instances}{name}",
             otherwise=remainder.describe_leaving(launcher.clock.now()),
             left=describe_remainder(launcher, keeping=keeping, command=command),
         )
@@ -251,7 +251,7 @@ def describe_remainder(launcher: Launcher, *, keeping: Collection[str] = (), com
         remainder = launcher.remainder(keeping).describe()
     except StoreError as error:  # it must not hide why the termination failed
         remainder = f"instances may still be up, and their price is unknown ({error.message})"
-    return f"{name}: {remainder}; {command or f'dlcloud down {name}'} ends it"
+    return f"{name}: {remainder}; {command or f'dlcloud down {name}'} terminates it"
 
 
 # What stays up.
@@ -260,7 +260,7 @@ def describe_remainder(launcher: Launcher, *, keeping: Collection[str] = (), com
 def _keep(launcher: Launcher) -> None:
     name = launcher.cluster.name
     launcher.mark_ready()
-    launcher.emit(Info(message=f"{name} is kept up: dlcloud down {name} ends it"))
+    launcher.emit(Info(message=f"{name} is kept up: dlcloud down {name} terminates it"))
 
 
 def _keep_after(launcher: Launcher, failure: DlcloudError) -> bool:
@@ -273,7 +273,9 @@ def _keep_after(launcher: Launcher, failure: DlcloudError) -> bool:
     hourly_usd = total_usd(member.hourly_usd for member in members)
     usd = "at an unknown price" if hourly_usd is None else f"{money(hourly_usd)} USD/h"
     message = f"failed ({_first_line(failure)}): {name} is kept up ({usd})"
-    launcher.emit(Warned(message=f"{message}: dlcloud ssh {name} looks, dlcloud down {name} ends it"))
+    launcher.emit(
+        Warned(message=f"{message}: dlcloud ssh {name} opens a shell, dlcloud down {name} terminates it")
+    )
     return True
 
 
@@ -326,7 +328,7 @@ def end_later(launcher: Launcher, member: Member, seconds: float) -> None:
     price = member.hourly_usd
     usd = "an unknown price" if price is None else f"{money(price * int(seconds) / _SECONDS_PER_HOUR)} USD"
     message = f"{name} is kept up for {seconds / _SECONDS_PER_MINUTE:g} minutes ({usd} at most), to look at"
-    look = f"dlcloud ssh {name} looks, dlcloud down {name} ends it before"
+    look = f"dlcloud ssh {name} opens a shell, dlcloud down {name} terminates it earlier"
     launcher.emit(Warned(message=f"{message}: {look}", instance_id=member.instance.instance_id))
 
 

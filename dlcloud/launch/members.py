@@ -100,7 +100,7 @@ def terminate_members(managed: ManagedCluster, members: Sequence[Member]) -> lis
         return []
     cluster, clock = managed.cluster, managed.clock
     ids = [member.instance.instance_id for member in members]
-    with stage(managed.emit, clock, f"ending {len(ids)} instance(s) of {cluster.name}"):
+    with stage(managed.emit, clock, f"terminating {len(ids)} instance(s) of {cluster.name}"):
         intent_id = managed.store.clusters.begin_intent(cluster.cluster_id, SHRINK, "", clock.now(), ids)
         requested_at = clock.now()
         managed.cloud.instances.terminate(ids)
@@ -220,7 +220,7 @@ def _wait_for_end(managed: ManagedCluster, ids: Sequence[str]) -> dict[str, Inst
         poll_s=SHRINK_POLL_S,
     )
     if left := living(listed):
-        raise CloudError(f"{managed.cluster.name}: still not ending: {', '.join(left)}", "run it again")
+        raise CloudError(f"{managed.cluster.name}: still not terminated: {', '.join(left)}", "run it again")
     return listed
 
 

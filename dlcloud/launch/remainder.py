@@ -25,7 +25,7 @@ class Remainder:
         count: Instances without a known end.
         requested: Instances of launches whose answer was lost.
         hourly_usd: The price of an hour of all; None if it is unknown.
-        ends_at: When the last one ends itself; None if that is unknown.
+        ends_at: When the last one terminates itself; None if that is unknown.
     """
 
     count: int
@@ -34,7 +34,7 @@ class Remainder:
     ends_at: datetime | None
 
     def describe(self) -> str:
-        """Return what may still be up, the price of an hour of it, and when it ends itself."""
+        """Return what may still be up, the price of an hour of it, and when it terminates itself."""
         counts = [f"{self.count} instance(s)"] if self.count else []
         if self.requested:
             counts.append(f"up to {self.requested} of a launch without an answer")
@@ -42,11 +42,11 @@ class Remainder:
             return NOTHING_UP
         until = ""
         if self.ends_at is not None:
-            until = f" until they end themselves, at {self.ends_at:%Y-%m-%d %H:%M} UTC at the latest"
+            until = f" until they terminate themselves, at {self.ends_at:%Y-%m-%d %H:%M} UTC at the latest"
         return f"{' and '.join(counts)} may still be up {self._price()}{until}"
 
     def describe_leaving(self, now: datetime) -> str:
-        """Return what it means to leave it, as in "to leave them to their own end at 14:05 UTC, …"."""
+        """Return what it means to leave it, as in "to leave them until they terminate themselves at 14:05 UTC, …"."""
         if not self.count and not self.requested:
             return "to leave its security group, at no cost"
         if self.ends_at is None:
@@ -55,7 +55,7 @@ class Remainder:
         seconds = max(0.0, (self.ends_at - now).total_seconds())
         usd = None if self.hourly_usd is None else instance_usd(self.hourly_usd, seconds)
         most = "at an unknown price" if usd is None else f"{money(usd)} USD at most"
-        return f"to leave them to their own end at {day}{self.ends_at:%H:%M} UTC, {most}"
+        return f"to leave them until they terminate themselves at {day}{self.ends_at:%H:%M} UTC, {most}"
 
     def _price(self) -> str:
         return hourly_price([self.hourly_usd])
@@ -103,7 +103,7 @@ def _most_usd(managed: ManagedCluster, requests: Sequence[LaunchAttempt]) -> lis
 def _latest_end(
     members: Sequence[Member], minutes: dict[str, int], requests: Iterable[tuple[Intent, LaunchAttempt]]
 ) -> datetime | None:
-    """Return when the last one ends itself; None where that is not known of one."""
+    """Return when the last one terminates itself; None where that is not known of one."""
     lives = [(m.instance.launched_at, minutes.get(m.instance.instance_id, 0)) for m in members]
     lives += [(intent.begun_at, request.life_minutes) for intent, request in requests]
     if not all(life for _, life in lives):

@@ -72,7 +72,7 @@ def test_what_signals_leave_of_an_image_is_announced(user, number):
     for image_id in images(user) - before:
         is_named = f"image {image_id} is available" in printed
         assert is_named or re.search("the image of .* may be left, for .*; dlcloud gc", printed), printed
-    assert_announced(user, printed, pattern="may (still )?be (up|left).*; dlcloud down .* ends it")
+    assert_announced(user, printed, pattern="may (still )?be (up|left).*; dlcloud down .* terminates it")
 
 
 @pytest.mark.parametrize("number", range(MOMENTS))

@@ -16,7 +16,7 @@ MOMENTS = int(os.environ.get("DLCLOUD_ENDS", "6"))
 SEED = int(os.environ.get("DLCLOUD_ENDS_SEED", "28"))
 TYPES = ("--instance", "c5.xlarge", "--instance", "c5.2xlarge")
 KINDS = ("success", "failure", "down", "success", "failure", "bench", "resize")
-LEFT = "{name}: .* may (still )?be (up|left).*; dlcloud (down|resize) {name}.* ends it"
+LEFT = "{name}: .* may (still )?be (up|left).*; dlcloud (down|resize) {name}.* terminates it"
 
 
 def begin(user, kind):
@@ -87,10 +87,10 @@ def test_an_end_that_hangs_is_left_by_a_third_ctrl_c_after_the_message(user, con
     read_until(process, "terminating the instances of hung")
     go_on = stop_ec2()
     process.send_signal(signal.SIGTERM)
-    ending = r"ending 2 instances of hung, a few seconds; {} "
-    leaving = r"to leave them to their own end at [-0-9 ]*[0-9:]+ UTC, [0-9.]+ USD at most"
+    ending = r"terminating 2 instances of hung, a few seconds; {} "
+    leaving = r"to leave them until they terminate themselves at [-0-9 ]*[0-9:]+ UTC, [0-9.]+ USD at most"
     for times in ("press Ctrl-C three times", "interrupt twice more", "interrupt again"):
-        line = read_until(process, "ending 2 instances")
+        line = read_until(process, "terminating 2 instances")
         assert re.search(ending.format(times) + leaving, line), line
         time.sleep(1.2)
         process.send_signal(signal.SIGINT)
@@ -117,6 +117,6 @@ def test_one_ctrl_c_while_up_terminates_changes_nothing_but_a_line(user, control
     printed = process.stderr.read()
     process.stdout.read()
     assert process.wait(TIMEOUT_S) == 4
-    assert "ending 1 instance of quick" in printed
+    assert "terminating 1 instance of quick" in printed
     assert "is down" in printed
     assert user.alive() == []

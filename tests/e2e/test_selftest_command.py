@@ -41,6 +41,8 @@ def test_one_ctrl_c_ends_what_it_launched_and_a_second_adds_a_line(user):
     out, err = process.communicate(timeout=TIMEOUT_S)
     user.control.set_latency(0.0)
     assert process.returncode == 130, out + err
-    assert "ending the instances of the self-test, a few seconds; interrupt twice more to leave them" in err
+    assert (
+        "terminating the instances of the self-test, a few seconds; interrupt twice more to leave them" in err
+    )
     assert user.alive() == []
     assert user.run("status").stdout == "nothing is up\n"

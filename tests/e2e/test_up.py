@@ -158,7 +158,7 @@ def test_keep_keeps_the_instance_of_a_program_that_failed(user):
     recipe = user.recipe("echo something broke; exit 7")
     try:
         done = user.run("up", recipe, "--keep", "--name", "looked", expect=4)
-        assert "looked is kept up (0.170 USD/h): dlcloud ssh looked looks" in done.stderr
+        assert "looked is kept up (0.170 USD/h): dlcloud ssh looked opens a shell" in done.stderr
         assert len(user.alive()) == 1
         assert "something broke" in user.run("exec", "looked", "--", "cat dlcloud/runs/*/log").stdout
     finally:

@@ -275,11 +275,11 @@ def start_command(arguments: Sequence[str]) -> subprocess.Popen[str]:
 
 def _termination_of(names: Collection[str], most_usd: Decimal) -> Termination:
     command = f"dlcloud down {' '.join(names)}"
-    own = f"their own end, {MAX_HOURS * 60:.0f} minutes after their launch, {money(most_usd)} USD at most"
+    own = f"they terminate themselves, {MAX_HOURS * 60:.0f} minutes after their launch, {money(most_usd)} USD at most"
     texts = TerminationTexts(
-        doing="ending the instances of the self-test",
-        otherwise=f"to leave them to {own}",
-        left=f"instances of the self-test may still be up until {own}; {command} ends them",
+        doing="terminating the instances of the self-test",
+        otherwise=f"to leave them until {own}",
+        left=f"instances of the self-test may still be up until {own}; {command} terminates them",
     )
     return Termination(subject="the self-test", command=command, emit=_emit, describe=lambda: texts)
 

@@ -167,11 +167,11 @@ def _end_others_at_end(
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        emit(Warned(message=f"failed ({error}): ending all instances but this one"))
+        emit(Warned(message=f"failed ({error}): terminating all instances but this one"))
         try:
             terminate_others(_keep_failed(launcher, own, failed_s))
         except DlcloudError as second:
-            emit(Warned(message=f"the other instances are not ended: {second.message}"))
+            emit(Warned(message=f"the other instances are not terminated: {second.message}"))
         raise
     if not keep:
         terminate_others()

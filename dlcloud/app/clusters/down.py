@@ -98,7 +98,7 @@ class Down:
         for target in targets:
             stored = context.clusters.find(target.cluster_id)
             if stored is None:
-                message = f"{target.name} is still up: dlcloud down {target.name} ends it"
+                message = f"{target.name} is still up: dlcloud down {target.name} terminates it"
                 context.emit(Warned(message=message))
             elif stored.state is not ClusterState.DOWN:
                 context.emit(Warned(message=describe_remainder(context.machines.launcher(stored))))
@@ -176,7 +176,9 @@ class Down:
                 return None
             if not self.options.discard:
                 name = detached.name
-                error.hint = f"dlcloud down {name} --discard ends everything; the results on it are lost"
+                error.hint = (
+                    f"dlcloud down {name} --discard terminates everything; the results on it are lost"
+                )
                 raise
             message = f"the results of {detached.name} that were not at home yet are lost: {error.message}"
             self.context.emit(Warned(message=message))

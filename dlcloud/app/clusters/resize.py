@@ -255,7 +255,7 @@ class Resizer:
 
         return undo_on_failure(
             undo,
-            action="ending what was launched",
+            action="terminating what was launched",
             left=f"{name} may have more than its {len(before)} instance(s)",
             termination=termination_of(self.launcher, keeping=earlier_ids, command=command),
         )

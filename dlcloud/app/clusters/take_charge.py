@@ -61,7 +61,7 @@ def _refuse_others(context: Context, cluster: Cluster, holder: int, error: Store
     ]
     if others:
         message = f"process {holder} is in charge of {cluster.name}, and of {', '.join(others)}"
-        raise StoreError(message, f"dlcloud down {cluster.name} --yes ends them all") from error
+        raise StoreError(message, f"dlcloud down {cluster.name} --yes terminates them all") from error
 
 
 def _is_held(cluster: Cluster, holder: int, paths: Paths) -> bool:

@@ -191,9 +191,9 @@ class Termination:
             return texts
         unknown = f"{self.subject}: something may still be up, and its price is unknown ({texts})"
         return TerminationTexts(
-            doing=f"ending {self.subject}",
+            doing=f"terminating {self.subject}",
             otherwise=f"to leave it, at an unknown price ({texts})",
-            left=f"{unknown}; {self.command} ends it",
+            left=f"{unknown}; {self.command} terminates it",
         )
 
 

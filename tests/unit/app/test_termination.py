@@ -161,16 +161,16 @@ with signals.interrupts():
     time.sleep(0.6)
 print(json.dumps([world.up, world.lines, status]))
 """)
-    ending = "ending 3 instances of digits, a few seconds"
-    otherwise = "to leave them to their own end at 14:05 UTC, 0.195 USD at most"
+    ending = "terminating 3 instances of digits, a few seconds"
+    otherwise = "to leave them until they terminate themselves at 14:05 UTC, 0.195 USD at most"
     end = "at 2030-01-01 14:05 UTC at the latest"
-    remainder = f"3 instance(s) may still be up for 0.180 USD/h until they end themselves, {end}"
+    remainder = f"3 instance(s) may still be up for 0.180 USD/h until they terminate themselves, {end}"
     assert up
     assert status == "left"
     assert lines == [
         f"{ending}; interrupt twice more {otherwise}",
         f"{ending}; interrupt again {otherwise}",
-        f"digits: {remainder}; dlcloud down digits ends it",
+        f"digits: {remainder}; dlcloud down digits terminates it",
     ]
 
 
@@ -183,7 +183,7 @@ with signals.interrupts():
 print(json.dumps([world.up, world.lines]))
 """)
     assert not up
-    assert len([line for line in lines if line.startswith("ending")]) == 1
+    assert len([line for line in lines if line.startswith("terminating 3")]) == 1
 
 
 def test_a_closed_terminal_never_leaves_an_end(run_program):
@@ -298,7 +298,7 @@ print(json.dumps([world.up, world.lines]))
 """)
     assert up
     unknown = "digits: something may still be up, and its price is unknown (EC2 does not answer)"
-    assert lines[-1] == f"{unknown}; dlcloud down digits ends it"
+    assert lines[-1] == f"{unknown}; dlcloud down digits terminates it"
 
 
 def test_what_is_kept_is_emitted_before_the_block_ends(run_program):
@@ -314,7 +314,7 @@ print(json.dumps(outcomes))
 """)
     assert any(is_up for is_up, _ in outcomes)
     assert all(
-        "digits is kept up: dlcloud down digits ends it" in lines for is_up, lines in outcomes if is_up
+        "digits is kept up: dlcloud down digits terminates it" in lines for is_up, lines in outcomes if is_up
     )
 
 
@@ -343,7 +343,7 @@ def test_the_error_of_the_end_itself_is_raised_after_the_warning(remainder, word
         raise CloudError("refused")
     (event,) = made.events
     assert words in event.message
-    assert event.message.endswith("dlcloud down digits ends it")
+    assert event.message.endswith("dlcloud down digits terminates it")
 
 
 def test_a_store_that_is_full_after_the_end_is_no_remainder():

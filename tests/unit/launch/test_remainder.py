@@ -79,7 +79,7 @@ def test_leaving_is_stated_with_its_end_and_its_most(world):
     hours = (remainder.ends_at - world.clock.now()).total_seconds() / 3600
     usd = float(sum(member.hourly_usd for member in members)) * hours
     text = remainder.describe_leaving(world.clock.now())
-    assert text.startswith("to leave them to their own end at ")
+    assert text.startswith("to leave them until they terminate themselves at ")
     assert abs(float(text.split()[-4]) - usd) < 0.01, text
     assert text.endswith(" USD at most")
 
@@ -103,27 +103,27 @@ NOW = datetime(2026, 11, 26, 22, 30, tzinfo=UTC)
             None,
             1,
             "up to 3 of a launch without an answer may still be up at an unknown price {end}",
-            "to leave them to their own end at 23:30 UTC, at an unknown price",
+            "to leave them until they terminate themselves at 23:30 UTC, at an unknown price",
         ),
         (
             (2, 3),
             Decimal("0.5"),
             2,
             "2 instance(s) and up to 3 of a launch without an answer may still be up for 0.500 USD/h {end}",
-            "to leave them to their own end at 2026-11-27 00:30 UTC, 1.00 USD at most",
+            "to leave them until they terminate themselves at 2026-11-27 00:30 UTC, 1.00 USD at most",
         ),
         (
             (1, 0),
             Decimal(3600),
             -1,
             "1 instance(s) may still be up for 3600 USD/h {end}",
-            "to leave them to their own end at 21:30 UTC, 0 USD at most",
+            "to leave them until they terminate themselves at 21:30 UTC, 0 USD at most",
         ),
     ],
 )
 def test_what_may_be_up_is_described_with_all_that_is_known_of_it(counts, usd, hours, up, leaving):
     ends_at = None if hours is None else NOW + timedelta(hours=hours)
     remainder = Remainder(count=counts[0], requested=counts[1], hourly_usd=usd, ends_at=ends_at)
-    end = f"until they end themselves, at {ends_at:%Y-%m-%d %H:%M} UTC at the latest" if ends_at else ""
+    end = f"until they terminate themselves, at {ends_at:%Y-%m-%d %H:%M} UTC at the latest" if ends_at else ""
     assert remainder.describe() == up.format(end=end)
     assert remainder.describe_leaving(NOW) == leaving
