@@ -289,11 +289,11 @@ class DetachedClusters:
             log.info("AWS is not searched: %s", error.message)
             return []
         outcomes = fan_out(
-            lambda region: self._in_region("aws", region, self.profile), regions, width=REGIONS_AT_ONCE
+            lambda region: self._in_region("aws", region, self.profile),
+            regions,
+            width=REGIONS_AT_ONCE,
+            failures=CloudError,
         )
-        for outcome in outcomes:
-            if outcome.error is not None and not isinstance(outcome.error, CloudError):
-                raise outcome.error
         return [detached for outcome in outcomes for detached in outcome.value or ()]
 
 

@@ -125,7 +125,7 @@ def connect(
     def give_up(outcomes: Sequence[CallOutcome[Endpoint, Connection]]) -> None:
         if lost is None:
             all_or_raise(outcomes)
-        _lose_or_raise({outcome.item.instance_id: _own_error(outcome.error) for outcome in outcomes}, lost)
+        _lose_or_raise({one.item.instance_id: one.error for one in outcomes if one.error is not None}, lost)
         for outcome in outcomes:
             del waiting[outcome.item.instance_id]
 
@@ -161,7 +161,7 @@ def _add_prices(
     """Add to the errors of instances that are given up what waiting on, or another instance, costs."""
     prices = {member.instance.instance_id: member.hourly_usd for member in members}
     for outcome in silent:
-        if isinstance(outcome.error, DlcloudError):
+        if outcome.error is not None:
             either = describe_slow_boot(prices[outcome.item.instance_id], timeout_s)
             outcome.error.message += f"; given up after {timeout_s:.0f} s ({either})"
 
@@ -181,13 +181,6 @@ def _lose_or_raise(errors: Mapping[str, DlcloudError], lost: LostInstances | Non
     elif errors:
         first = next(iter(errors.values()))
         raise UnreachableError("\n".join(error.message for error in errors.values()), first.hint) from first
-
-
-def _own_error(error: Exception | None) -> DlcloudError:
-    """Return an error of the tree; another one is a bug and is raised as it is."""
-    if isinstance(error, DlcloudError):
-        return error
-    raise error or AssertionError
 
 
 def _boot_timeout_s(members: Iterable[Member]) -> float:

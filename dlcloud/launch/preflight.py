@@ -169,10 +169,9 @@ def run_preflight(
             last=cloud.images.last(recipe.instances.image, **_expected_kind(recipe, cloud)),
             fresh=thorough,
         )
-    outcomes = dict(zip(questions, fan_out(call, list(questions.values())), strict=True))
+    asked = fan_out(call, list(questions.values()), failures=CloudError)
+    outcomes = dict(zip(questions, asked, strict=True))
     errors = {name: outcome.error for name, outcome in outcomes.items() if outcome.error is not None}
-    if bug := next((error for error in errors.values() if not isinstance(error, CloudError)), None):
-        raise bug
     answers = {name: outcome.value for name, outcome in outcomes.items() if outcome.error is None}
     return Preflight(
         recipe=recipe,

@@ -46,7 +46,7 @@ class Remainder:
         return f"{' and '.join(counts)} may still be up {self._price()}{until}"
 
     def describe_leaving(self, now: datetime) -> str:
-        """Return what it means to leave it, as in "to leave them until they terminate themselves at 14:05 UTC, …"."""
+        """Return what leaving means: "to leave them until they terminate themselves at 14:05 UTC, …"."""
         if not self.count and not self.requested:
             return "to leave its security group, at no cost"
         if self.ends_at is None:

@@ -122,7 +122,7 @@ def prepare_all(
     clock: Clock,
     emit: Emit,
 ) -> dict[str, DlcloudError]:
-    """Set up, all at once, the instances that are not set up in this way; the others go on undisturbed.
+    """Set up, in parallel, the instances that are not set up in this way; the others go on undisturbed.
 
     Args:
         connections: Of the instances, by id.
@@ -137,15 +137,9 @@ def prepare_all(
     outcomes = fan_out(
         lambda name: _prepare_once(connections[name], setup, requirements(name), clock=clock, emit=emit),
         list(connections),
-        width=max(1, len(connections)),
+        width=None,
     )
-    failed: dict[str, DlcloudError] = {}
-    for outcome in outcomes:
-        if isinstance(outcome.error, DlcloudError):
-            failed[outcome.item] = outcome.error
-        elif outcome.error is not None:
-            raise outcome.error
-    return failed
+    return {outcome.item: outcome.error for outcome in outcomes if outcome.error is not None}
 
 
 def _prepare_once(

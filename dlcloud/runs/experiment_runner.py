@@ -115,7 +115,7 @@ class ExperimentRunner:
             for place in self._places
             for share in range(self.records.experiment.per_instance)
         ]
-        outcomes = fan_out(self._serve, lanes, width=len(lanes), on_interrupt=self.queue.stop)
+        outcomes = fan_out(self._serve, lanes, width=None, on_interrupt=self.queue.stop)
         ended = self._tally.statuses()
         if self._is_hopeless():
             refuse_failed(ended)

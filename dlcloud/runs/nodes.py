@@ -152,7 +152,7 @@ class NodesRunner:
 
     def _on_all(self, items: Sequence[T], work: Callable[[T], R]) -> list[R]:
         """Work on all nodes at once; the failure of one is that of the job."""
-        outcomes = fan_out(work, items, width=max(1, len(items)))
+        outcomes = fan_out(work, items, width=None)
         try:
             return all_or_raise(outcomes, name=_instance_id)
         except PartialError as error:
@@ -174,7 +174,7 @@ class NodesRunner:
                 now = self.runner.managed.clock.now()
                 self.runner.managed.store.runs.end(node.run.run_id, RunState.LOST, None, now)
 
-        fan_out(stop, nodes, width=max(1, len(nodes)))
+        fan_out(stop, nodes, width=None)
 
 
 def _instance_id(item: Member | Node) -> str:

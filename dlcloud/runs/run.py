@@ -87,7 +87,7 @@ class Runner:
             PartialError: Some runs failed; the results of the others are stored.
         """
         self.expect(len(members))
-        outcomes = fan_out(self._run, members, width=max(1, len(members)))
+        outcomes = fan_out(self._run, members, width=None)
         return all_or_raise(outcomes, name=lambda member: member.instance.instance_id)
 
     def expect(self, count: int) -> None:

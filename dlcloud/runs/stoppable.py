@@ -98,7 +98,7 @@ def run_parallel(
         stop.set()
         on_stop()
 
-    outcomes = fan_out(work, items, width=len(items), grace_s=None, on_interrupt=stop_all)
+    outcomes = fan_out(work, items, width=None, grace_s=None, on_interrupt=stop_all)
     for outcome in outcomes:
         if outcome.error is not None:
             raise outcome.error

@@ -1,4 +1,8 @@
-"""Run one function for many items in parallel, and keep the result or the error of each item."""
+"""Run one function for many items in parallel, and keep the result or the failure of each item.
+
+A failure is a `DlcloudError`: it belongs to its item, and the caller decides what it means for the others.
+Any other exception is a bug, which `fan_out` raises itself once all calls have ended.
+"""
 
 import logging
 import queue
@@ -24,39 +28,43 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOutcome(Generic[T, R]):
-    """The result of one item: a value, or the error that prevented it."""
+    """The result of one item: a value, or the failure that prevented it."""
 
     item: T
     value: R | None = None
-    error: Exception | None = None
+    error: DlcloudError | None = None
 
 
-def fan_out(
+def fan_out(  # noqa: C901  one story
     work: Callable[[T], R],
     items: Sequence[T],
     *,
-    width: int = 32,
+    width: int | None = 32,
+    failures: type[DlcloudError] = DlcloudError,
     grace_s: float | None = _GRACE_S,
     on_interrupt: Callable[[], None] | None = None,
 ) -> list[CallOutcome[T, R]]:
     """Call `work` for every item, on up to `width` threads, and return all outcomes in the items' order.
 
-    An exception of one item stops no other. Ctrl-C starts no further item and waits for the running ones.
+    The failure of one item stops no other. Ctrl-C starts no further item and waits for the running ones.
 
     Args:
         work: Called once for each item.
         items: Its arguments.
-        width: The most threads.
+        width: The most threads; None calls for all items at once.
+        failures: The errors that are kept; every other one is a bug.
         grace_s: Seconds after Ctrl-C until items that still run are abandoned; None waits until they end.
         on_interrupt: Called on Ctrl-C, before the wait, to make running items end.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed.
+        Exception: The first bug in the items' order, after all calls have ended.
     """
     waiting: queue.SimpleQueue[tuple[int, T]] = queue.SimpleQueue()
     for numbered in enumerate(items):
         waiting.put(numbered)
     outcomes: dict[int, CallOutcome[T, R]] = {}
+    bugs: dict[int, Exception] = {}
     stop = threading.Event()
 
     def serve() -> None:
@@ -67,10 +75,13 @@ def fan_out(
                 return
             try:
                 outcomes[index] = CallOutcome(item=item, value=work(item))
-            except Exception as error:  # noqa: BLE001 every error is kept, and raised by all_or_raise
+            except failures as error:
                 outcomes[index] = CallOutcome(item=item, error=error)
+            except Exception as error:  # noqa: BLE001 raised below
+                bugs[index] = error
 
-    workers = [_Worker(serve, number) for number in range(min(width, len(items)))]
+    count = len(items) if width is None else min(width, len(items))
+    workers = [_Worker(serve, number) for number in range(count)]
     try:
         for worker in workers:
             worker.thread.start()
@@ -82,6 +93,8 @@ def fan_out(
             on_interrupt()
         _wait_for(workers, grace_s)
         raise
+    if bugs:
+        raise bugs[min(bugs)]
     return [outcomes[index] for index in range(len(items))]
 
 
@@ -95,24 +108,18 @@ def all_or_raise(outcomes: Sequence[CallOutcome[T, R]], *, name: Callable[[T], s
     Raises:
         InstanceError: All items failed; the class is that of their errors where they have one in common.
         PartialError: Some items failed; the message names the first five with their cause.
-        Exception: The first error that is not a DlcloudError, unchanged: a bug, not a failed instance.
     """
     failed = [(outcome.item, outcome.error) for outcome in outcomes if outcome.error is not None]
     if not failed:
         return [cast("R", outcome.value) for outcome in outcomes]
-    ours: list[tuple[T, DlcloudError]] = []
-    for item, error in failed:
-        if not isinstance(error, DlcloudError):
-            raise error
-        ours.append((item, error))
-    first = ours[0][1]
+    first = failed[0][1]
     if len(outcomes) == 1:
         raise first
-    kinds = {type(error) for _, error in ours}
+    kinds = {type(error) for _, error in failed}
     kind: type[DlcloudError] = type(first) if len(kinds) == 1 else InstanceError
     if len(failed) < len(outcomes):
         kind = PartialError
-    raise kind(_summary(ours, len(outcomes), name or _name), hint=first.hint) from first
+    raise kind(_summary(failed, len(outcomes), name or _name), hint=first.hint) from first
 
 
 class _Worker:

@@ -14,7 +14,8 @@ workload: {command: echo, repeats: 1}
 """
 REMAINDER = re.compile(
     r"unended: 2 instance\(s\) may still be up for 0\.340 USD/h "
-    r"until they terminate themselves, at 20[-0-9]+ [0-9:]+ UTC at the latest; dlcloud down unended terminates it"
+    r"until they terminate themselves, at 20[-0-9]+ [0-9:]+ UTC at the latest; "
+    r"dlcloud down unended terminates it"
 )
 REFUSALS = {
     "answered 500": {"code": "InternalError", "status": 500},

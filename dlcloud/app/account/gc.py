@@ -156,7 +156,7 @@ class Collector:
                 regions,
                 width=REGIONS_AT_ONCE,
             )
-        errors = {o.item: o.error for o in outcomes if isinstance(o.error, DlcloudError)}
+        errors = {o.item: o.error for o in outcomes if o.error is not None}
         if len(errors) == len(regions):
             raise errors[regions[0]]
         failed = self._without_denied(errors)

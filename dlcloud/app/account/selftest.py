@@ -275,7 +275,9 @@ def start_command(arguments: Sequence[str]) -> subprocess.Popen[str]:
 
 def _termination_of(names: Collection[str], most_usd: Decimal) -> Termination:
     command = f"dlcloud down {' '.join(names)}"
-    own = f"they terminate themselves, {MAX_HOURS * 60:.0f} minutes after their launch, {money(most_usd)} USD at most"
+    own = (
+        f"they terminate themselves, {MAX_HOURS * 60:.0f} minutes after launch, {money(most_usd)} USD at most"
+    )
     texts = TerminationTexts(
         doing="terminating the instances of the self-test",
         otherwise=f"to leave them until {own}",

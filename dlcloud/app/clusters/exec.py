@@ -13,7 +13,7 @@ from dlcloud.app.terminal.safe_output import writer_to
 from dlcloud.app.terminal.screen import say
 from dlcloud.launch.setup import FOLDER
 from dlcloud.model.cluster import Member
-from dlcloud.model.errors import DlcloudError, PartialError, RemoteCommandError
+from dlcloud.model.errors import PartialError, RemoteCommandError
 from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.system.parallel import CallOutcome, fan_out
 
@@ -55,7 +55,7 @@ def run_everywhere(context: Context, name: str, words: Sequence[str], instance: 
             command = f"touch {FOLDER}/used 2>/dev/null; {line}"
             return connection.relay(command, out=writer_to(stdout), err=writer_to(stderr))
 
-        outcomes = fan_out(run, members)
+        outcomes = fan_out(run, members, width=None)
         if not is_table:
             say(render(_report(outcomes, streams), Format(output)))
         elif len(members) > 1:
@@ -111,9 +111,6 @@ def _raise_for(outcomes: Sequence[CallOutcome[Member, int]]) -> None:
     failed = [outcome for outcome in outcomes if outcome.value != 0]
     if not failed:
         return
-    for outcome in failed:
-        if outcome.error is not None and not isinstance(outcome.error, DlcloudError):
-            raise outcome.error
     lines = [f"{outcome.item.instance.instance_id}: {_reason(outcome)}" for outcome in failed]
     kind = RemoteCommandError if len(failed) == len(outcomes) else PartialError
     summary = f"the command failed on {len(failed)} of {len(outcomes)} instance(s)"

@@ -81,7 +81,31 @@ def test_one_of_one_is_raised_as_it_is():
 
 def test_a_bug_is_no_failed_instance():
     with pytest.raises(ZeroDivisionError):
-        all_or_raise(fan_out(lambda number: 1 // number, [1, 0, 2]))
+        fan_out(lambda number: 1 // number, [1, 0, 2])
+
+
+def test_a_bug_is_raised_after_all_calls_have_ended():
+    done = []
+
+    def work(number):
+        if number == 1:
+            raise ZeroDivisionError
+        time.sleep(0.1)
+        done.append(number)
+
+    with pytest.raises(ZeroDivisionError):
+        fan_out(work, range(4), width=2)
+    assert sorted(done) == [0, 2, 3]
+
+
+def test_other_errors_than_the_failures_a_caller_names_are_bugs():
+    with pytest.raises(UnreachableError):
+        fan_out(failing, range(2), failures=HostKeyError)
+
+
+def test_without_a_width_all_run_at_once():
+    meet = threading.Barrier(70, timeout=60)
+    fan_out(lambda _: meet.wait(), range(70), width=None)
 
 
 def test_an_interrupt_stops_handing_out_work_and_goes_on_up():
