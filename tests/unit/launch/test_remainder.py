@@ -36,7 +36,7 @@ def test_running_instances_are_stated_with_price_and_end(world):
     members = world.provision(ONE_TYPE)
     hourly_usd = sum(member.hourly_usd for member in members)
     text = world.launcher.remainder().describe()
-    assert text.startswith(f"2 instance(s) may still be up for {hourly_usd:.3f} USD/h until they end")
+    assert text.startswith(f"2 instance(s) may still be up for {hourly_usd:.3f} USD/h until they terminate")
     assert text.endswith(" UTC at the latest")
 
 
