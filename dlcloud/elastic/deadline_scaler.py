@@ -1,36 +1,53 @@
 """Finish by a deadline for the least money: asks the spot policy, with what has really happened."""
 
+import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import pairwise
 from statistics import median
 
-from dlcloud.elastic.pools import PoolHistory
+from dlcloud.elastic.controller import RequestEnded
 from dlcloud.elastic.registry import WorkerRegistry
-from dlcloud.elastic.reports import StepCommitted, TrainingStarted, WorkerReport
-from dlcloud.elastic.scaler import RequestEnded
-from dlcloud.elastic.speed import SpeedMeter
+from dlcloud.launch.launcher import Launcher
 from dlcloud.model.boots import SLOW_BOOT_S
 from dlcloud.model.clock import Clock
+from dlcloud.model.errors import DlcloudError
 from dlcloud.model.events import Emit, Info, Warned
-from dlcloud.model.instance import Market
-from dlcloud.recipe.deadline import Work
+from dlcloud.model.instance import Market, Price
+from dlcloud.planning.plan import Plan
+from dlcloud.recipe.deadline import Deadline, Work
+from dlcloud.recipe.recipe import Recipe
 from dlcloud.scheduling.deadline_scaling import (
     OnDemandRecord,
     follow_targets,
     pool_of,
     probability_of_deadline,
+    spot_pool,
 )
 from dlcloud.scheduling.outlook import Outlook
+from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.policies.situation import (
     REFUSAL_S,
+    Availability,
     Policy,
     PoolDecision,
     PoolKey,
     PoolState,
     Situation,
 )
-from dlcloud.scheduling.scaling import ScalingDecision, Worker, WorkerState, choose_coordinator, longest_wait
+from dlcloud.scheduling.scaling import (
+    FIRST_WAIT,
+    LONGEST_WAIT,
+    ScalingDecision,
+    Worker,
+    WorkerState,
+    choose_coordinator,
+    longest_wait,
+)
+from dlcloud.scheduling.spells import SpellFit
+from dlcloud.store.clusters import DEADLINE, DEADLINE_SET, DECISION, OUTLOOK
 
 ASK_EVERY_S = 60.0
 """The policy is asked so often, and whenever a worker or a pool has changed."""
@@ -62,7 +79,7 @@ class DeadlineScaler:
         work: The recipe's.
         size: The fewest and the most workers.
         base: On-demand instances that always stay.
-        policy: Pure; see `core/policies`.
+        policy: Pure; see `scheduling/policies`.
         prices: Returns USD an hour by pool: every pool of the plan, in its order.
         usual_prices: Returns the mean of the last days, of the pools of which it is known.
         registry: The workers, and the committed steps.
@@ -83,8 +100,7 @@ class DeadlineScaler:
     store_outlook: Callable[[Outlook, bool], None]
     restored: int = 0
     usual_prices: Callable[[], Mapping[PoolKey, float]] = dict
-    meter: SpeedMeter = field(default_factory=SpeedMeter)
-    histories: dict[PoolKey, PoolHistory] = field(default_factory=dict)
+    histories: dict[PoolKey, "PoolHistory"] = field(default_factory=dict)
     _decision: PoolDecision | None = None
     _hope: PoolDecision | None = None
     _situation: Situation | None = None
@@ -92,8 +108,6 @@ class DeadlineScaler:
     _signature: object = None
     _states: dict[str, WorkerState] = field(default_factory=dict)
     _boots_s: list[float] = field(default_factory=list)
-    _batch: int | None = None
-    _samples: int | None = None
     _recorded: tuple[object, ...] = ()
     _warned: set[str] = field(default_factory=set)
 
@@ -102,21 +116,12 @@ class DeadlineScaler:
         """The workers that are wanted now."""
         return self.base if self._decision is None else sum(self._decision.targets.values())
 
-    def observe(self, report: WorkerReport) -> None:
-        """Take what a worker reports into account: its settings, and how long a step took."""
-        match report:
-            case StepCommitted():
-                self.meter.observe(report)
-            case TrainingStarted():
-                self._batch = self._batch if report.batch is None else report.batch
-                self._samples = self._samples if report.samples is None else report.samples
-
     def decide(self, workers: Sequence[Worker], *, is_launching: bool) -> ScalingDecision:
         """Return what is to be done now; the policy is asked if something changed, or it is time."""
         now = self.clock.now()
         self._note_changes(workers, now)
         askable = {key for key in self.prices() if self._history(key).is_askable(now)}
-        signature = (dict(self._states), is_launching, askable, self.meter.steps_per_second is None)
+        signature = (dict(self._states), is_launching, askable, self.registry.speed.steps_per_second is None)
         if self._decision is None or signature != self._signature or self._is_due(now):
             self._signature, self._asked_at = signature, now
             self._situation = self._describe(
@@ -177,11 +182,8 @@ class DeadlineScaler:
                 self._history(pool_of(instance)).interrupt(now)
         return replace(
             made,
-            meter=self.meter,
             histories=self.histories,
             _boots_s=self._boots_s,
-            _batch=self._batch,
-            _samples=self._samples,
             _warned=self._warned,
         )
 
@@ -191,7 +193,7 @@ class DeadlineScaler:
         waited_s = (now - self._asked_at).total_seconds()
         return waited_s >= min(ASK_EVERY_S, self._decision.ask_again_s)
 
-    def _history(self, key: PoolKey) -> PoolHistory:
+    def _history(self, key: PoolKey) -> "PoolHistory":
         if key not in self.histories:
             self.histories[key] = PoolHistory(longest_wait=longest_wait(self.deadline - self.began_at))
         return self.histories[key]
@@ -207,12 +209,7 @@ class DeadlineScaler:
             before, self._states[name] = self._states.get(name), state
             if before is WorkerState.ARRIVING and state is WorkerState.TRAINING:
                 self._boots_s.append((now - instance.launched_at).total_seconds())
-            ends = state in {WorkerState.LEAVING, WorkerState.GONE} and before not in {
-                WorkerState.LEAVING,
-                WorkerState.GONE,
-                None,
-            }
-            if ends and (self.registry.is_interrupted(name) or state is WorkerState.GONE):
+            if before in _PRESENT and (self.registry.is_interrupted(name) or state is WorkerState.GONE):
                 lost.add(pool_of(instance))
         for key in lost:
             self._history(key).interrupt(now, holds=key in held)
@@ -233,24 +230,24 @@ class DeadlineScaler:
             pools=self._pools(workers, now, askable),
             minimum=self.size[0],
             maximum=self.size[1],
-            changeover_s=self.meter.changeover_s,
+            changeover_s=self.registry.speed.changeover_s,
             boot_s=median(self._boots_s) if self._boots_s else min(ASSUMED_BOOT_S, allowed_s * RESERVE_SHARE),
             refusal_s=min(REFUSAL_S, allowed_s * RESERVE_SHARE),
-            scaling=self.meter.scaling,
+            scaling=self.registry.speed.scaling,
         )
 
     def _work(self, allowed_s: float, time_left_s: float) -> tuple[float, float]:
         """Return all the work and what is left, in seconds of one worker alone."""
         registry = self.registry
-        steps = registry.steps or self.work.steps_of(self._batch, self._samples)
-        speed = self.meter.steps_per_second
+        steps = registry.steps or self.work.steps_of(self.registry.batch, self.registry.samples)
+        speed = self.registry.speed.steps_per_second
         left = 1.0 if not steps else max(0.0, 1 - max(registry.step, self.restored) / steps)
         if steps and speed:
             return steps / speed, left * steps / speed
         if self.work.worker_hours is not None:
             work_s = self.work.worker_hours * 3600
             return work_s, left * work_s
-        full_speed = self.meter.scaling.speed(self.size[1])
+        full_speed = self.registry.speed.scaling.speed(self.size[1])
         return allowed_s * ASSUMED_SHARE * full_speed, max(0.0, time_left_s) * ASSUMED_SHARE * full_speed
 
     def _pools(
@@ -301,7 +298,7 @@ class DeadlineScaler:
             time_left_s=situation.time_left_s,
             work_left_s=situation.work_left_s,
             probability=probability_of_deadline(situation, record),
-            is_measured=self.meter.steps_per_second is not None,
+            is_measured=self.registry.speed.steps_per_second is not None,
             reason=decision.reason,
             targets={" ".join(key): count for key, count in decision.targets.items() if count},
         )
@@ -310,7 +307,7 @@ class DeadlineScaler:
         """Warn once of a deadline that has passed, and of work that is not what the recipe says."""
         if now >= self.deadline and self.registry.step and not self.registry.done:
             self._warn_once("passed", f"the deadline {self.deadline:%Y-%m-%d %H:%M:%S} UTC has passed")
-        steps, stated = self.registry.steps, self.work.steps_of(self._batch, self._samples)
+        steps, stated = self.registry.steps, self.work.steps_of(self.registry.batch, self.registry.samples)
         if steps and stated and abs(steps - stated) > WORK_TOLERANCE * steps:
             message = (
                 f"the program trains {steps} steps, deadline.work says {stated}: planning with the program's"
@@ -321,3 +318,268 @@ class DeadlineScaler:
         if kind not in self._warned:
             self._warned.add(kind)
             self.emit(Warned(message=message))
+
+
+@dataclass(slots=True)
+class PoolHistory:
+    """The recent past of one pool, from its first answer on.
+
+    Attributes:
+        longest_wait: After refusals in a row it is asked again after so long at most.
+        requests: Answers to requests.
+        refused: How many of them gave too few instances.
+        interrupted: Instances that were taken back.
+        drops: How often some were taken back while others stayed.
+    """
+
+    longest_wait: timedelta = LONGEST_WAIT
+    requests: int = 0
+    refused: int = 0
+    interrupted: int = 0
+    drops: int = 0
+    _since: datetime | None = None
+    _changed_at: datetime | None = None
+    _has: bool = False
+    _available: timedelta = field(default_factory=timedelta)
+    _spells: int = 0
+    _on: SpellFit = field(default_factory=SpellFit)
+    _off: SpellFit = field(default_factory=SpellFit)
+    _refusals: int = 0
+    _retry_at: datetime | None = None
+    _denied: bool = False
+
+    def grant(self, now: datetime) -> None:
+        """Record that it gave all that was requested."""
+        self.requests += 1
+        self._refusals, self._retry_at = 0, None
+        self._set(has=True, now=now)
+
+    def hold(self, now: datetime) -> None:
+        """Record that instances of it run, which it was not asked for here."""
+        self._set(has=True, now=now)
+
+    def refuse(self, now: datetime, *, final: bool = False, holds: bool = False) -> None:
+        """Record that it gave too few.
+
+        Args:
+            now: The time.
+            final: It is not asked again.
+            holds: Instances of it run: it has no more, but what it gave lasts.
+        """
+        self.requests += 1
+        self.refused += 1
+        self._denied = self._denied or final
+        self._wait(now, holds=holds)
+
+    def interrupt(self, now: datetime, *, holds: bool = False) -> None:
+        """Record that it took instances back: all, or a part, if others of it run (`holds`)."""
+        self.interrupted += 1
+        self.drops += holds
+        self._wait(now, holds=holds)
+
+    @property
+    def has(self) -> bool:
+        """True if it gave what was requested last, or what it gave lasts."""
+        return self._has
+
+    def is_askable(self, now: datetime) -> bool:
+        return not self._denied and (self._retry_at is None or self._retry_at <= now)
+
+    def availability(self, now: datetime) -> Availability:
+        if self._since is None or self._changed_at is None:
+            return Availability()
+        unchanged = now - self._changed_at
+        available = self._available + (unchanged if self._has else timedelta())
+        return Availability(
+            observed_s=(now - self._since).total_seconds(),
+            available_s=available.total_seconds(),
+            spells=self._spells,
+            unchanged_s=unchanged.total_seconds(),
+            median_on_s=self._on.median_s(unchanged.total_seconds() if self._has else 0.0),
+            median_off_s=self._off.median_s(0.0 if self._has else unchanged.total_seconds()),
+            drops=self.drops,
+        )
+
+    def _wait(self, now: datetime, *, holds: bool) -> None:
+        doubled = FIRST_WAIT * (1 << min(self._refusals, 10))
+        self._refusals += 1
+        self._retry_at = now + min(doubled, self.longest_wait)
+        self._set(has=holds, now=now)
+
+    def _set(self, *, has: bool, now: datetime) -> None:
+        self._since = self._since or now
+        if self._changed_at is not None and has == self._has:
+            return
+        if self._changed_at is not None:
+            spell = now - self._changed_at
+            (self._on if self._has else self._off).end(spell.total_seconds())
+            self._available += spell if self._has else timedelta()
+        self._spells += has
+        self._has, self._changed_at = has, now
+
+
+POLICY = "elastic"
+HISTORY = timedelta(days=14)
+"""Of spot prices: their mean is what a pool's price is expected to come back to."""
+PRICES_EVERY_S = 600.0
+"""Spot prices change a few times a day at most (EC2 user guide, "Spot Instance pricing history")."""
+
+_MET, _MISSED = "met", "missed"
+
+log = logging.getLogger(__name__)
+
+
+def make_scaler(
+    launcher: Launcher,
+    recipe: Recipe,
+    deadline: Deadline,
+    *,
+    pools: Mapping[PoolKey, float],
+    registry: WorkerRegistry,
+    restored: int = 0,
+) -> DeadlineScaler:
+    """Return what decides size and markets of a recipe with a deadline; `pools` with USD an hour.
+
+    `restored` steps are in the checkpoint that the workers go on from.
+    """
+    began_at, ends_at = _begin(launcher, deadline)
+    instances = recipe.instances
+    prices = PoolPrices(launcher=launcher, types=tuple(instances.types), prices=pools)
+    return DeadlineScaler(
+        began_at=began_at,
+        deadline=ends_at,
+        work=deadline.work,
+        size=(instances.minimum, instances.maximum),
+        base=instances.on_demand_base,
+        policy=POLICIES[POLICY],
+        prices=prices,
+        usual_prices=lambda: prices.usual,
+        registry=registry,
+        clock=launcher.clock,
+        emit=launcher.emit,
+        store_outlook=lambda outlook, is_decision: _store(launcher, outlook, is_decision=is_decision),
+        restored=restored,
+    )
+
+
+def end_deadline(launcher: Launcher) -> None:
+    """Record and emit by how much the deadline was met or missed, once the last step is committed."""
+    clusters, now = launcher.store.clusters, launcher.clock.now()
+    stored = clusters.intents(launcher.cluster_id, DEADLINE)
+    deadline = datetime.fromisoformat(stored[-1].detail)
+    clusters.end_intent(stored[-1].intent_id, _MET if now <= deadline else _MISSED, now)
+    hours = abs((deadline - now).total_seconds()) / 3600
+    if now <= deadline:
+        launcher.emit(Info(message=f"finished {hours:.2f} h before the deadline"))
+    else:
+        launcher.emit(Warned(message=f"finished {hours:.2f} h after the deadline"))
+
+
+def _begin(launcher: Launcher, deadline: Deadline) -> tuple[datetime, datetime]:
+    """Return when the time began and when it ends: as stored, or stored now.
+
+    A duration begins with the cluster; on one that was kept and has trained before, now.
+    """
+    clusters, cluster, now = launcher.store.clusters, launcher.cluster, launcher.clock.now()
+    stored = clusters.intents(cluster.cluster_id, DEADLINE)
+    if stored and stored[-1].outcome == DEADLINE_SET:
+        return stored[-1].begun_at, datetime.fromisoformat(stored[-1].detail)
+    began_at = now if stored else cluster.created_at
+    ends_at = deadline.at(began_at)
+    intent_id = clusters.begin_intent(cluster.cluster_id, DEADLINE, ends_at.isoformat(), began_at)
+    clusters.end_intent(intent_id, DEADLINE_SET, now)
+    return began_at, ends_at
+
+
+def _store(launcher: Launcher, outlook: Outlook, *, is_decision: bool) -> None:
+    """Store an outlook: each decision, and of the others the newest one."""
+    clusters, cluster_id = launcher.store.clusters, launcher.cluster_id
+    if is_decision:
+        intent_id = clusters.begin_intent(cluster_id, DECISION, outlook.to_text(), outlook.at)
+        clusters.end_intent(intent_id, "decided", outlook.at)
+        return
+    stored = clusters.intents(cluster_id, OUTLOOK)
+    intent_id = stored[-1].intent_id if stored else clusters.begin_intent(cluster_id, OUTLOOK, "", outlook.at)
+    clusters.end_intent(intent_id, outlook.to_text(), outlook.at)
+
+
+@dataclass(slots=True, kw_only=True)
+class PoolPrices:
+    """The pools of a plan with their prices, asked for again from time to time, from a thread.
+
+    Attributes:
+        usual: The mean price of the last days, by pool; empty until the history has come.
+    """
+
+    launcher: Launcher
+    types: tuple[str, ...]
+    prices: Mapping[PoolKey, float]
+    usual: Mapping[PoolKey, float] = field(default_factory=dict)
+    _asked_at: float | None = None
+
+    def __call__(self) -> Mapping[PoolKey, float]:
+        now = self.launcher.clock.monotonic()
+        if self._asked_at is None:
+            self._asked_at = now
+            self._start(self._ask_history)
+        if now - self._asked_at >= PRICES_EVERY_S:
+            self._asked_at = now
+            self._start(self._ask)
+        return self.prices
+
+    def _start(self, ask: Callable[[], None]) -> None:
+        threading.Thread(target=ask, name="prices", daemon=True).start()
+
+    def _ask_history(self) -> None:
+        now = self.launcher.clock.now()
+        try:
+            history = self.launcher.cloud.prices.spot_history(self.types, now - HISTORY)
+        except DlcloudError as error:
+            log.warning("usual prices are not known: %s", error.message)
+            return
+        self.usual = mean_prices(history, now - HISTORY, now)
+
+    def _ask(self) -> None:
+        self._ask_history()
+        try:
+            prices = self.launcher.cloud.prices.find(self.types, [*Market])
+        except DlcloudError as error:
+            log.warning("prices stay those of before: %s", error.message)
+            return
+        updated = dict(self.prices)
+        for price in prices:
+            name = spot_pool(price.zone, price.instance_type)
+            key = (price.market, name if price.market is Market.SPOT else price.instance_type)
+            if key in updated:
+                updated[key] = float(price.hourly_usd)
+        self.prices = updated
+
+
+def mean_prices(history: Sequence[Price], since: datetime, until: datetime) -> dict[PoolKey, float]:
+    """Return the mean spot price of each pool over a time, each price weighted by how long it held."""
+    changes: dict[PoolKey, list[tuple[datetime, float]]] = {}
+    for price in history:
+        key = (Market.SPOT, spot_pool(price.zone, price.instance_type))
+        changes.setdefault(key, []).append((max(since, price.as_of), float(price.hourly_usd)))
+    means = {}
+    for key, prices in changes.items():
+        ordered = [*sorted(prices), (until, 0.0)]
+        usd = sum(usd * (end - begin).total_seconds() for (begin, usd), (end, _) in pairwise(ordered))
+        seconds = (until - ordered[0][0]).total_seconds()
+        means[key] = usd / seconds if seconds > 0 else ordered[0][1]
+    return means
+
+
+def prices_of(plan: Plan) -> dict[PoolKey, float]:
+    """Return USD an hour by pool, for every pool of a plan: spot by zone and type, on-demand by type."""
+    prices: dict[PoolKey, float] = {}
+    for pool in plan.pools:
+        if pool.market is Market.ON_DEMAND:
+            usd = UNKNOWN_USD if pool.price is None else float(pool.price.hourly_usd)
+            prices.setdefault((Market.ON_DEMAND, pool.instance_type), usd)
+            continue
+        for zone in pool.zones or (pool.zone,):
+            price = pool.price_in(zone)
+            usd = UNKNOWN_USD if price is None else float(price.hourly_usd)
+            prices[Market.SPOT, spot_pool(zone, pool.instance_type)] = usd
+    return prices

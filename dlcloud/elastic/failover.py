@@ -4,6 +4,9 @@ Every worker holds the state of the run in memory, so it survives the coordinato
 and ledger along. First the lost instance is terminated for certain: two coordinators would be two runs. Then
 another on-demand instance becomes the coordinator, with a ledger that begins where the run was. When its
 lighthouse is up, the other workers are notified and continue with the state that they hold.
+
+In a detached cluster the coordinator is also the controller: `Standbys` keeps a few instances ready to take
+over the control with it (`dlcloud/detached`).
 """
 
 import logging
@@ -12,15 +15,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from dlcloud.elastic.registry import WorkerRegistry
-from dlcloud.elastic.reports import EventReported, StepCommitted, WorkerReport
-from dlcloud.elastic.training_program import Coordinator, Revision
+from dlcloud.elastic.agents import Agents
+from dlcloud.elastic.registry import (
+    Coordinator,
+    EventReported,
+    Revision,
+    StepCommitted,
+    WorkerRegistry,
+    WorkerReport,
+)
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, InstanceError
 from dlcloud.model.events import Emit, Info, Warned
 from dlcloud.planning.resize import coordinator
-from dlcloud.scheduling.scaling import choose_coordinator
+from dlcloud.scheduling.scaling import Worker, WorkerState, choose_coordinator
+from dlcloud.scheduling.succession import choose_standbys
 from dlcloud.trainer.records import EventName
 
 REMIND_S = 60.0
@@ -29,7 +39,13 @@ REMIND_S = 60.0
 RETRY_S = 3.0
 """Between two attempts to notify an instance, or to terminate one."""
 
+PREPARE_AGAIN_S = 30.0
+"""After a standby could not be prepared."""
+
 log = logging.getLogger(__name__)
+
+Prepare = Callable[[Member, int], None]
+"""Give an instance all that it takes to control the cluster; its place in the order of succession, from 0."""
 
 
 class Phase(Enum):
@@ -73,25 +89,22 @@ class CoordinatorFailover:
     """Keeps a run coordinated.
 
     Args:
-        registry: Knows which agents are followed.
-        inform: Writes the control file of an instance; False where no agent is there yet.
-        touch: Gives an instance a sign that the controller lives.
-        end: Terminates instances.
+        registry: Knows which agents are followed, and the coordinator, which is set here.
+        agents: Their control files tell them of the coordinator.
+        terminate: Terminates instances.
         post: Receives the end of the lost coordinator, from another thread.
         restored: Steps of the checkpoint that a run which has not begun goes on from.
         term: Of a controller that took over from one that was lost, from 1: its coordinator is a new one.
     """
 
     registry: WorkerRegistry
-    inform: Callable[[Member], bool]
-    touch: Callable[[Member], None]
-    end: Callable[[Sequence[Member]], object]
+    agents: Agents
+    terminate: Callable[[Sequence[Member]], object]
     post: Callable[[CoordinatorTerminated], None]
     clock: Clock
     emit: Emit
     restored: int = 0
     term: int = 0
-    coordinator: Coordinator = field(init=False)
     phase: Phase = field(init=False, default=Phase.STEADY)
     _lost_at: int = field(init=False, default=0)
     _informed: dict[str, Revision] = field(init=False, default_factory=dict)
@@ -106,15 +119,17 @@ class CoordinatorFailover:
             first: The coordinator.
             minimum: Workers that every step needs.
         """
-        self.coordinator = Coordinator(
+        self.registry.coordinator = Coordinator(
             member=first, step=self.registry.step or self.restored, minimum=minimum, least=self.restored
         )
         if self.registry.step or self.term:
             generation = self.registry.generation + max(1, self.term)
-            self.coordinator = replace(self.coordinator, generation=generation, least=self._newest_step())
+            self.registry.coordinator = replace(
+                self.registry.coordinator, generation=generation, least=self._newest_step()
+            )
             self._lost_at = self.registry.step
             self._has_changed = True
-            has_started = self.registry.has_run_lighthouse(self.coordinator.instance_id)
+            has_started = self.registry.has_run_lighthouse(self.registry.coordinator.instance_id)
             self.phase = Phase.RESUMING if has_started else Phase.STARTING
 
     def handle_loss(self) -> None:
@@ -124,12 +139,12 @@ class CoordinatorFailover:
             StateLostError: No other instance has the state of a run that has begun, or goes on from a
                 checkpoint.
         """
-        lost, self._lost_at = self.coordinator.instance_id, max(self.registry.step, self.restored)
+        lost, self._lost_at = self.registry.coordinator.instance_id, max(self.registry.step, self.restored)
         self._require_state()
         text = f"was the coordinator, and is lost; {len(self._holders())} workers hold the state of step"
         self.emit(Warned(message=f"{text} {self._newest_step()} of {self._lost_at}", instance_id=lost))
         self.phase = Phase.TERMINATING
-        member = self.coordinator.member
+        member = self.registry.coordinator.member
         threading.Thread(target=self._terminate, args=(member,), name=f"end {lost}", daemon=True).start()
 
     def handle_departure(self) -> None:
@@ -146,8 +161,11 @@ class CoordinatorFailover:
 
     def set_minimum(self, minimum: int) -> None:
         """Change the number of workers that every step needs."""
-        if minimum != self.coordinator.minimum:
-            self._has_changed, self.coordinator = True, replace(self.coordinator, minimum=minimum)
+        if minimum != self.registry.coordinator.minimum:
+            self._has_changed, self.registry.coordinator = (
+                True,
+                replace(self.registry.coordinator, minimum=minimum),
+            )
             self.notify_all()
 
     def handle_terminated(self) -> None:
@@ -159,15 +177,15 @@ class CoordinatorFailover:
         member = choose_coordinator(self.registry.workers) if self.phase is Phase.VACANT else None
         if member is None:
             return
-        self.coordinator = replace(
-            self.coordinator,
+        self.registry.coordinator = replace(
+            self.registry.coordinator,
             member=member,
-            generation=max(self.coordinator.generation, self.registry.generation) + 1,
+            generation=max(self.registry.coordinator.generation, self.registry.generation) + 1,
             step=self._lost_at,
             least=self._newest_step(),
         )
         self._has_changed, self.phase = True, Phase.STARTING
-        name = self.coordinator.instance_id
+        name = self.registry.coordinator.instance_id
         self.emit(Info(message="coordinates the others from now on", instance_id=name))
         self.notify_all()
 
@@ -175,13 +193,13 @@ class CoordinatorFailover:
         """Advance the failover by new reports of an instance; notify it if it may have missed a change."""
         if not self._has_changed:
             return
-        coordinator, phase = self.coordinator, self.phase
+        coordinator, phase = self.registry.coordinator, self.phase
         has_started = any(_is_start(report) for report in reports)
         if phase is Phase.STARTING and instance_id == coordinator.instance_id and has_started:
             self._resume()
         if phase is Phase.RESUMING and any(_is_step(report, coordinator.generation) for report in reports):
             # Now a checkpoint is as good as a peer's state: if all workers are lost, no worker waits for one.
-            self.phase, self.coordinator = Phase.STEADY, replace(coordinator, least=0)
+            self.phase, self.registry.coordinator = Phase.STEADY, replace(coordinator, least=0)
             self.notify_all()
         self._notify(instance_id)
 
@@ -202,7 +220,7 @@ class CoordinatorFailover:
 
     def _touch(self, member: Member) -> None:
         try:
-            self.touch(member)
+            self.agents.remind(member)
         except DlcloudError as error:
             log.warning("cannot remind %s: %s", member.instance.instance_id, error.message)
 
@@ -212,7 +230,10 @@ class CoordinatorFailover:
             repeated = self._lost_at - least
             loss = f"{repeated} step(s) are taken again" if repeated else "no step is lost"
             self.emit(Info(message=f"the training goes on from step {least}: {loss}"))
-        self.phase, self.coordinator = Phase.RESUMING, replace(self.coordinator, least=least)
+        self.phase, self.registry.coordinator = (
+            Phase.RESUMING,
+            replace(self.registry.coordinator, least=least),
+        )
         self.notify_all()
 
     def _holders(self) -> list[str]:
@@ -224,8 +245,8 @@ class CoordinatorFailover:
     def _require_state(self) -> None:
         if self._lost_at and not self._holders():
             raise StateLostError(
-                f"the coordinator {self.coordinator.instance_id} is gone, and no other instance has the "
-                f"model's state: the {self._lost_at} steps are lost",
+                f"the coordinator {self.registry.coordinator.instance_id} is gone, and no other instance "
+                f"has the model's state: the {self._lost_at} steps are lost",
                 "dlcloud up RECIPE trains from the start; with more instances such a loss is less likely",
             )
 
@@ -233,7 +254,7 @@ class CoordinatorFailover:
         """Repeat until the instance is terminated: before that no other one may coordinate."""
         while True:
             try:
-                self.end([member])
+                self.terminate([member])
             except DlcloudError as error:
                 self.emit(Warned(message=error.message, instance_id=member.instance.instance_id))
                 self.clock.sleep(RETRY_S)
@@ -243,7 +264,7 @@ class CoordinatorFailover:
 
     def _notify(self, name: str) -> None:
         """Inform an instance from a thread: one that does not answer must not delay the others."""
-        coordinator = self.coordinator
+        coordinator = self.registry.coordinator
         revision = coordinator.revision
         is_informed = self._informed.get(name) == revision or (name, revision) in self._informing
         is_ready = self.phase in {Phase.RESUMING, Phase.STEADY}
@@ -255,10 +276,10 @@ class CoordinatorFailover:
 
     def _inform(self, member: Member, coordinator: Coordinator) -> None:
         name = member.instance.instance_id
-        while self.coordinator == coordinator and self.registry.is_followed(name):
+        while self.registry.coordinator == coordinator and self.registry.is_followed(name):
             try:
                 # Where no agent is there yet, its first record leads here again.
-                if self.inform(member):
+                if self.agents.write_control(member):
                     self._informed[name] = coordinator.revision
                 break
             except DlcloudError as error:
@@ -274,3 +295,47 @@ def _is_start(report: WorkerReport) -> bool:
 def _is_step(report: WorkerReport, generation: int) -> bool:
     """True for a step that was committed under a coordinator of this generation."""
     return isinstance(report, StepCommitted) and report.generation == generation
+
+
+@dataclass(slots=True, kw_only=True)
+class Standbys:
+    """Prepares instances from a thread, and again whenever the workers change.
+
+    Args:
+        prepare: May raise DlcloudError; it is called again then.
+    """
+
+    prepare: Prepare
+    clock: Clock
+    emit: Emit
+    _ready: tuple[str, ...] = field(default=(), init=False)
+    _revision: tuple[tuple[str, ...], frozenset[str]] | None = field(default=None, init=False)
+    _retry_at: float = field(default=float("-inf"), init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+
+    def update(self, workers: Sequence[Worker], controller: str) -> None:
+        """Prepare what is missing, if nothing is being prepared already."""
+        chosen = choose_standbys(workers, controller, self._ready)
+        present = frozenset(w.instance_id for w in workers if w.state is not WorkerState.ARRIVING)
+        is_busy = self._thread is not None and self._thread.is_alive()
+        if is_busy or self._revision == (chosen, present) or self.clock.monotonic() < self._retry_at:
+            return
+        members = [worker.member for name in chosen for worker in workers if worker.instance_id == name]
+        arguments = (members, (chosen, present))
+        self._thread = threading.Thread(target=self._prepare, args=arguments, name="standbys", daemon=True)
+        self._thread.start()
+
+    def _prepare(self, members: Sequence[Member], revision: tuple[tuple[str, ...], frozenset[str]]) -> None:
+        for place, member in enumerate(members):
+            name = member.instance.instance_id
+            try:
+                self.prepare(member, place)
+            except DlcloudError as error:
+                self._retry_at = self.clock.monotonic() + PREPARE_AGAIN_S
+                self.emit(Warned(message=f"cannot stand by: {error.message}", instance_id=name))
+                return
+            if name not in self._ready:
+                message = "stands by: it takes control if the coordinator is lost"
+                self.emit(Info(message=message, instance_id=name))
+                self._ready = (*self._ready, name)
+        self._ready, self._revision = revision[0], revision

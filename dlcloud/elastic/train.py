@@ -1,59 +1,38 @@
-"""Run an elastic training on a cluster that is up: builds its controller."""
+"""Run an elastic training on a cluster that is up, and launch it again when it has lost all of its instances.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+`train` builds the controller with what it works with, and runs it to the last step. The loss of all instances
+is a pause where checkpoints are in S3: what is left is terminated, the newest checkpoint is looked up, and
+others are launched by the recipe, within its budget (`Relauncher`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 
-from dlcloud.elastic.controller import Controller, Inbox
-from dlcloud.elastic.deadline_run import end_deadline, make_scaler, prices_of
-from dlcloud.elastic.deadline_scaler import DeadlineScaler
-from dlcloud.elastic.departures import Departures
-from dlcloud.elastic.failover import CoordinatorFailover, StateLostError, require_coordinator
-from dlcloud.elastic.failures import FailureCount
-from dlcloud.elastic.progress import TrainingProgress
+from dlcloud.elastic.agents import Agents, program_of
+from dlcloud.elastic.controller import Controller, Inbox, Scaler, TrainingControl
+from dlcloud.elastic.deadline_scaler import DeadlineScaler, end_deadline, make_scaler, prices_of
+from dlcloud.elastic.failover import (
+    StateLostError,
+    require_coordinator,
+)
 from dlcloud.elastic.registry import WorkerRegistry
-from dlcloud.elastic.rehearsal import Rehearsal
-from dlcloud.elastic.relaunch import Relauncher
-from dlcloud.elastic.requests import InstanceRequests
-from dlcloud.elastic.reserved import ReservationWatch
-from dlcloud.elastic.scaler import Scaler
-from dlcloud.elastic.size_scaler import SizeScaler
-from dlcloud.elastic.standbys import Prepare, Standbys
-from dlcloud.elastic.training_program import Coordinator, program_of
-from dlcloud.elastic.workers import Workers
+from dlcloud.elastic.size_scaler import ReservationWatch, SizeScaler
 from dlcloud.launch.data_access import Storage
-from dlcloud.launch.launcher import LaunchedMembers, Launcher
+from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, nothing_kept
 from dlcloud.model.cluster import Member
-from dlcloud.model.events import Warned
-from dlcloud.model.instance import Market
+from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, InstanceError
+from dlcloud.model.events import Info, Warned
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.reserved_capacity import CapacityReservation, ReservationFit, choose_reservations
 from dlcloud.planning.storage import run_name
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.scheduling.deadline_scaling import limit_plan
-from dlcloud.scheduling.scaling import ScalingDecision
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingControl:
-    """How a training is controlled.
-
-    Attributes:
-        prepare: Prepares an instance that stands by; None where no instance of the cluster controls it.
-        term: In which an instance of the cluster took over; 0 for the first controller.
-        rehearsal: The incidents of the recipe.
-        may_relaunch: If all instances are lost, others are launched where checkpoints are in S3. Not for a
-            controller that runs on one of them.
-    """
-
-    prepare: Prepare | None = None
-    term: int = 0
-    rehearsal: Rehearsal | None = None
-    may_relaunch: bool = False
+from dlcloud.scheduling.scaling import LONGEST_WAIT, LaunchRefusals, longest_wait
 
 
 def train(
@@ -125,7 +104,7 @@ class _Training:
         relauncher = Relauncher(
             launcher=self.launcher, recipe=self.recipe, cidrs=self.plan.cidrs, restored=self.restored
         )
-        training, controller = self, self.controller(WorkerRegistry())
+        training, controller = self, self.controller()
         while True:
             try:
                 controller.run(members, require_coordinator(members, self.launcher.cluster.name))
@@ -136,42 +115,39 @@ class _Training:
                     raise relauncher.describe_end(error) from error
                 controller.abandon()
                 again = relauncher.launch(error)
-                members, scaler = again.members, controller.scaler
+                members = again.members
                 training = replace(training, plan=again.plan, restored=again.restored)
-                controller = training.controller(WorkerRegistry(), scaler)
+                controller = training.controller(controller)
             else:
                 return
 
-    def controller(self, registry: WorkerRegistry, before: Scaler | None = None) -> Controller:
-        """Return the controller of new workers; `before` decided for those that were lost."""
-        clock, emit, end = self.launcher.clock, self.launcher.emit, self.launcher.shrink
-        inbox = Inbox()
-        workers = self._workers(lambda: failover.coordinator, inbox)
-        failover = CoordinatorFailover(
+    def controller(self, before: Controller | None = None) -> Controller:
+        """Return the controller of new workers; `before` controlled those that were lost."""
+        launcher, recipe, inbox = self.launcher, self.recipe, Inbox()
+        registry = WorkerRegistry() if before is None else WorkerRegistry(speed=before.registry.speed)
+        agents = Agents(
+            launcher=launcher,
+            recipe=recipe,
+            program=program_of(recipe, self.folder, run=run_name(recipe, launcher.cluster_id)),
             registry=registry,
-            inform=workers.write_control,
-            touch=workers.remind,
-            end=end,
+            image_id=self.plan.image.image_id,
+            prices=PriceLookup(launcher.cloud.prices),
             post=inbox.put,
-            clock=clock,
-            emit=emit,
+            storage=Storage(managed=launcher, recipe=recipe, recipe_folder=self.folder),
             restored=self.restored,
-            term=self.control.term,
+            has_taken_over=bool(self.control.term),
+            environment=self.environment,
         )
         return Controller(
-            scaler=self._scaler(registry, before),
+            launcher=launcher,
+            recipe=recipe,
+            plan=self.plan,
             registry=registry,
-            workers=workers,
-            failover=failover,
-            departures=Departures(registry=registry, drain=workers.drain, end=end, clock=clock, emit=emit),
-            requests=InstanceRequests(launch_for=self._launch_for, post=inbox.put, emit=emit),
-            failures=FailureCount(error_of=workers.error_of, emit=emit),
-            progress=TrainingProgress(registry=registry, clock=clock, emit=emit),
+            agents=agents,
+            scaler=self._scaler(registry, None if before is None else before.scaler),
             inbox=inbox,
-            clock=clock,
-            minimum=self.recipe.instances.minimum,
-            rehearsal=self.control.rehearsal,
-            standbys=self._standbys(self.control.prepare),
+            control=self.control,
+            restored=self.restored,
         )
 
     def _scaler(self, registry: WorkerRegistry, before: Scaler | None) -> Scaler:
@@ -195,45 +171,9 @@ class _Training:
             reserved=_watch_reservations(launcher, recipe),
         )
 
-    def _workers(self, coordinator: Callable[[], Coordinator], inbox: Inbox) -> Workers:
-        launcher, recipe = self.launcher, self.recipe
-        return Workers(
-            launcher=launcher,
-            recipe=recipe,
-            program=program_of(recipe, self.folder, run=run_name(recipe, launcher.cluster_id)),
-            coordinator=coordinator,
-            image_id=self.plan.image.image_id,
-            prices=PriceLookup(launcher.cloud.prices),
-            post=inbox.put,
-            storage=Storage(managed=launcher, recipe=recipe, recipe_folder=self.folder),
-            restored=self.restored,
-            has_taken_over=bool(self.control.term),
-            environment=self.environment,
-        )
-
-    def _launch_for(self, decision: ScalingDecision, connected: Sequence[str]) -> LaunchedMembers:
-        """Plan what a decision requests, from its pools alone, and launch it."""
-        members = self.launcher.reconcile()
-        size = len(members) + decision.launch
-        plan = self.launcher.plan(self.recipe, cidrs=self.plan.cidrs, size=size, members=members)
-        if decision.reserved_only:
-            plan = replace(plan, rounds=(), max_count=len(members) + plan.reserved_count)
-        elif decision.on_demand_only:
-            plan = limit_plan(plan, Market.ON_DEMAND, self.recipe.instances.types, size)
-        elif decision.market is not None:
-            plan = limit_plan(plan, decision.market, decision.pools, size)
-        return self.launcher.grow(plan, connected=connected)
-
     def _size(self) -> int:
         asked = self.launcher.store.clusters.size(self.launcher.cluster_id)
         return asked or self.recipe.instances.maximum
-
-    def _standbys(self, prepare: Prepare | None) -> Standbys | None:
-        # With checkpoints in S3 the instances have a role already, and the next `up` has a checkpoint.
-        # An agent in a container sees neither the controller's process nor its program.
-        if prepare is None or self.recipe.checkpoints is not None or self.recipe.setup.image:
-            return None
-        return Standbys(prepare=prepare, clock=self.launcher.clock, emit=self.launcher.emit)
 
 
 def _watch_reservations(launcher: Launcher, recipe: Recipe) -> ReservationWatch | None:
@@ -251,3 +191,114 @@ def _watch_reservations(launcher: Launcher, recipe: Recipe) -> ReservationWatch 
         return choice.keep_free if stored is None else stored
 
     return ReservationWatch(ask=ask, keep_free=keep_free, clock=launcher.clock, emit=launcher.emit)
+
+
+MOST_WITHOUT_PROGRESS = 5
+"""So many losses in a row without a newer checkpoint end the training: it would go on for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relaunched:
+    """The next instances of a training.
+
+    Attributes:
+        plan: They were launched with it.
+        restored: Committed steps of the checkpoint that they go on from; 0: from the start.
+    """
+
+    plan: Plan
+    members: Sequence[Member]
+    restored: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Relauncher:
+    """Launches one training again, as often as it loses all of its instances.
+
+    Args:
+        cidrs: The networks that may reach the instances.
+        restored: Committed steps of the checkpoint that the first instances went on from.
+    """
+
+    launcher: Launcher
+    recipe: Recipe
+    cidrs: Sequence[str]
+    restored: int
+    _losses: int = field(init=False, default=0)  # since the newest checkpoint was stored
+
+    @property
+    def _hint(self) -> str:
+        return f"the same dlcloud up RECIPE goes on from the newest checkpoint in {self.recipe.checkpoints}"
+
+    def describe_end(self, lost: StateLostError) -> InstanceError:
+        """Return the error of a training that is not launched again here."""
+        return InstanceError(_what_happened(lost), self._hint)
+
+    def launch(self, lost: StateLostError) -> Relaunched:
+        """End what is left, and launch by the recipe; while EC2 refuses, ask again until the budget ends.
+
+        Raises:
+            InstanceError: The budget is used up, EC2 denies it for good, or no checkpoint was stored between
+                the newest losses.
+        """
+        message, refusals = _what_happened(lost), 0
+        self.launcher.emit(Warned(message=f"{message}: launching again from {self.recipe.checkpoints}"))
+        while True:
+            try:
+                return self._launch()
+            except (BudgetError, CredentialsError) as error:
+                raise self._give_up(message, error.message) from error
+            except (CloudError, InstanceError) as error:
+                if isinstance(error, CloudError) and error.is_final:
+                    raise self._give_up(message, error.message) from error
+                refusals += 1
+                self._wait(error, refusals)
+
+    def _launch(self) -> Relaunched:
+        launcher = self.launcher
+        launcher.shrink(launcher.reconcile(consistent=True))
+        # Only now: until its end an instance may have stored another.
+        step = launcher.cloud.buckets.newest_step(str(self.recipe.checkpoints))
+        self._refuse_no_progress(step)
+        self._refuse_end_of_budget()
+        plan = launcher.plan(self.recipe, cidrs=self.cidrs, members=[])
+        try:
+            members = launcher.launch(plan).members
+        except (CloudError, InstanceError):
+            launcher.shrink(launcher.reconcile())  # while it waits, nothing is billed
+            raise
+        launcher.emit(Info(message=f"goes on from step {step}, which {self.recipe.checkpoints} has"))
+        self._losses += 1
+        return Relaunched(plan=plan, members=members, restored=step)
+
+    def _refuse_no_progress(self, step: int) -> None:
+        if step > self.restored:
+            self.restored, self._losses = step, 0
+        if self._losses >= MOST_WITHOUT_PROGRESS:
+            times = f"{self._losses + 1} losses in a row without a newer checkpoint than that of step {step}"
+            raise BudgetError(f"{times}; set checkpoint_seconds to less than instances last")
+
+    def _refuse_end_of_budget(self) -> None:
+        hours = self.recipe.budget.max_hours
+        if self.launcher.clock.now() >= self.launcher.cluster.created_at + timedelta(hours=hours):
+            raise BudgetError(f"budget.max_hours is over: {hours:g} h since the start")
+
+    def _wait(self, error: CloudError | InstanceError, times: int) -> None:
+        """Wait after a refusal, each time twice as long as before."""
+        clock, deadline = self.launcher.clock, self.recipe.deadline
+        now, longest, created_at = clock.now(), LONGEST_WAIT, self.launcher.cluster.created_at
+        if deadline is not None:
+            longest = longest_wait(deadline.at(created_at) - created_at)
+        refusals = LaunchRefusals(times=times, at=now)
+        wait_s = min(refusals.retry_at - now, longest).total_seconds()
+        message = f"not launched: {error.message}; asking again in {wait_s:.0f} s"
+        self.launcher.emit(Warned(message=message))
+        clock.sleep(wait_s)
+
+    def _give_up(self, message: str, cause: str) -> InstanceError:
+        return InstanceError(f"{message}, and it is not launched again: {cause}", self._hint)
+
+
+def _what_happened(lost: StateLostError) -> str:
+    """Return the message of the loss without what it says of the steps: they are not lost here."""
+    return lost.message.partition(": the ")[0]

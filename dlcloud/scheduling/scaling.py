@@ -27,13 +27,14 @@ Source: EC2 user guide, "Spot Instance interruption notices".
 class WorkerState(StrEnum):
     """The state of a worker, in the order in which it changes.
 
-    ARRIVING is being set up; TRAINING takes part in steps; AT_RISK does so after a rebalance recommendation;
-    LEAVING drains, or has an interruption notice; GONE takes part no more.
+    ARRIVING is being set up; TRAINING takes part in steps; AT_RISK does so after a rebalance recommendation,
+    INTERRUPTED after an interruption notice; LEAVING drains; GONE takes part no more.
     """
 
     ARRIVING = "arriving"
     TRAINING = "training"
     AT_RISK = "at risk"
+    INTERRUPTED = "interrupted"
     LEAVING = "leaving"
     GONE = "gone"
 

@@ -11,9 +11,8 @@ from statistics import fmean, median
 import pytest
 from terminal import User
 
-from dlcloud.elastic.reports import StepCommitted, parse_reports
-from dlcloud.elastic.speed import FEWEST_STEPS, SpeedMeter
-from dlcloud.elastic.training_program import PACKAGE
+from dlcloud.elastic.agents import PACKAGE
+from dlcloud.elastic.registry import FEWEST_STEPS, SpeedMeter, StepCommitted, parse_reports
 from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.simulation.replay import SimulatedJob, SimulatedOutcome, replay

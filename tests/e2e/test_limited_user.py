@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from terminal import User
 
-from dlcloud.elastic.training_program import PACKAGE
+from dlcloud.elastic.agents import PACKAGE
 from dlcloud.local.site import ENDPOINT_VARIABLE, KEY_ID_VARIABLE, SECRET_VARIABLE
 from dlcloud.resources.texts import iam_policy
 from tests.environments import python_with

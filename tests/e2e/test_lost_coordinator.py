@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from terminal import User, wait_until
 
-from dlcloud.elastic.training_program import PACKAGE
+from dlcloud.elastic.agents import PACKAGE
 from tests.environments import python_with
 
 pytestmark = pytest.mark.skipif(

@@ -9,7 +9,7 @@ import paramiko
 import pytest
 from terminal import User
 
-from dlcloud.elastic.training_program import PACKAGE
+from dlcloud.elastic.agents import PACKAGE
 from dlcloud.local.site import LocalSite
 from dlcloud.ssh.keys import create_key, public_key
 from tests.environments import python_with

@@ -15,7 +15,7 @@ import pytest
 from terminal import TIMEOUT_S, User, wait_until
 
 from dlcloud.benchmarks.catalog import BENCHMARKS
-from dlcloud.elastic.training_program import program_of as training_of
+from dlcloud.elastic.agents import program_of as training_of
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.resources.texts import recipe_names, recipe_text
 from dlcloud.runs.program import program_of

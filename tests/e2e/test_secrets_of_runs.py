@@ -7,7 +7,7 @@ import pytest
 from secret_places import places_of
 from terminal import User
 
-from dlcloud.elastic.training_program import PACKAGE
+from dlcloud.elastic.agents import PACKAGE
 from tests.environments import python_with
 
 # Another run of the tests on this machine has other secrets: `aws` takes them on its command line.

@@ -15,7 +15,7 @@ import boto3
 import pytest
 from terminal import User, wait_until
 
-from dlcloud.elastic.training_program import PACKAGE
+from dlcloud.elastic.agents import PACKAGE
 from dlcloud.resources.texts import recipe_text
 from tests.environments import python_with
 

@@ -11,7 +11,7 @@ import pytest
 from secret_places import places_of
 from terminal import User, wait_until
 
-from dlcloud.elastic.training_program import PACKAGE
+from dlcloud.elastic.agents import PACKAGE
 from tests.environments import python_with
 
 TOKEN = "hf_value-of-the-training-token"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.elastic.training_program import PACKAGE
+from dlcloud.elastic.agents import PACKAGE
 from dlcloud.trainer.agent import Agent
 from dlcloud.trainer.instance.notices import MetadataClient
 from dlcloud.trainer.instance.options import parse
@@ -24,7 +24,7 @@ from tests.environments import python_with
 
 ROOT = Path(__file__).parents[2]
 FOLDER = f"{ROOT / 'dlcloud'}/"
-TO_REQUEST, TO_AGENT = (35, 20), (43, 20)
+TO_REQUEST, TO_AGENT = (35, 15), (43, 17)
 """Functions and files at most."""
 
 CONTROLLER = "elastic/controller.py: run"
@@ -33,7 +33,7 @@ DECIDED = (
     "dlcloud.scheduling.reserved_workers:decide",
     "dlcloud.launch.launcher:make_plan",
 )
-SET_UP = ("dlcloud.launch.launcher:wait_until_reachable", "dlcloud.elastic.workers:prepare")
+SET_UP = ("dlcloud.launch.launcher:wait_until_reachable", "dlcloud.elastic.agents:prepare")
 RECIPE = """\
 name: noticed
 cloud: local
@@ -158,7 +158,7 @@ def steps_from(frames, start):
 )
 def test_from_a_notice_to_its_replacement_it_is_not_far(agent_steps, walk, stops, most):
     notice = next(number for number, (name, _) in enumerate(walk) if name == "notice")
-    stacks = [agent_steps, steps_from(walk[notice][1], "elastic/workers.py: _serve")]
+    stacks = [agent_steps, steps_from(walk[notice][1], "elastic/agents.py: _serve")]
     controller = [
         (name, steps_from(frames, CONTROLLER))
         for name, frames in walk[notice:]

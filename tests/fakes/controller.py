@@ -1,17 +1,13 @@
 """A controller of an elastic run over workers and a launcher that follow scripts."""
 
+from dataclasses import replace
 from datetime import timedelta
 
-from dlcloud.elastic.controller import Controller, Inbox
-from dlcloud.elastic.departures import Departures
-from dlcloud.elastic.failover import CoordinatorFailover, require_coordinator
-from dlcloud.elastic.failures import FailureCount
-from dlcloud.elastic.progress import TrainingProgress
-from dlcloud.elastic.registry import WorkerRegistry
-from dlcloud.elastic.reports import parse_reports
-from dlcloud.elastic.requests import InstanceRequests
+from dlcloud.elastic.agents import AgentExited, ReportsReceived
+from dlcloud.elastic.controller import Controller, Inbox, TrainingControl
+from dlcloud.elastic.failover import require_coordinator
+from dlcloud.elastic.registry import WorkerRegistry, parse_reports
 from dlcloud.elastic.size_scaler import SizeScaler
-from dlcloud.elastic.workers import ReportsReceived, WorkerExited
 from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import RemoteCommandError
@@ -19,7 +15,7 @@ from dlcloud.model.instance import Market
 from dlcloud.results.result import RunState
 from dlcloud.trainer.records import EventName
 from tests.fakes.clock import FakeClock
-from tests.fakes.samples import RECIPE, THEN, instance, recipe, run
+from tests.fakes.samples import RECIPE, THEN, instance, plan, recipe, run
 
 TRAINS = RECIPE.replace("count: 2", "count: {min: 1, max: 3}\n  market: spot\n  on_demand_base: 1").replace(
     "benchmark: quantization", "command: python3 train.py\n  elastic: {}"
@@ -45,14 +41,14 @@ def event(name, **other):
 DONE = event(EventName.DONE, step=9)
 
 
-class FakeWorkers:
-    """Workers that report what a script says, in turn, as they are served."""
+class FakeAgents:
+    """Agents that report what a script says, in turn, as they are served."""
 
     has_taken_over = False
 
-    def __init__(self, script, stored, coordinator, post):
-        self.script, self.kept, self.coordinator, self.post = script, stored, coordinator, post
-        self.served, self.drained, self.informed = [], [], []
+    def __init__(self, script, stored, registry, post):
+        self.script, self.kept, self.registry, self.post = script, stored, registry, post
+        self.served, self.drained, self.informed, self.forgotten = [], [], [], []
         self.minimums, self.reminded = [], []
 
     def serve(self, member):
@@ -70,18 +66,40 @@ class FakeWorkers:
             self.post(item)
 
     def write_control(self, member):
-        name, coordinator = member.instance.instance_id, self.coordinator()
+        name, coordinator = member.instance.instance_id, self.registry.coordinator
         self.minimums.append((name, coordinator.minimum))
         self.informed.append((name, coordinator.instance_id, coordinator.least))
         for item in self.script.get(f"{name} informed {coordinator.instance_id} {coordinator.least}", []):
             self.post(item)
         return name in self.served
 
+    def forget_peer(self, name):
+        self.forgotten.append(name)
+
     def remind(self, member):
         self.reminded.append(member.instance.instance_id)
 
     def error_of(self, failed):
         return RemoteCommandError(f"sample failed on {failed.instance_id}")
+
+
+class FakeLauncher:
+    """A launcher of a world: it plans for all that a decision requests, and launches what the world gives."""
+
+    def __init__(self, world, text):
+        self.world, self.text, self.clock, self.emit = world, text, world.clock, world._emit
+
+    def reconcile(self):
+        return []
+
+    def plan(self, recipe, *, cidrs, size, members):  # noqa: ARG002  the launcher's
+        return replace(plan(self.text), max_count=size)
+
+    def grow(self, planned, *, connected):
+        return self.world.grow(planned, connected)
+
+    def shrink(self, members):
+        self.world.end(members)
 
 
 class World:
@@ -94,29 +112,24 @@ class World:
         self.launched, self.launches = 0, launches
         self.clock, self.emit, self.target = FakeClock(), self.events.append, lambda: target
         self.registry, inbox, values = WorkerRegistry(), Inbox(), recipe(text)
-        self.workers = FakeWorkers(script, stored or {}, lambda: failover.coordinator, inbox.put)
-        shared = {"registry": self.registry, "clock": self.clock, "emit": self._emit}
-        failover = CoordinatorFailover(
-            inform=self._inform,
-            touch=self.workers.remind,
-            post=inbox.put,
-            end=self._end,
-            restored=restored,
-            **shared,
-        )
-        self.scaler = SizeScaler(size=self._size, instances=values.instances, **shared)
-        self.controller = Controller(
-            scaler=self.scaler,
+        self.workers = FakeAgents(script, stored or {}, self.registry, inbox.put)
+        self.scaler = SizeScaler(
+            size=self._size,
+            instances=values.instances,
             registry=self.registry,
-            workers=self.workers,
-            failover=failover,
-            departures=Departures(drain=self.workers.drain, end=self._end, **shared),
-            requests=InstanceRequests(launch_for=self._launch_for, post=inbox.put, emit=self._emit),
-            failures=FailureCount(error_of=self.workers.error_of, emit=self._emit),
-            progress=TrainingProgress(**shared),
-            inbox=inbox,
             clock=self.clock,
-            minimum=values.instances.minimum,
+            emit=self._emit,
+        )
+        self.controller = Controller(
+            launcher=FakeLauncher(self, text),
+            recipe=values,
+            plan=plan(text),
+            registry=self.registry,
+            agents=self.workers,
+            scaler=self.scaler,
+            inbox=inbox,
+            control=TrainingControl(),
+            restored=restored,
         )
 
     # A test may replace what these call.
@@ -124,23 +137,14 @@ class World:
     def _emit(self, event):
         self.emit(event)
 
-    def _end(self, members):
-        self.end(members)
-
-    def _inform(self, member):
-        return self.workers.write_control(member)
-
     def _size(self):
         return self.target()
-
-    def _launch_for(self, decision, connected):
-        return self.grow(decision, connected)
 
     def end(self, members):
         self.ended.extend(member.instance.instance_id for member in members)
 
-    def grow(self, decision, connected):
-        count = decision.launch
+    def grow(self, planned, connected):
+        count = planned.max_count
         self.asked.append(count)
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, Exception):
@@ -171,4 +175,4 @@ def reports(name, *records):
 
 
 def ends(name, status=0, state=RunState.DONE):
-    return WorkerExited(instance_id=name, run=run(instance_id=name, exit_status=status, state=state))
+    return AgentExited(instance_id=name, run=run(instance_id=name, exit_status=status, state=state))

@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dlcloud.elastic.training_program import PACKAGE  # noqa: E402  the path comes first
+from dlcloud.elastic.agents import PACKAGE  # noqa: E402  the path comes first
 from tests.environments import python_with  # noqa: E402
 
 BYTES_PER_NUMBER = 4

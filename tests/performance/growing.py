@@ -38,7 +38,7 @@ from urllib.parse import unquote
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dlcloud.elastic.training_program import PACKAGE  # noqa: E402
+from dlcloud.elastic.agents import PACKAGE  # noqa: E402
 from dlcloud.local.site import LocalSite  # noqa: E402
 from tests.environments import SHARED, python_with  # noqa: E402
 
@@ -75,7 +75,7 @@ ALONE = [
     sys.executable,
     "-c",
     (
-        "from dlcloud.elastic.workers import Workers; Workers._peers_of = lambda *_: []\n"
+        "from dlcloud.elastic.agents import Workers; Workers._peers_of = lambda *_: []\n"
         "from dlcloud.cli.main import main; main()"
     ),
 ]

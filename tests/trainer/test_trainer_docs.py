@@ -1,6 +1,6 @@
 """The whole script of docs/elastic.md, as it stands there."""
 
-from dlcloud.elastic.training_program import ALIAS
+from dlcloud.elastic.agents import ALIAS
 from tests.environments import ROOT
 
 

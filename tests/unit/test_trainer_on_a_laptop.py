@@ -9,7 +9,7 @@ import pytest
 
 import dlcloud.trainer
 import dlcloud_report
-from dlcloud.elastic.training_program import ALIAS
+from dlcloud.elastic.agents import ALIAS
 
 
 def test_the_report_does_nothing_outside_of_a_benchmark(monkeypatch):

@@ -15,7 +15,7 @@ from dlcloud.app.recipe_files import read_recipe_file
 from dlcloud.app.terminal.screen import say
 from dlcloud.app.terminal.signals import Termination, TerminationTexts, holding
 from dlcloud.app.termination import destroy_at_end, undo_on_failure
-from dlcloud.elastic.training_program import program_of as training_of
+from dlcloud.elastic.agents import program_of as training_of
 from dlcloud.launch.acquire import ClusterLock, RecipeFile
 from dlcloud.launch.image import (
     ImageRequest,

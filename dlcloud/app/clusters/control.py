@@ -21,7 +21,7 @@ from dlcloud.app.termination import end_later, find_failed, terminating
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.standby import StandbyPreparer
 from dlcloud.detached.watch import WatchedStandbys
-from dlcloud.elastic.train import TrainingControl
+from dlcloud.elastic.controller import TrainingControl
 from dlcloud.launch.acquire import resolve_cluster
 from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher

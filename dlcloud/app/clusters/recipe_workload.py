@@ -11,9 +11,10 @@ from dlcloud.app.clusters.script_check import refuse_missing_script, warn_of_scr
 from dlcloud.app.context import Context
 from dlcloud.app.recipe_files import file_of_recipe, read_recipe_file
 from dlcloud.app.routes import refuse_missing_program
+from dlcloud.elastic.agents import program_of as training_of
+from dlcloud.elastic.controller import TrainingControl
 from dlcloud.elastic.rehearsal import Rehearsal
-from dlcloud.elastic.train import TrainingControl, train
-from dlcloud.elastic.training_program import program_of as training_of
+from dlcloud.elastic.train import train
 from dlcloud.launch.acquire import RecipeFile
 from dlcloud.launch.data_access import check_data
 from dlcloud.launch.launcher import Launcher

@@ -10,7 +10,7 @@ from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import confirm_spending
 from dlcloud.app.terminal.screen import say
 from dlcloud.app.termination import terminating, termination_of, undo_on_failure
-from dlcloud.elastic.training_program import program_of as training_of
+from dlcloud.elastic.agents import program_of as training_of
 from dlcloud.launch.acquire import lock_cluster
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
 from dlcloud.launch.packages import requirements_on

@@ -23,8 +23,8 @@ from dlcloud.app.terminal.console import MOST_LINES
 from dlcloud.app.terminal.screen import say
 from dlcloud.app.terminal.show import Show, printing
 from dlcloud.app.termination import destroy_at_end, stop_ending
+from dlcloud.elastic.controller import TrainingControl
 from dlcloud.elastic.rescue import bring_home
-from dlcloud.elastic.train import TrainingControl
 from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluster
 from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher

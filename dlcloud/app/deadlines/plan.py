@@ -11,7 +11,7 @@ from dlcloud.app.recipe_files import read_recipe_file
 from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.elastic.deadline_scaler import ASSUMED_BOOT_S
-from dlcloud.elastic.speed import ASSUMED_CHANGEOVER_S
+from dlcloud.elastic.registry import ASSUMED_CHANGEOVER_S
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.events import Info
 from dlcloud.model.instance import FEWEST_SCORED_TYPES, Market

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from dlcloud.elastic.failures import MOST_FAILURES
-from dlcloud.elastic.workers import WorkerExited
+from dlcloud.elastic.agents import AgentExited
+from dlcloud.elastic.controller import MOST_FAILURES
 from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.errors import CloudError, CredentialsError, InstanceError, RemoteCommandError
 from dlcloud.model.events import Warned
@@ -36,6 +36,7 @@ def test_an_interrupted_instance_of_the_first_hour_is_left_to_ec2():
     }
     world = World(script).go()
     assert (world.asked, world.ended) == ([1], [])
+    assert world.workers.forgotten == ["i-1"], "no newcomer copies from an instance that ends"
     assert any("is left to EC2" in message for message in world.messages)
 
 
@@ -78,7 +79,7 @@ def test_an_older_interrupted_instance_is_replaced_and_ended_once_it_left():
 
 def test_an_instance_that_is_lost_is_replaced_and_ended_for_certain():
     script = {
-        "i-1": [WorkerExited(instance_id="i-1", error=InstanceError("i-1 is gone"))],
+        "i-1": [AgentExited(instance_id="i-1", error=InstanceError("i-1 is gone"))],
         "i-3": [reports("i-0", DONE), *(ends(name) for name in ("i-0", "i-2", "i-3"))],
     }
     world = World(script).go()
@@ -88,12 +89,12 @@ def test_an_instance_that_is_lost_is_replaced_and_ended_for_certain():
 
 @pytest.mark.parametrize("answer", [0, CloudError("no quota")])
 def test_without_capacity_the_others_go_on_and_it_is_requested_later(answer):
-    script = {"i-1": [WorkerExited(instance_id="i-1", error=InstanceError("gone"))]}
+    script = {"i-1": [AgentExited(instance_id="i-1", error=InstanceError("gone"))]}
     world = World(script, answers=[answer])
     clock = world.clock
 
-    def grow(decision, connected):
-        grown = World.grow(world, decision, connected)  # raises where it is to
+    def grow(planned, connected):
+        grown = World.grow(world, planned, connected)  # raises where it is to
         if len(world.asked) == 2:
             world.workers.post(reports("i-0", DONE))
             for name in ("i-0", "i-2", "i-3"):
@@ -174,7 +175,7 @@ def taken(number, generation=0, size=3):
     return {**step(number, size), "generation": generation}
 
 
-LOST = WorkerExited(instance_id="i-0", error=InstanceError("i-0 is gone"))
+LOST = AgentExited(instance_id="i-0", error=InstanceError("i-0 is gone"))
 STARTED = event(EventName.LIGHTHOUSE_STARTED)
 
 
@@ -192,7 +193,7 @@ def test_a_new_instance_takes_over_from_a_lost_coordinator():
     world = World(script, launches=Market.ON_DEMAND).go()
     assert (world.asked, world.ended) == ([1], ["i-0"])
     assert {("i-1", "i-3", 7), ("i-2", "i-3", 7), ("i-3", "i-3", 7)} <= set(world.workers.informed)
-    coordinator = world.workers.coordinator()
+    coordinator = world.registry.coordinator
     assert (coordinator.generation, coordinator.step, coordinator.least) == (1, 8, 0)
     assert any("2 workers hold the state of step 7 of 8" in message for message in world.messages)
     assert "the training goes on from step 7: 1 step(s) are taken again" in world.messages
@@ -220,7 +221,7 @@ def test_a_survivor_lost_before_training_resumes_is_not_awaited():
         "i-2": [reports("i-2", taken(7)), LOST],
         "i-2 informed i-2 9": [
             reports("i-2", STARTED),
-            WorkerExited(instance_id="i-1", error=InstanceError("i-1 is gone, too")),
+            AgentExited(instance_id="i-1", error=InstanceError("i-1 is gone, too")),
         ],
         "i-2 informed i-2 7": [reports("i-2", taken(8, 1), DONE), ends("i-2")],
     }
@@ -245,8 +246,8 @@ def test_a_coordinator_that_cannot_be_ended_is_not_replaced_yet():
             raise refusals.pop()
         world.ended.append(members[0].instance.instance_id)
 
-    def grow(decision, _known):
-        world.asked.append(decision.launch)
+    def grow(planned, _known):
+        world.asked.append(planned.max_count)
         world.workers.post(reports("i-1", DONE))
         world.workers.post(ends("i-1"))
         world.workers.post(ends("i-2"))
@@ -295,7 +296,7 @@ def test_a_program_failing_on_the_coordinator_at_first_ends_the_run():
 
 @pytest.mark.parametrize("error", [RemoteCommandError("no such image"), CredentialsError("denied")])
 def test_a_set_up_failing_on_the_coordinator_at_first_ends_the_run(error):
-    world = World({"i-0": [WorkerExited(instance_id="i-0", error=error)]})
+    world = World({"i-0": [AgentExited(instance_id="i-0", error=error)]})
     with pytest.raises(type(error), match=str(error)):
         world.go()
     assert world.asked == []
@@ -309,7 +310,7 @@ def test_a_later_controller_informs_the_workers_of_the_coordinator():
         "i-2 informed i-3 7": [reports("i-2", taken(8, 3), DONE), *(ends(f"i-{n}") for n in (1, 2, 3))],
     }
     world = World(script, stored={"i-1": [taken(6, 2)], "i-2": [taken(7, 2)]}).go(members)
-    coordinator = world.workers.coordinator()
+    coordinator = world.registry.coordinator
     assert (coordinator.instance_id, coordinator.generation, coordinator.step) == ("i-3", 3, 7)
     assert ("i-1", "i-3", 7) in world.workers.informed
 
@@ -324,7 +325,7 @@ def test_a_program_that_fails_wherever_it_runs_ends_the_run():
 
 def test_a_bug_in_a_thread_is_raised_and_not_waited_for():
     with pytest.raises(ZeroDivisionError):
-        World({"i-1": [WorkerExited(instance_id="i-1", error=ZeroDivisionError())]}).go()
+        World({"i-1": [AgentExited(instance_id="i-1", error=ZeroDivisionError())]}).go()
 
 
 def test_all_spot_is_refused():
@@ -335,8 +336,8 @@ def test_all_spot_is_refused():
 def test_a_later_controller_knows_the_requests_to_an_earlier_one():
     script = {"i-0": [reports("i-0", DONE), ends("i-0"), ends("i-1"), ends("i-2")]}
     world = World(script, stored={"i-1": [step(7), event(EventName.NOTICE)], "i-2": [step(7)]})
-    world.grow = lambda decision, _known: (
-        world.asked.append(decision.launch) or LaunchedMembers(members=[], connections={})
+    world.grow = lambda planned, _known: (
+        world.asked.append(planned.max_count) or LaunchedMembers(members=[], connections={})
     )
     world.go()
     assert world.registry.step == 7

@@ -5,12 +5,15 @@ from datetime import timedelta
 
 import pytest
 
-from dlcloud.elastic.deadline_scaler import ASK_EVERY_S, DeadlineScaler
-from dlcloud.elastic.pools import PoolHistory
-from dlcloud.elastic.registry import WorkerRegistry
-from dlcloud.elastic.reports import EventReported, StepCommitted, TrainingStarted
-from dlcloud.elastic.scaler import RequestEnded
-from dlcloud.elastic.speed import ASSUMED_CHANGEOVER_S, SpeedMeter
+from dlcloud.elastic.controller import RequestEnded
+from dlcloud.elastic.deadline_scaler import ASK_EVERY_S, DeadlineScaler, PoolHistory
+from dlcloud.elastic.registry import (
+    ASSUMED_CHANGEOVER_S,
+    SpeedMeter,
+    StepCommitted,
+    TrainingStarted,
+    WorkerRegistry,
+)
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market
@@ -26,7 +29,6 @@ from dlcloud.scheduling.deadline_scaling import (
 from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.policies.situation import PoolDecision, PoolState, Scaling, Situation
 from dlcloud.scheduling.scaling import Worker, WorkerState
-from dlcloud.trainer.records import EventName
 from tests.fakes.clock import START, FakeClock
 from tests.fakes.samples import instance
 
@@ -197,7 +199,6 @@ class Case:
 
     def observe(self, report):
         self.registry.observe("i-0", report)
-        self.scaler.observe(report)
 
 
 def test_spot_is_requested_first_while_there_is_time():
@@ -272,7 +273,7 @@ def test_an_interruption_counts_against_its_pool():
     case = Case()
     spot = worker(1)
     case.decide(FIRST, spot)
-    case.registry.observe("i-1", EventReported(name=EventName.NOTICE))
+    case.registry.mark_interrupted("i-1")
     decision = case.decide(FIRST, worker(1, state=WorkerState.LEAVING))
     assert case.scaler.histories[pool_of(spot.member.instance)].interrupted == 1
     assert decision.pools == (B[1],)
@@ -282,12 +283,12 @@ def test_the_loss_of_one_of_two_is_a_part_of_its_pool():
     """It counted as the end of all that the pool has, and no part was ever lost."""
     case = Case()
     case.decide(FIRST, worker(1), worker(2))
-    case.registry.observe("i-1", EventReported(name=EventName.NOTICE))
+    case.registry.mark_interrupted("i-1")
     case.clock.advance(60)
     case.decide(FIRST, worker(1, state=WorkerState.LEAVING), worker(2))
     history = case.scaler.histories[A]
     assert (history.interrupted, history.drops, history.has) == (1, 1, True)
-    case.registry.observe("i-2", EventReported(name=EventName.NOTICE))
+    case.registry.mark_interrupted("i-2")
     case.decide(FIRST, worker(1, state=WorkerState.GONE), worker(2, state=WorkerState.LEAVING))
     assert (history.interrupted, history.drops, history.has) == (2, 1, False)
 

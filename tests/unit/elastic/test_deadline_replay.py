@@ -5,10 +5,9 @@ from datetime import timedelta
 
 import pytest
 
+from dlcloud.elastic.controller import RequestEnded
 from dlcloud.elastic.deadline_scaler import DeadlineScaler
-from dlcloud.elastic.registry import WorkerRegistry
-from dlcloud.elastic.reports import EventReported, StepCommitted
-from dlcloud.elastic.scaler import RequestEnded
+from dlcloud.elastic.registry import StepCommitted, WorkerRegistry
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market
@@ -21,7 +20,6 @@ from dlcloud.scheduling.scaling import Worker, WorkerState
 from dlcloud.scheduling.simulation.generate import Rates, generate_window
 from dlcloud.scheduling.simulation.replay import SimulatedJob, replay
 from dlcloud.scheduling.simulation.trace import Window, from_ticks
-from dlcloud.trainer.records import EventName
 from tests.fakes.clock import START, FakeClock
 from tests.fakes.samples import instance
 
@@ -88,7 +86,7 @@ class Life:
         for zone in ZONES:
             here = self.living((Market.SPOT, spot_pool(zone, TYPE)))
             for worker in here[self.obtainable(zone) :]:
-                self.registry.observe(worker.instance_id, EventReported(name=EventName.NOTICE))
+                self.registry.mark_interrupted(worker.instance_id)
                 self.set_state(worker, WorkerState.GONE)
 
     def set_state(self, worker, state):
@@ -146,7 +144,6 @@ class Life:
             seconds = STEP_S / training
             report = StepCommitted(step=step, instance_id="i-000", world_size=training, seconds=seconds)
             self.registry.observe("i-000", report)
-            self.scaler.observe(report)
         self.recorded = int(self.done)
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.elastic.deadline_run import (
+from dlcloud.elastic.deadline_scaler import (
     PRICES_EVERY_S,
     PoolPrices,
     end_deadline,

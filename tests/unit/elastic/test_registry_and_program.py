@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.elastic.agents import Coordinator, control_file, program_of
+from dlcloud.elastic.registry import WorkerRegistry, parse_reports
 from dlcloud.elastic.rehearsal import Rehearsal
-from dlcloud.elastic.reports import parse_reports
-from dlcloud.elastic.training_program import Coordinator, control_file, program_of
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import InstanceGoneError, RecipeError
 from dlcloud.model.events import Warned
@@ -42,10 +41,6 @@ def observe(made, name, *records):
         ([{"record": "event", "event": EventName.JOINED}], WorkerState.TRAINING),
         ([{"record": "step", "step": 3}], WorkerState.TRAINING),
         ([{"record": "event", "event": EventName.REBALANCE}], WorkerState.AT_RISK),
-        (
-            [{"record": "event", "event": EventName.NOTICE}, {"record": "step", "step": 3}],
-            WorkerState.LEAVING,
-        ),
         ([{"record": "event", "event": EventName.DRAIN}], WorkerState.LEAVING),
         ([{"record": "event", "event": ["x"]}, {"record": "step"}, {}], WorkerState.ARRIVING),
     ],
@@ -54,6 +49,16 @@ def test_the_state_of_a_worker_follows_its_records(records, state):
     made = registry()
     observe(made, "i-1", *records)
     assert made.state("i-1") is state
+
+
+def test_an_interrupted_worker_trains_on_until_it_drains():
+    made = registry()
+    observe(made, "i-1", {"record": "step", "step": 3})
+    made.mark_interrupted("i-1")
+    observe(made, "i-1", {"record": "step", "step": 4}, {"record": "event", "event": EventName.REBALANCE})
+    assert (made.state("i-1"), made.step_held("i-1")) == (WorkerState.INTERRUPTED, 4)
+    observe(made, "i-1", {"record": "event", "event": EventName.DRAIN})
+    assert (made.state("i-1"), made.is_interrupted("i-1")) == (WorkerState.LEAVING, True)
 
 
 def test_the_newest_step_counts_whichever_worker_reports_it():

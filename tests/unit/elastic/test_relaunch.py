@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.elastic.controller import Controller
+from dlcloud.elastic.agents import AgentExited
+from dlcloud.elastic.controller import Controller, TrainingControl
 from dlcloud.elastic.failover import StateLostError
-from dlcloud.elastic.relaunch import MOST_WITHOUT_PROGRESS, Relauncher
-from dlcloud.elastic.train import TrainingControl, train
-from dlcloud.elastic.workers import WorkerExited
+from dlcloud.elastic.train import MOST_WITHOUT_PROGRESS, Relauncher, train
 from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.errors import (
     BudgetError,
@@ -140,7 +139,7 @@ def test_losses_without_a_newer_checkpoint_end_the_training():
 
 def test_a_coordinator_lost_before_the_first_step_passes_no_checkpoint():
     """It began anew, from nothing, beside a stored checkpoint."""
-    gone = WorkerExited(instance_id="i-0", error=InstanceError("i-0 is gone"))
+    gone = AgentExited(instance_id="i-0", error=InstanceError("i-0 is gone"))
     world = World({"i-0": [gone]}, restored=300)
     with pytest.raises(StateLostError, match="the 300 steps"):
         world.go(FIRST[:1])
@@ -148,7 +147,7 @@ def test_a_coordinator_lost_before_the_first_step_passes_no_checkpoint():
 
 def test_the_state_of_a_checkpoint_survives_its_coordinator():
     healed = {"record": "event", "event": "healed", "cause": "", "step": 300}
-    gone = WorkerExited(instance_id="i-0", error=InstanceError("i-0 is gone"))
+    gone = AgentExited(instance_id="i-0", error=InstanceError("i-0 is gone"))
     script = {"i-1": [reports("i-1", healed), gone]}
     world = World(script, restored=300, launches=Market.ON_DEMAND)
     world.emit = lambda event: world.events.append(event) or stop(event)
@@ -159,7 +158,7 @@ def test_the_state_of_a_checkpoint_survives_its_coordinator():
 
     with pytest.raises(KeyboardInterrupt):
         world.go(FIRST[:2])
-    assert (world.workers.coordinator().step, world.workers.coordinator().least) == (300, 300)
+    assert (world.registry.coordinator.step, world.registry.coordinator.least) == (300, 300)
 
 
 @pytest.mark.parametrize("may_relaunch", [True, False])

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.elastic.reserved import ReservationWatch
+from dlcloud.elastic.size_scaler import ReservationWatch
 from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CloudError
@@ -127,10 +127,10 @@ def test_replacements_of_reserved_instances_that_go_back_are_kept():
     world = watched(script, FakeReservations(0, keep_free=2), target=2, text=text)
     new = [member(3, Market.ON_DEMAND), member(4, Market.ON_DEMAND)]
 
-    def grow(decision, _):
-        world.asked.append((decision.launch, decision.on_demand_only))
+    def grow(planned, _):
+        world.asked.append((planned.max_count, planned.rounds))
         return LaunchedMembers(members=new, connections={})
 
     world.grow = grow
     world.go(team)
-    assert (world.asked, sorted(world.workers.drained)) == ([(2, True)], ["i-0", "i-1"])
+    assert (world.asked, sorted(world.workers.drained)) == ([(2, (Market.ON_DEMAND,))], ["i-0", "i-1"])

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from dlcloud.elastic.standbys import RETRY_S, Standbys
+from dlcloud.elastic.failover import PREPARE_AGAIN_S, Standbys
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import UnreachableError
 from dlcloud.scheduling.scaling import Worker, WorkerState
@@ -52,7 +52,7 @@ def test_a_standby_that_does_not_answer_is_tried_again_later():
     assert preparing.prepared == [("i-1", 0)]
     assert "does not answer" in preparing.events[0].message
     preparing.failing = set()
-    preparing.clock.advance(RETRY_S)
+    preparing.clock.advance(PREPARE_AGAIN_S)
     preparing.update(worker(0), worker(1))
     assert preparing.prepared == [("i-1", 0), ("i-1", 0)]
     assert "stands by" in preparing.events[-1].message

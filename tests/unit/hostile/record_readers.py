@@ -6,9 +6,7 @@ import re
 from dlcloud.app.results.rows import load_rows
 from dlcloud.app.results.timelines import timelines_of_runs
 from dlcloud.app.terminal.console import line_of
-from dlcloud.elastic.progress import TrainingProgress
-from dlcloud.elastic.registry import WorkerRegistry
-from dlcloud.elastic.reports import parse_reports
+from dlcloud.elastic.registry import TrainingProgress, WorkerRegistry, parse_reports
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
 from dlcloud.report.costs.cost_tables import View, cost_report

@@ -20,7 +20,7 @@ from dlcloud.scheduling.scaling import LaunchRefusals, Worker, WorkerState
 from tests.fakes.samples import THEN, instance
 
 NOW = THEN + timedelta(hours=1)
-ARRIVING, TRAINING, AT_RISK, LEAVING, GONE = WorkerState
+ARRIVING, TRAINING, AT_RISK, _, LEAVING, GONE = WorkerState
 ON_DEMAND, SPOT = Market.ON_DEMAND, Market.SPOT
 ONE = "cr-0000000000000000a"
 

@@ -20,7 +20,7 @@ from tests.fakes.samples import THEN, instance
 
 NOW = THEN + timedelta(hours=1)
 ROUNDS = (Market.SPOT, Market.ON_DEMAND)
-ARRIVING, TRAINING, AT_RISK, LEAVING, GONE = WorkerState
+ARRIVING, TRAINING, AT_RISK, INTERRUPTED, LEAVING, GONE = WorkerState
 
 
 def worker(number, state=TRAINING, market=Market.SPOT):
@@ -46,6 +46,7 @@ def test_a_whole_team_is_left_alone():
 
 def test_who_is_interrupted_is_replaced_while_it_still_lives():
     assert decision_for(team(TRAINING, LEAVING)).launch == 1
+    assert decision_for(team(TRAINING, INTERRUPTED)).launch == 1
     assert decision_for(team(GONE, GONE)).launch == 2
     assert "requesting 1 more" in decision_for(team(TRAINING, LEAVING)).reasons[0]
 
