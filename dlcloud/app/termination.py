@@ -42,7 +42,7 @@ from dlcloud.model.errors import (
 from dlcloud.model.events import Emit, Info, Warned
 from dlcloud.model.money import money, total_usd
 from dlcloud.recipe.recipe import read_recipe
-from dlcloud.report.costs.cost_details import cost_of_cluster
+from dlcloud.report.cost_tables import cost_of_cluster
 from dlcloud.results.result import RunState
 from dlcloud.runs.stoppable import StoppedError
 

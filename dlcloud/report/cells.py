@@ -1,13 +1,19 @@
-"""The texts of cells: figures with their digits, intervals, and marks."""
+"""The texts of cells and notes: figures with their digits, intervals, marks, durations, progress, facts.
 
-from collections.abc import Callable
+Every table takes its figures from here, so that a figure looks the same wherever it is shown. `marked` is the
+one place that adds the mark of a rehearsal.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from dlcloud.benchmarks.harness.schema import Measurement
 from dlcloud.model.instance import Market
-from dlcloud.model.money import exact, money
+from dlcloud.model.money import SECONDS_PER_HOUR, exact, money
 from dlcloud.report.table import Cell
 from dlcloud.results.cost import ResultRow
+from dlcloud.results.run_progress import RunProgress
 
 _REHEARSED = "*"
 UNSTABLE = " ~"
@@ -113,3 +119,87 @@ def share_of_peak(row: ResultRow) -> str:
 
 def tflops_per_usd(row: ResultRow) -> str:
     return "" if row.tflops_per_usd is None else f"{row.tflops_per_usd:.1f}"
+
+
+_MINUTE_S = 60
+_DAYS_FROM_H = 72
+
+
+def duration(seconds: float) -> str:
+    """Format a time with three digits, in seconds, minutes, hours or days."""
+    unit_s, unit = _unit(seconds)
+    return f"{_three_digits(seconds / unit_s)} {unit}"
+
+
+def with_bounds(seconds: float, low_s: float | None, high_s: float | None) -> str:
+    """Format a time with its interval, where it has one, in the unit of the time."""
+    text = duration(seconds)
+    if low_s is None or high_s is None:
+        return text
+    unit_s, _ = _unit(seconds)
+    return f"{text} ({_three_digits(low_s / unit_s)}–{_three_digits(high_s / unit_s)})"
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    if seconds < 2 * _MINUTE_S:
+        return 1, "s"
+    if seconds < 2 * SECONDS_PER_HOUR:
+        return _MINUTE_S, "min"
+    if seconds < _DAYS_FROM_H * SECONDS_PER_HOUR:
+        return SECONDS_PER_HOUR, "h"
+    return 24 * SECONDS_PER_HOUR, "days"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"  # noqa: PLR2004  three digits
+
+
+def describe_progress(progress: RunProgress) -> str:
+    """Return how far a run is, the time left, and how long it has been silent if it stalls."""
+    of = f" of {progress.total:,}" if progress.total is not None else ""
+    parts = [f"{progress.done:,}{of} {progress.unit}"]
+    if progress.workers:
+        parts.append(f"{progress.workers} worker(s)")
+    if progress.step_s:
+        parts.append(f"{duration(progress.step_s)} a step")
+    if progress.is_stalled:
+        parts.append(f"STALLED: no step for {duration(progress.silent_s)}")
+    elif progress.left_s:
+        parts.append(f"about {duration(progress.left_s)} left")
+    return ", ".join(parts) + (f": {progress.message}" if progress.message else "")
+
+
+def progress_record(progress: RunProgress) -> dict[str, Any]:
+    """Return the same for programs."""
+    return {
+        "done": progress.done,
+        "total": progress.total,
+        "unit": progress.unit,
+        "workers": progress.workers,
+        "step_seconds": progress.step_s,
+        "seconds_left": progress.left_s,
+        "silent_seconds": progress.silent_s,
+        "stalled": progress.is_stalled,
+        "message": progress.message,
+    }
+
+
+def facts_of(row: ResultRow) -> Mapping[str, object]:
+    """Return the facts by name; a run that printed several values has them with commas."""
+    printed = row.result.facts.get("printed")
+    return printed if isinstance(printed, Mapping) else {}
+
+
+def fact_notes(rows: Sequence[ResultRow], name_of: Callable[[ResultRow], str]) -> list[str]:
+    """Return a line for each fact: each of its values, and which of several rows have it."""
+    values: dict[str, dict[str, dict[str, None]]] = {}
+    for row in rows:
+        for fact, value in facts_of(row).items():
+            values.setdefault(fact, {}).setdefault(str(value), {})[name_of(row)] = None
+    texts = {
+        fact: [
+            f"{value} ({', '.join(names)})" if len(rows) > 1 else value for value, names in of_fact.items()
+        ]
+        for fact, of_fact in values.items()
+    }
+    return [f"{fact}: {'; '.join(parts)}" for fact, parts in texts.items()]

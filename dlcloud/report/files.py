@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dlcloud.model.errors import RecipeError
-from dlcloud.report.costs.cost_columns import RECORD
+from dlcloud.report.cost_columns import RECORD
 from dlcloud.report.table import Cell
 from dlcloud.system.files import replace_file
 

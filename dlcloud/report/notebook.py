@@ -3,13 +3,14 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from math import isfinite, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
 from dlcloud.model.errors import RecipeError
+from dlcloud.model.untrusted import number_in
 from dlcloud.report.chart import Chart
-from dlcloud.report.html.page import picture, section_html
+from dlcloud.report.page import picture, section_html
 from dlcloud.report.table import Format, Report, render
 
 INFERRED_ROWS = 100
@@ -116,11 +117,8 @@ def _cells(record: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 
 def _number_or_text(value: object) -> object:
-    try:
-        number = float(str(value))
-    except ValueError:
-        return str(value)
-    return number if isfinite(number) else str(value)
+    number = number_in(str(value))
+    return str(value) if number is None else number
 
 
 def _uniform(values: Sequence[object]) -> list[object]:

@@ -5,10 +5,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import isfinite
 from typing import Any
 
-from dlcloud.model.untrusted import number_of
+from dlcloud.model.untrusted import number_in, number_of
 from dlcloud.results.result import Run, result_of
 
 RUN_TAG = "dlcloud.run"
@@ -99,7 +98,8 @@ def points_of_log(lines: Iterable[str], facts: Mapping[str, str], at_ms: int) ->
     for line in lines:
         for name, expression in expressions.items():
             match = expression.search(line[:LONGEST_LINE])
-            value = _number(match[1] if match and expression.groups else None)
+            text = match[1] if match and expression.groups else None
+            value = number_in((text or "").replace(",", ""))
             if value is not None:
                 yield TrackedPoint(key=name, value=value, step=counts[name], at_ms=at_ms)
                 counts[name] += 1
@@ -126,14 +126,6 @@ def _key(run: Run, record: Mapping[str, Any], name: str) -> str:
     case, setting = str(record.get("case", "")), str(record.get("setting", ""))
     parts = [] if run.trial else [case if case != run.workload else "", setting]
     return safe_key("/".join(part.replace("/", "_") for part in [*parts, name] if part))
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        number = float((text or "").replace(",", ""))
-    except ValueError:
-        return None
-    return number if isfinite(number) else None
 
 
 def _milliseconds(time: object) -> int:

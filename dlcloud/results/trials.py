@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from math import isfinite
 from statistics import median
 
 from dlcloud.benchmarks.harness.schema import Result
 from dlcloud.model.cluster import Member
 from dlcloud.model.money import cost_of_seconds, money, total_usd
 from dlcloud.model.trial import describe_values
+from dlcloud.model.untrusted import number_in
 from dlcloud.results.result import Run, RunState
 
 THROUGHPUT, TIME = "throughput", "time"
@@ -131,7 +131,7 @@ def metric_of(result: Result, metric: str) -> float | None:
         return None if measured is None else measured.value
     printed = result.facts.get("printed")
     texts: list[str] = str(printed.get(metric, "")).split(", ") if isinstance(printed, dict) else []
-    numbers = [number for text in texts if (number := _number(text)) is not None]
+    numbers = [number for text in texts if (number := number_in(text)) is not None]
     return median(numbers) if numbers else None
 
 
@@ -140,14 +140,6 @@ def best_trial(statuses: Iterable[TrialStatus], *, maximize: bool) -> TrialStatu
     valued = [status for status in statuses if status.value is not None]
     sign = 1 if maximize else -1
     return max(valued, key=lambda status: sign * (status.value or 0.0), default=None)
-
-
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if isfinite(number) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

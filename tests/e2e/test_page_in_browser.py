@@ -16,7 +16,7 @@ from dlcloud.app.clusters.experiment_page import write_page
 from dlcloud.app.context import SystemClock
 from dlcloud.model.cluster import ClusterState, Member
 from dlcloud.model.instance import Market, Price
-from dlcloud.report.experiment_tables import ExperimentTable
+from dlcloud.report.experiment import ExperimentTable
 from dlcloud.results.cost import RunCost
 from dlcloud.results.result import RunState
 from dlcloud.results.trials import TrialState, TrialStatus, number_trials

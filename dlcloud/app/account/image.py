@@ -38,7 +38,7 @@ from dlcloud.model.surcharges import HOURS_PER_MONTH
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.account import images_report
-from dlcloud.report.plans.plan_tables import plan_report
+from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, render
 from dlcloud.runs.program import program_of
 

@@ -10,7 +10,7 @@ from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import InstanceType, Market, Price
 from dlcloud.planning.successors import KnownType, successors
-from dlcloud.report.plans.instances import TypeOffer, instances_report
+from dlcloud.report.instances import TypeOffer, instances_report
 from dlcloud.report.table import Format, render
 
 # Names of /proc/cpuinfo, and the words of the table.

@@ -20,7 +20,7 @@ from dlcloud.model.events import Emit, Event, Info, Warned
 from dlcloud.model.remote import Dial
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.job_environment import JobEnvironment
-from dlcloud.report.plans.bench_tables import TypePlan
+from dlcloud.report.bench_tables import TypePlan
 from dlcloud.results.bench import BenchJob, BenchmarkMatrix, TypeResult, fits
 from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.probe import probe_machine

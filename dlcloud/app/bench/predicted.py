@@ -15,7 +15,7 @@ from dlcloud.prediction.offers import PredictedJob, predict_jobs
 from dlcloud.prediction.predictor import Belief
 from dlcloud.prediction.resemblance import resemblances
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.report.plans.prediction import prediction_report
+from dlcloud.report.prediction import prediction_report
 from dlcloud.report.table import Format, Report
 from dlcloud.resources.type_table import type_table
 from dlcloud.results.cost import ResultRow

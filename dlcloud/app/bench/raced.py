@@ -7,8 +7,7 @@ from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
 from dlcloud.prediction.offers import PredictedJob, candidates_of
 from dlcloud.prediction.racing import MOST_SAMPLES
-from dlcloud.report.plans.bench_tables import TypePlan
-from dlcloud.report.plans.race_table import race_record, race_section
+from dlcloud.report.bench_tables import TypePlan, race_record, race_section
 from dlcloud.report.table import Report
 from dlcloud.results.bench import BenchmarkMatrix, count_cases
 from dlcloud.results.user_job import UserJob

@@ -31,8 +31,8 @@ from dlcloud.model.instance import Market
 from dlcloud.prediction.offers import PredictedJob
 from dlcloud.prediction.racing import MOST_SAMPLES
 from dlcloud.recipe.job_environment import JobEnvironment
-from dlcloud.report.costs.cost_tables import View
-from dlcloud.report.plans.bench_tables import TypePlan, plan_report
+from dlcloud.report.bench_tables import TypePlan, plan_report
+from dlcloud.report.cost_tables import View
 from dlcloud.report.table import Format, render
 from dlcloud.results.bench import BenchmarkMatrix, TypeResult, done_before, fault_of, fits
 from dlcloud.results.cost import ResultRow

@@ -7,9 +7,9 @@ from dataclasses import replace
 from dlcloud.app.terminal.screen import agrees
 from dlcloud.model.money import money
 from dlcloud.planning.left_out import LeftOut
-from dlcloud.report.costs.answer import Question, answers_of
-from dlcloud.report.costs.cost_tables import PLAIN, View, cost_report
-from dlcloud.report.plans.bench_tables import left_out_records, left_out_sections
+from dlcloud.report.answer import Question, answers_of
+from dlcloud.report.bench_tables import left_out_records, left_out_sections
+from dlcloud.report.cost_tables import PLAIN, View, cost_report
 from dlcloud.report.table import Report
 from dlcloud.results.bench import BenchmarkMatrix, TypeResult
 from dlcloud.results.cost import ResultRow

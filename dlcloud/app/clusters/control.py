@@ -30,7 +30,7 @@ from dlcloud.model.errors import DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Info, Warned, stage
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.overrides import Overrides
-from dlcloud.report.plans.plan_tables import plan_report
+from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, render
 from dlcloud.store.clusters import SUCCESSION
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from dlcloud.app.context import Context
 from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.model.errors import RecipeError
-from dlcloud.report.experiment_tables import ExperimentTable, experiment_report
-from dlcloud.report.html.experiment_charts import experiment_charts
-from dlcloud.report.html.page import bundle, page
+from dlcloud.report.experiment import ExperimentTable, experiment_charts, experiment_report
+from dlcloud.report.page import bundle, page
 from dlcloud.report.table import Section
 from dlcloud.resources.texts import template
 from dlcloud.results.trials import TrialState

@@ -17,8 +17,8 @@ from dlcloud.model.errors import DlcloudError, RecipeError
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.experiment import Experiment
 from dlcloud.recipe.recipe import Recipe, read_recipe
-from dlcloud.report.costs.cost_tables import View, cost_report
-from dlcloud.report.experiment_tables import ExperimentTable, experiment_report
+from dlcloud.report.cost_tables import View, cost_report
+from dlcloud.report.experiment import ExperimentTable, experiment_report
 from dlcloud.report.table import Report
 from dlcloud.results.result import RunState
 from dlcloud.results.trials import TrialState, TrialStatus

@@ -22,7 +22,7 @@ from dlcloud.planning.plan import Plan
 from dlcloud.planning.resize import coordinator
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.report.plans.plan_tables import plan_report
+from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, Report, Section, render
 
 

@@ -22,7 +22,7 @@ from dlcloud.model.events import PREFLIGHT, stage
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.resize import Resize, decide_size, refuse_size
 from dlcloud.recipe.recipe import Recipe, read_recipe
-from dlcloud.report.plans.plan_tables import resize_report
+from dlcloud.report.plan_tables import resize_report
 from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.runs.program import program_of
 from dlcloud.store.clusters import KEEP_FREE, RESIZE

@@ -14,7 +14,7 @@ from dlcloud.model.cluster import CLUSTER_TAG, Cluster, ClusterState, Member
 from dlcloud.model.instance import SSH_PORT, Instance, InstanceState, Market
 from dlcloud.model.money import member_usd, money, rounded
 from dlcloud.model.ownership import Ownership, owner_of
-from dlcloud.report.progress import describe_progress, progress_record
+from dlcloud.report.cells import describe_progress, progress_record
 from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.results.run_progress import RunProgress, progress_of, progress_of_trials
 from dlcloud.scheduling.outlook import Outlook, describe_outlook

@@ -35,8 +35,8 @@ from dlcloud.planning.plan import Plan
 from dlcloud.recipe.batch_trials import describe_batch, refuse_no_batch
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.report.costs.cost_tables import View, cost_report
-from dlcloud.report.plans.plan_tables import plan_report
+from dlcloud.report.cost_tables import View, cost_report
+from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.results.result import Run
 from dlcloud.runs.nodes import run_workload

@@ -17,9 +17,9 @@ from dlcloud.model.events import Info
 from dlcloud.model.instance import FEWEST_SCORED_TYPES, Market
 from dlcloud.recipe.deadline import read_duration
 from dlcloud.recipe.recipe import Recipe
+from dlcloud.report.deadlines import deadline_costs_chart, deadline_costs_report
 from dlcloud.report.files import report_file
-from dlcloud.report.html.page import bundle, page, picture
-from dlcloud.report.plans.deadline_tables import deadline_costs_chart, deadline_costs_report
+from dlcloud.report.page import bundle, page, picture
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import template
 from dlcloud.scheduling.deadline_costs import (

@@ -11,10 +11,9 @@ from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import Info
 from dlcloud.recipe.recipe import Recipe, read_recipe
+from dlcloud.report.deadlines import simulation_charts, simulation_report
 from dlcloud.report.files import report_file
-from dlcloud.report.html.page import bundle, page, picture
-from dlcloud.report.html.simulation_charts import simulation_charts
-from dlcloud.report.plans.simulation import simulation_report
+from dlcloud.report.page import bundle, page, picture
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import template
 from dlcloud.scheduling.deadline_costs import keep_base

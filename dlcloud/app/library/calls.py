@@ -18,9 +18,9 @@ from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.report.costs.cost_tables import PLAIN, cost_report
-from dlcloud.report.html.charts import cost_charts
-from dlcloud.report.html.experiment_charts import experiment_charts
+from dlcloud.report.cost_charts import cost_charts
+from dlcloud.report.cost_tables import PLAIN, cost_report
+from dlcloud.report.experiment import experiment_charts
 from dlcloud.report.notebook import Rows
 from dlcloud.report.table import Report
 from dlcloud.store.selection import Selection

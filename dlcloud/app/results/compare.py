@@ -7,7 +7,7 @@ from dlcloud.app.results.measure_again import commands_again
 from dlcloud.app.results.rows import load_rows
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import RecipeError
-from dlcloud.report.costs.compare_tables import Sides, compare_report
+from dlcloud.report.compare_tables import Sides, compare_report
 from dlcloud.report.table import Format, render
 from dlcloud.results.compare import (
     Operand,

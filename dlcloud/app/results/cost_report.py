@@ -15,19 +15,21 @@ from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.events import Info
 from dlcloud.model.instance import Market
 from dlcloud.prediction.offers import PredictedJob, predict_jobs
-from dlcloud.report.costs.bars import spending_charts
-from dlcloud.report.costs.buying import buying_sections
-from dlcloud.report.costs.cost_details import billed_records, billed_section, unasked
-from dlcloud.report.costs.cost_tables import EMPTY, View, cost_report
-from dlcloud.report.costs.spending_tables import spending_records, spending_sections, total_section
+from dlcloud.report.answer import buying_sections
+from dlcloud.report.cost_charts import cost_charts, spending_charts
+from dlcloud.report.cost_tables import EMPTY, View, billed_records, billed_section, cost_report, unasked
 from dlcloud.report.files import report_file
-from dlcloud.report.html.charts import cost_charts
-from dlcloud.report.html.course_charts import course_charts
-from dlcloud.report.html.page import bundle, page, picture
-from dlcloud.report.html.prediction_charts import prediction_charts
-from dlcloud.report.html.timeline_charts import step_charts, timeline_charts
+from dlcloud.report.page import bundle, page, picture
+from dlcloud.report.prediction import prediction_charts
+from dlcloud.report.spending_tables import spending_records, spending_sections, total_section
 from dlcloud.report.table import Format, Report, render
-from dlcloud.report.trainings import training_records, trainings_section
+from dlcloud.report.training import (
+    course_charts,
+    step_charts,
+    timeline_charts,
+    training_records,
+    trainings_section,
+)
 from dlcloud.resources.texts import template
 from dlcloud.resources.type_table import type_table
 from dlcloud.results.cost import BilledCost, ResultRow, reconcile

@@ -13,7 +13,7 @@ from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.batch import batch_job_definition, batch_notes
 from dlcloud.recipe.recipe import read_recipe
-from dlcloud.report.costs.cost_tables import cost_report
+from dlcloud.report.cost_tables import cost_report
 from dlcloud.report.files import report_file, write_parquet
 from dlcloud.report.table import Format, Report, envelope, render
 from dlcloud.results.cost import ResultRow

@@ -13,7 +13,7 @@ from dlcloud.model.instance import Market
 from dlcloud.prediction.description import read_description
 from dlcloud.prediction.measured_types import Reference, TypeTable
 from dlcloud.prediction.offers import predict_jobs
-from dlcloud.report.plans.prediction import prediction_report
+from dlcloud.report.prediction import prediction_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.type_table import type_table
 from dlcloud.store.selection import Selection

@@ -10,7 +10,7 @@ from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.table import Format, Report, render
-from dlcloud.report.training_tables import training_report
+from dlcloud.report.training import training_report
 from dlcloud.results.training import Course, Timeline, Training, course_of, summarize_training
 from dlcloud.store.clusters import RESIZE
 from dlcloud.store.selection import Selection

@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 @collect_options(
     "keys", "dlcloud.app.bench.bench_matrix:recipe_keys", ("cloud", "region", "spot", "max_hours", "max_usd")
 )
-@collect_options("view", "dlcloud.report.costs.cost_tables:View", ("job", "summary"))
+@collect_options("view", "dlcloud.report.cost_tables:View", ("job", "summary"))
 @collect_options("options", "dlcloud.app.bench.run:BenchOptions")
 def command(*, options: object, verbose: bool) -> None:
     """Run the benchmarks that fit on every TYPE at once, and print throughput and cost side by side.

@@ -14,7 +14,7 @@ from dlcloud.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from dlcloud.report.costs.cost_tables import View
+    from dlcloud.report.cost_tables import View
     from dlcloud.store.selection import Selection
 
 

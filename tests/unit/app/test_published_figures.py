@@ -12,7 +12,7 @@ from dlcloud.app.context import Context
 from dlcloud.app.results.rows import load_rows
 from dlcloud.model.instance import Market, Price
 from dlcloud.model.money import MarketPrices
-from dlcloud.report.costs.cost_tables import cost_report
+from dlcloud.report.cost_tables import cost_report
 from dlcloud.report.table import Format, render
 from dlcloud.results.compare import pairs_of
 from dlcloud.results.cost import tflops_per_usd

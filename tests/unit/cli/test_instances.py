@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from dlcloud.cli.commands.account.instances import command
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Accelerator
-from dlcloud.report.plans.instances import TypeOffer, instances_report
+from dlcloud.report.instances import TypeOffer, instances_report
 from dlcloud.report.table import Format, render
 from tests.fakes.samples import hardware
 

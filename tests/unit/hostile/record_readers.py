@@ -9,12 +9,11 @@ from dlcloud.app.terminal.console import line_of
 from dlcloud.elastic.registry import TrainingProgress, WorkerRegistry, parse_reports
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
-from dlcloud.report.costs.cost_tables import View, cost_report
-from dlcloud.report.html.charts import cost_charts
-from dlcloud.report.html.page import page
-from dlcloud.report.html.timeline_charts import timeline_charts
+from dlcloud.report.cost_charts import cost_charts
+from dlcloud.report.cost_tables import View, cost_report
+from dlcloud.report.page import page
 from dlcloud.report.table import Format, render
-from dlcloud.report.training_tables import training_report
+from dlcloud.report.training import timeline_charts, training_report
 from dlcloud.resources.texts import template
 from dlcloud.results.ranking import By, Group
 from dlcloud.results.resume import finished_cases

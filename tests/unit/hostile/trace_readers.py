@@ -4,7 +4,7 @@ import json
 import math
 from itertools import pairwise
 
-from dlcloud.report.plans.simulation import simulation_report
+from dlcloud.report.deadlines import simulation_report
 from dlcloud.report.table import Format, render
 from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.policies.situation import HOUR_S

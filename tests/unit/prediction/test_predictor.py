@@ -15,7 +15,7 @@ from dlcloud.prediction.measured_types import format_table, parse_table
 from dlcloud.prediction.offers import predict_jobs
 from dlcloud.prediction.predictor import Belief, Calibration, Measurement, learn, predict
 from dlcloud.prediction.resemblance import resemblances
-from dlcloud.report.plans.prediction import prediction_report
+from dlcloud.report.prediction import prediction_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.type_table import type_table
 from tests.fakes.samples import run

@@ -12,7 +12,7 @@ from dlcloud.planning.plan import make_plan
 from dlcloud.planning.reserved_capacity import CapacityReservation
 from dlcloud.recipe.profile import apply_profile, read_configuration
 from dlcloud.recipe.recipe import read_recipe
-from dlcloud.report.plans.plan_tables import plan_report
+from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, render
 from tests.fakes.samples import RECIPE, THEN, hardware, observed, recipe
 

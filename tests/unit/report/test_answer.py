@@ -6,10 +6,10 @@ from html import escape
 
 import pytest
 
-from dlcloud.report.costs.compare_tables import Sides, compare_report
-from dlcloud.report.costs.cost_tables import View, cost_report
-from dlcloud.report.durations import duration
-from dlcloud.report.html.page import page
+from dlcloud.report.cells import duration
+from dlcloud.report.compare_tables import Sides, compare_report
+from dlcloud.report.cost_tables import View, cost_report
+from dlcloud.report.page import page
 from dlcloud.report.table import Format, render
 from dlcloud.results.compare import pairs_of
 from dlcloud.results.ranking import By

@@ -2,7 +2,7 @@
 
 from dlcloud.planning.fit import Fit
 from dlcloud.recipe.workload import Workload
-from dlcloud.report.plans.bench_tables import TypePlan, plan_report
+from dlcloud.report.bench_tables import TypePlan, plan_report
 from dlcloud.report.table import Format, render
 from dlcloud.results.bench import rehearsal_s
 from dlcloud.runs.matrix import matrix_of_benchmarks, matrix_of_recipe

@@ -6,8 +6,8 @@ from decimal import Decimal
 from dlcloud.model.instance import Market
 from dlcloud.prediction.offers import PredictedJob, PredictedOffer
 from dlcloud.prediction.predictor import Estimate
-from dlcloud.report.costs.buying import buying_sections
-from dlcloud.report.html.prediction_charts import prediction_charts
+from dlcloud.report.answer import buying_sections
+from dlcloud.report.prediction import prediction_charts
 from tests.fakes.samples import run
 from tests.unit.report.conftest import lines, metric, quote, result
 

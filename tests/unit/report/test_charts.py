@@ -8,10 +8,10 @@ import pytest
 
 from dlcloud.model.instance import Market
 from dlcloud.report.chart import PALETTE, SHAPES
-from dlcloud.report.costs.cost_tables import cost_report
-from dlcloud.report.html.charts import cost_charts
-from dlcloud.report.html.page import page, themed
-from dlcloud.report.html.timeline_charts import MOST_POINTS, timeline_charts
+from dlcloud.report.cost_charts import cost_charts
+from dlcloud.report.cost_tables import cost_report
+from dlcloud.report.page import page, themed
+from dlcloud.report.training import MOST_POINTS, timeline_charts
 from dlcloud.resources.texts import template
 from dlcloud.results.training import Step, Timeline, TrainingEvent
 from tests.fakes.samples import THEN, run

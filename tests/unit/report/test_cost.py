@@ -10,8 +10,8 @@ import pytest
 
 from dlcloud.model.hardware import Hardware
 from dlcloud.report.cells import interval
-from dlcloud.report.costs.cost_columns import record_of
-from dlcloud.report.costs.cost_tables import View, cost_report
+from dlcloud.report.cost_columns import record_of
+from dlcloud.report.cost_tables import View, cost_report
 from dlcloud.report.table import Format, render
 from tests.fakes.samples import run
 from tests.unit.report.conftest import BILL, comparison, lines, metric, quote, result

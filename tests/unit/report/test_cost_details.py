@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from dlcloud.model.cluster import Member
 from dlcloud.model.money import cluster_usd
-from dlcloud.report.costs.cost_details import billed_records, billed_section
+from dlcloud.report.cost_tables import billed_records, billed_section
 from dlcloud.report.table import Format, Report, render
 from dlcloud.results.cost import BilledCost, reconcile
 from tests.fakes.samples import THEN, cluster, instance

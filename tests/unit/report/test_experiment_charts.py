@@ -3,8 +3,7 @@
 from datetime import timedelta
 from decimal import Decimal
 
-from dlcloud.report.experiment_tables import ExperimentTable
-from dlcloud.report.html.experiment_charts import MOST_POINTS, experiment_charts
+from dlcloud.report.experiment import MOST_POINTS, ExperimentTable, experiment_charts
 from dlcloud.results.cost import RunCost
 from dlcloud.results.result import RunState
 from dlcloud.results.trials import TrialState, TrialStatus, number_trials

@@ -2,7 +2,7 @@
 
 import json
 
-from dlcloud.report.experiment_tables import MOST_ROWS, ExperimentTable, experiment_report
+from dlcloud.report.experiment import MOST_ROWS, ExperimentTable, experiment_report
 from dlcloud.report.table import Format, render
 from dlcloud.results.trials import TrialState, TrialStatus, number_trials
 from tests.fakes.samples import run

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from dlcloud.planning.plan import make_plan
-from dlcloud.report.plans.plan_tables import plan_report
+from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, Report, Section, envelope, render
 from tests.fakes.samples import RECIPE, observed, plan, price, recipe
 

@@ -1,8 +1,7 @@
 """Tables within a terminal: no number or name is broken, optional columns appear where there is room."""
 
-from dlcloud.report.html.page import page
-from dlcloud.report.layout import NARROWEST, WIDEST, fit, terminal_width
-from dlcloud.report.table import Format, Report, Section, render
+from dlcloud.report.page import page
+from dlcloud.report.table import NARROWEST, WIDEST, Format, Report, Section, fit, render, terminal_width
 from dlcloud.resources.texts import template
 
 NAMES = ("instance_type_of_the_account", "quantization vgg16 batch 1", "1.2345 (1.2001–1.2777)")

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.report.costs.cost_columns import record_of
+from dlcloud.report.cost_columns import record_of
 from dlcloud.report.files import write_parquet
 from tests.unit.report.conftest import BILL, comparison, lines, quote
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from dlcloud.model.instance import Market
-from dlcloud.report.costs.cost_tables import cost_report
-from dlcloud.report.html.charts import cost_charts
+from dlcloud.report.cost_charts import cost_charts
+from dlcloud.report.cost_tables import cost_report
 from dlcloud.report.table import Format, render
 from tests.unit.results.test_scaling import counted
 

@@ -8,10 +8,8 @@ import pytest
 
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
-from dlcloud.report.html.course_charts import course_charts
-from dlcloud.report.html.timeline_charts import step_charts
 from dlcloud.report.table import Format, Report, render
-from dlcloud.report.trainings import training_records, trainings_section
+from dlcloud.report.training import course_charts, step_charts, training_records, trainings_section
 from dlcloud.results.training import NOT_RECORDED, Happening, build_timelines, course_of, summarize_training
 from tests.fakes.samples import THEN, instance
 

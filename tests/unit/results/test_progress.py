@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from dlcloud.report.progress import describe_progress
+from dlcloud.report.cells import describe_progress
 from dlcloud.results.result import RunState
 from dlcloud.results.run_progress import progress_of, progress_of_trials
 from tests.fakes.samples import THEN, run

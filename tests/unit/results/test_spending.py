@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from dlcloud.model.cluster import Member
-from dlcloud.report.costs.spending_tables import spending_sections, total_section
+from dlcloud.report.spending_tables import spending_sections, total_section
 from dlcloud.report.table import Format, Report, render
 from dlcloud.results.spending import costs_by_day, costs_of_clusters, total_of
 from tests.fakes.samples import cluster, instance

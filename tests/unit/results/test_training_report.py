@@ -10,9 +10,8 @@ from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money
 from dlcloud.model.surcharges import ADDRESS_USD_PER_HOUR
-from dlcloud.report.html.timeline_charts import timeline_charts
 from dlcloud.report.table import Format, render
-from dlcloud.report.training_tables import training_report
+from dlcloud.report.training import timeline_charts, training_report
 from dlcloud.results.training import build_timelines, market_usd, summarize_training
 from tests.fakes.samples import THEN, instance
 

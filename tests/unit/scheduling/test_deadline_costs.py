@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from dlcloud.model.instance import Market, Price
-from dlcloud.report.plans.deadline_tables import deadline_costs_chart, deadline_costs_report
+from dlcloud.report.deadlines import deadline_costs_chart, deadline_costs_report
 from dlcloud.report.table import Format, render
 from dlcloud.scheduling.deadline_costs import (
     AVAILABILITY,

@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 from dlcloud.benchmarks.harness.schema import Verdict
 from dlcloud.model.money import rounded
+from dlcloud.report.answer import settling_notes
 from dlcloud.report.cells import UNSTABLE, digits, marked, ratio
-from dlcloud.report.costs.answer import settling_notes
 from dlcloud.report.table import Cell, Report, Section
 from dlcloud.results.compare import Difference, Pair
 from dlcloud.results.cost import ResultRow

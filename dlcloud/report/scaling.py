@@ -6,8 +6,8 @@ from typing import Any
 from dlcloud.model.instance import Market
 from dlcloud.model.money import exact, money, rounded
 from dlcloud.report import cells
+from dlcloud.report.cells import fact_notes, facts_of
 from dlcloud.report.chart import BLUE, DESCRIPTION, GREY, Chart, Spec, field
-from dlcloud.report.costs.printed import fact_notes, facts_of
 from dlcloud.report.table import Section
 from dlcloud.results.compare import Ratio
 from dlcloud.results.node_scaling import NodeScaling, Point, count_nodes
