@@ -19,8 +19,7 @@ from dlcloud.app.terminal.screen import say
 from dlcloud.app.terminal.show import printing
 from dlcloud.app.termination import end_later, find_failed, terminating
 from dlcloud.detached.handover import HandOver
-from dlcloud.detached.standby import StandbyPreparer
-from dlcloud.detached.watch import WatchedStandbys
+from dlcloud.detached.standby import StandbyPreparer, WatchedStandbys
 from dlcloud.elastic.controller import TrainingControl
 from dlcloud.launch.acquire import resolve_cluster
 from dlcloud.launch.data_access import prepare_access

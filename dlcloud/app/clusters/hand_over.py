@@ -10,8 +10,7 @@ from dlcloud.app.lifecycle import acquire_for_command, confirm_spending
 from dlcloud.app.terminal.screen import say
 from dlcloud.app.terminal.show import printing
 from dlcloud.app.termination import destroy_on_failure
-from dlcloud.detached.handover import HandOver
-from dlcloud.detached.rules import check_detachable, settle_recipe
+from dlcloud.detached.handover import HandOver, check_detachable, settle_recipe
 from dlcloud.launch.acquire import ClusterLock, lock_cluster, resolve_cluster
 from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher

@@ -4,8 +4,7 @@ import os
 
 from dlcloud.app.context import Context
 from dlcloud.detached.handover import STAND_BY, HandOver
-from dlcloud.detached.standby import Succession
-from dlcloud.detached.watch import wait_until_lost
+from dlcloud.detached.standby import Succession, wait_until_lost
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.secret_source import CONTROLLER_PREFIX
 from dlcloud.recipe.job_environment import JobEnvironment

@@ -2,8 +2,8 @@
 
 import pytest
 
+from dlcloud.detached.handover import FILES, check_detachable, relocate_recipe, settle_recipe
 from dlcloud.detached.locate import find_detached
-from dlcloud.detached.rules import FILES, check_detachable, relocate_recipe, settle_recipe
 from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import InstanceState

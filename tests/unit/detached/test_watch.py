@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dlcloud.detached.watch import WATCH_S, choose_watchers, wait_until_lost
+from dlcloud.detached.standby import WATCH_S, choose_watchers, wait_until_lost
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.model.cluster import CONTROLLER_TAG, Member
 from dlcloud.model.errors import CloudError

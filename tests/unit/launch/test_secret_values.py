@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlcloud.detached.rules import relocate_recipe
+from dlcloud.detached.handover import relocate_recipe
 from dlcloud.launch.secret_values import LARGEST_VALUE, SecretLookup
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.recipe.recipe import read_recipe

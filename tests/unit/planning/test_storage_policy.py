@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from dlcloud.detached.rules import check_detachable, relocate_recipe
+from dlcloud.detached.handover import check_detachable, relocate_recipe
 from dlcloud.local.api.policy import AccessRequest, is_allowed
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.instance import Image

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dlcloud.detached.rules import relocate_recipe
+from dlcloud.detached.handover import relocate_recipe
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.deadline import Work, check_deadline, read_duration
 from dlcloud.recipe.recipe import read_recipe
