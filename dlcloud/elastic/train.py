@@ -130,7 +130,7 @@ class _Training:
             recipe=recipe,
             program=program_of(recipe, self.folder, run=run_name(recipe, launcher.cluster_id)),
             registry=registry,
-            image_id=self.plan.image.image_id,
+            image_id=self.plan.machine.image.image_id,
             prices=PriceLookup(launcher.cloud.prices),
             post=inbox.put,
             storage=Storage(managed=launcher, recipe=recipe, recipe_folder=self.folder),

@@ -56,14 +56,14 @@ class BatchCluster:
         with stage(launcher.emit, clock, "making the compute environment and the queue of AWS Batch"):
             intent_id = clusters.begin_intent(cluster.cluster_id, BATCH, "", clock.now())
             clusters.set_disk(cluster.cluster_id, DISK_GIB)
-            group = launcher.create_group(plan.network.vpc_id)
+            group = launcher.create_group(plan.machine.network.vpc_id)
             request = BatchRequest(
                 cluster_id=cluster.cluster_id,
                 types=types,
                 most_vcpus=plan.max_count * max(hardware[name].vcpus for name in types),
                 is_spot="spot" in self.recipe.instances.market,
-                subnets=sorted(plan.network.subnets.values()),
-                groups=[group, *plan.network.groups],
+                subnets=sorted(plan.machine.network.subnets.values()),
+                groups=[group, *plan.machine.network.groups],
                 profile=self._put_role(),
                 definition=definition,
                 tags=cluster.tags,

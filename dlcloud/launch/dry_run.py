@@ -3,15 +3,20 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
-from dlcloud.cloud.account.limits import Ec2Account
 from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
-from dlcloud.model.instance import Image, Market
-from dlcloud.planning.launch_request import LaunchRequest
-from dlcloud.planning.networks import FoundNetwork, PlannedNetwork, plan_network, usable_subnets
+from dlcloud.model.instance import Image, InstanceType, Market
+from dlcloud.planning.launch_request import LaunchRequest, MachineSpec
+from dlcloud.planning.networks import FoundNetwork, PlannedNetwork, Subnet, plan_network, usable_subnets
+from dlcloud.planning.placement import fabric_interfaces
+from dlcloud.planning.subnets import best_zones, default_network
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.system.parallel import fan_out
+
+if TYPE_CHECKING:
+    from dlcloud.cloud.account.limits import Ec2Account
 
 TAGS = {MANAGED_TAG: "true", CLUSTER_TAG: "dry-run"}
 NOT_OF_THE_LAUNCH = {"security-group", "subnet", "vpc"}
@@ -56,20 +61,27 @@ class LaunchChecks:
 
 def check_launch(
     recipe: Recipe,
-    account: Ec2Account,
+    account: "Ec2Account",
     image: Callable[[], Image],
-    network: Callable[[], FoundNetwork | None] = lambda: None,
     *,
+    network: Callable[[], FoundNetwork | None] = lambda: None,
+    subnets: Callable[[], Mapping[str, Subnet] | None] = lambda: None,
+    hardware: Callable[[], Mapping[str, InstanceType]] = dict,
     last: Image | None = None,
     fresh: bool = False,
 ) -> LaunchChecks:
-    """Make the dry runs of a launch at once: at most five calls, none for what was allowed an hour ago.
+    """Make the dry runs of a launch in parallel: at most five calls, none for what was allowed an hour ago.
+
+    Each is the request that the launch would make of the recipe's first type, in each market, but for what
+    exists only then: the cluster's own groups, and user data.
 
     Args:
-        recipe: The first of its types is asked for, in each market.
+        recipe: What is to be launched.
         account: Asks EC2.
-        image: Returns the image once it is known; what needs none does not wait for it.
+        image: Returns the image once it is known; the requests that name none do not wait for it.
         network: Returns what the recipe's network is, likewise; None for the default VPC.
+        subnets: Returns the subnets of the default VPC, likewise; None if they are unknown.
+        hardware: Returns the types, likewise; only those of a recipe with EFA wait for it.
         last: What the image was when it was last looked up: the dry runs do not wait for it, and are
             repeated if it is another one now.
         fresh: Ask for what was allowed an hour ago, too.
@@ -82,7 +94,23 @@ def check_launch(
 
     def refusal(action: str, market: Market, image: Image) -> CloudError | None:
         try:
-            account.dry_run(action, _request(recipe, market, image, network()), fresh=fresh)
+            place, zone = _place(recipe, network(), subnets)
+            known = hardware() if instances.efa else {}
+            is_public = place.has_public_address
+            interfaces, _ = fabric_interfaces(instances, instances.types, known, is_public=is_public)
+            request = LaunchRequest(
+                machine=MachineSpec.for_recipe(instances, image, network=place, interfaces=interfaces),
+                instance_type=instances.types[0],
+                zone=zone,
+                market=market,
+                min_count=1,
+                max_count=instances.maximum,
+                security_group_id="",
+                user_data="#cloud-config\n",
+                client_token="",
+                tags={**recipe.tags, **TAGS},
+            )
+            account.dry_run(action, request, fresh=fresh)
         except CloudError as error:
             return error
         return None
@@ -118,29 +146,19 @@ def _is_certain(error: CloudError, unlike: Collection[str] = ()) -> bool:
     return error.is_final and not isinstance(error, CapacityError | QuotaError)
 
 
-def _request(recipe: Recipe, market: Market, image: Image, resolved: FoundNetwork | None) -> LaunchRequest:
-    instances, zone, place = recipe.instances, "", PlannedNetwork()
+def _place(
+    recipe: Recipe,
+    resolved: FoundNetwork | None,
+    default_subnets: Callable[[], Mapping[str, Subnet] | None],
+) -> tuple[PlannedNetwork, str]:
+    """Return the network of the launch, and a zone of it; an empty one leaves the choice to EC2."""
+    named = recipe.instances.zones
     if recipe.network is not None and resolved is not None:
-        place = plan_network(
-            recipe.network, resolved, usable_subnets(recipe.network, resolved, instances.zones)
-        )
-        zone = next(iter(place.subnets))
-    return LaunchRequest(
-        instance_type=instances.types[0],
-        zone=zone or (instances.zones[0] if len(instances.zones) == 1 else ""),
-        market=market,
-        min_count=1,
-        max_count=instances.maximum,
-        image=image,
-        disk_gib=max(instances.disk_gib, image.snapshot_gib),
-        security_group_id="",
-        user_data="#cloud-config\n",
-        client_token="",
-        tags={**recipe.tags, **TAGS},
-        instance_profile=instances.profile,
-        kms_key=instances.kms_key,
-        public_address=place.public_ip,
-        subnet_id=place.subnets.get(zone, ""),
-        security_groups=place.groups,
-        vpc_id=place.vpc_id,
-    )
+        place = plan_network(recipe.network, resolved, usable_subnets(recipe.network, resolved, named))
+        return place, next(iter(place.subnets))
+    try:
+        subnets = default_subnets()
+    except CloudError:  # the plan notes that they are unknown
+        subnets = None
+    zones = best_zones(named or [*(subnets or {})], subnets)
+    return default_network(zones, subnets), named[0] if len(named) == 1 else ""

@@ -25,7 +25,6 @@ from dlcloud.model.events import Info, Warned, stage
 from dlcloud.model.money import billed_seconds
 from dlcloud.model.remote import Connection
 from dlcloud.planning.launch_request import PoolRefusal
-from dlcloud.planning.placement import group_name
 from dlcloud.planning.plan import Plan, make_plan
 from dlcloud.planning.resize import decide_size
 from dlcloud.planning.storage import describe_room
@@ -208,16 +207,15 @@ class Launcher(ManagedCluster):
 
     def _provisioner(self, plan: Plan) -> Provisioner:
         """Return what requests the plan's instances, its security group made."""
-        self.store.clusters.set_disk(self.cluster_id, plan.disk_gib)
-        group = plan.placement_group if plan.placement_group != NEW_GROUP else group_name(self.cluster_id)
-        group_id = self.create_group(plan.network.vpc_id)
-        return Provisioner(managed=self, plan=plan, security_group_id=group_id, placement_group=group)
+        self.store.clusters.set_disk(self.cluster_id, plan.machine.disk_gib)
+        group_id = self.create_group(plan.machine.network.vpc_id)
+        return Provisioner(managed=self, plan=plan, security_group_id=group_id)
 
     def _connect_closely(self, plan: Plan, provisioner: Provisioner) -> None:
         """Make the placement group, and allow EFA's traffic, where the plan has them."""
-        if plan.efa_interfaces:
+        if plan.machine.efa_interfaces:
             self.cloud.network.allow_fabric(provisioner.security_group_id)
-        if plan.placement_group == NEW_GROUP:
+        if plan.machine.placement_group == NEW_GROUP:
             clusters, now = self.store.clusters, self.clock.now()
             intent_id = clusters.begin_intent(self.cluster_id, PLACEMENT_GROUP, "", now)
             name = self.cloud.capacity.create_placement_group(self.cluster_id, self.cluster.tags)

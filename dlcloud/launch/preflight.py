@@ -159,13 +159,16 @@ def run_preflight(
     if recipe.instances.uses_reservations or thorough:
         questions["reservations"] = cloud.capacity.reservations
     if account is not None:
-        questions |= _account_questions(recipe, account)
+        subnets = _Once(account.subnets)
+        questions |= _account_questions(recipe, account, subnets.value)
     if account is not None and dry_run:
         questions["launch"] = lambda: check_launch(
             recipe,
             account,
             image.value,
-            network.value,
+            network=network.value,
+            subnets=subnets.value,
+            hardware=hardware.value,
             last=cloud.images.last(recipe.instances.image, **_expected_kind(recipe, cloud)),
             fresh=thorough,
         )
@@ -285,7 +288,9 @@ class PriceLookup:
             return []
 
 
-def _account_questions(recipe: Recipe, account: Ec2Account) -> dict[str, Callable[[], Any]]:
+def _account_questions(
+    recipe: Recipe, account: Ec2Account, subnets: Callable[[], Mapping[str, Subnet]]
+) -> dict[str, Callable[[], Any]]:
     types, markets = recipe.instances.types, recipe.instances.markets
     keys = {quota_key(name, market) for name in types for market in markets}
     codes = sorted(CODES[key] for key in keys if key is not None)
@@ -295,7 +300,7 @@ def _account_questions(recipe: Recipe, account: Ec2Account) -> dict[str, Callabl
         ACCOUNT_PLAN: account.account_plan,
     }
     if recipe.network is None:
-        questions["subnets"] = account.subnets
+        questions["subnets"] = subnets
     if Market.SPOT in markets and len(types) >= FEWEST_SCORED_TYPES:
         questions["scores"] = lambda: account.spot_scores(types, recipe.instances.maximum)
     return questions

@@ -56,7 +56,6 @@ class Provisioner:
     managed: ManagedCluster
     plan: Plan
     security_group_id: str
-    placement_group: str = ""
     _templates: dict[tuple[str, int], str] = field(default_factory=dict)
     _withheld: dict[str, int] = field(default_factory=dict)
 
@@ -114,7 +113,7 @@ class Provisioner:
         while zone is not None and (missing := self._count_missing(members)) > 0:
             if not has_pools(self.plan, market, on_demand=_on_demand(members)):
                 break
-            if self.placement_group and zone == EVERY_ZONE and members:
+            if self.plan.machine.placement_group and zone == EVERY_ZONE and members:
                 break  # a group of nearby instances is in one zone
             if self.plan.one_zone and zone == EVERY_ZONE and members:
                 self._announce_other_zones(home_zone(members), missing)
@@ -222,7 +221,7 @@ class Provisioner:
             requested_at=self.managed.clock.now(),
             max_usd=attempt.max_usd,
             single_zone=attempt.single_zone,
-            subnets=self.plan.network.subnets,
+            subnets=request.machine.network.subnets,
         )
 
     def _launch_request(self, attempt: LaunchAttempt) -> LaunchRequest:
@@ -235,32 +234,24 @@ class Provisioner:
             paths=self.managed.store.paths,
         )
         return LaunchRequest(
+            # A request that is repeated after a crash names the image of then.
+            machine=replace(self.plan.machine, image=attempt.image),
             instance_type=name,
             zone=zone,
             market=attempt.market,
             min_count=1,
             max_count=attempt.count,
-            image=attempt.image,
-            disk_gib=self.plan.disk_gib,
             security_group_id=self.security_group_id,
             user_data=user_data,
             client_token=client_token(cluster, attempt.to_text()),
             tags=cluster.tags,
             max_usd=attempt.max_usd.get(name),
-            public_address=self.plan.public_address,
-            subnet_id=self.plan.network.subnets.get(zone, ""),
-            security_groups=self.plan.network.groups,
-            instance_profile=self.plan.instance_profile,
-            kms_key=self.plan.kms_key,
             reservation_id=attempt.reservation_id,
             in_block=attempt.in_block,
-            outside_reservations=self.plan.outside_reservations and not attempt.reservation_id,
-            placement_group=self.placement_group,
-            interfaces=self.plan.interfaces,
         )
 
     def _member(self, instance: Instance) -> Member:
-        if instance.reservation_id and self.plan.outside_reservations:
+        if instance.reservation_id and self.plan.machine.outside_reservations:
             return Member(
                 instance=instance,
                 hourly_usd=MARGINAL_USD,

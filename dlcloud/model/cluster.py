@@ -190,6 +190,11 @@ def client_token(cluster: Cluster, *request: str | int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def placement_group_name(cluster_id: str) -> str:
+    """Return the name of a cluster's own placement group, `cluster` in a recipe."""
+    return f"dlcloud-{cluster_id}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlClaim:
     """An instance's claim of a term of control, from 1; term 0 is the coordinator that the launcher chose."""

@@ -3,10 +3,9 @@
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from dlcloud.model.instance import Image, Market
+from dlcloud.model.instance import Market
 from dlcloud.planning.facts import CapacityPool
-from dlcloud.planning.launch_request import NetworkInterface
-from dlcloud.planning.networks import DEFAULT_NETWORK, PlannedNetwork
+from dlcloud.planning.launch_request import MachineSpec
 from dlcloud.planning.reserved_capacity import ReservedCapacity
 
 SHORTEST_MINUTES = {"aws": 15, "local": 5}
@@ -25,8 +24,8 @@ class Plan:
     pools: tuple[CapacityPool, ...]
     min_count: int
     max_count: int
-    image: Image
-    disk_gib: int
+    machine: MachineSpec
+    """What every instance is like, as EC2 is asked for it."""
     cidrs: tuple[str, ...]
     workload: str
     life_minutes: int
@@ -43,37 +42,13 @@ class Plan:
     """The user named the networks; they stay where this machine's address changes."""
     one_zone: bool = False
     """The instances share one zone, as far as it has capacity."""
-    public_addresses: bool = False
-    """Instances ask for a public address, as a subnet of theirs does not assign one."""
-    network: PlannedNetwork = DEFAULT_NETWORK
-    """The recipe's own network."""
-    instance_profile: str = ""
-    """The name of the user's own instance profile for the instances; empty for none."""
-    kms_key: str = ""
-    """The KMS key of the root volumes; empty for the account's default key of EBS."""
     reserved: tuple[ReservedCapacity, ...] = ()
     """What is taken of reservations, before every market; a shortfall is not bought instead."""
-    outside_reservations: bool = False
-    """Instances of the markets run in no reservation."""
-    placement_group: str = ""
-    """`cluster` for a group of dlcloud's own, or the name of one of the user's; empty for none."""
-    interfaces: tuple[NetworkInterface, ...] = ()
-    """The network interfaces of each instance, where some are Elastic Fabric Adapters."""
-
-    @property
-    def efa_interfaces(self) -> int:
-        """How many Elastic Fabric Adapters each instance has."""
-        return sum(interface.is_efa for interface in self.interfaces)
 
     @property
     def reserved_count(self) -> int:
         """How many instances are taken of reservations."""
         return sum(one.count for one in self.reserved)
-
-    @property
-    def public_address(self) -> bool | None:
-        """Whether instances have a public address; None where the subnets say it."""
-        return True if self.public_addresses else self.network.public_ip
 
     @property
     def rehearsal(self) -> bool:

@@ -1,12 +1,17 @@
-"""Requests for instances, as a cloud takes them, and what comes back."""
+"""What EC2 is asked for, and what it answers: instances, their common specification, refusals of pools."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from dlcloud.model.errors import CloudError
-from dlcloud.model.instance import Image, Instance, Market
+from dlcloud.model.instance import Image, Instance, Market, spot_key_grant
+from dlcloud.planning.networks import DEFAULT_NETWORK, PlannedNetwork
+
+if TYPE_CHECKING:  # pydantic, which most commands never need
+    from dlcloud.recipe.instances import Instances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,44 +28,86 @@ class NetworkInterface:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MachineSpec:
+    """What every instance of a launch is like, from whichever pool EC2 takes it.
+
+    Made once of a recipe, by `for_recipe`, and carried unchanged: in the plan, in each launch request and in
+    the dry runs. `cloud.compute.requests` writes EC2's arguments from it. A key of a recipe that is only
+    passed on to EC2 is read here and written there.
+    """
+
+    image: Image
+    disk_gib: int
+    network: PlannedNetwork = DEFAULT_NETWORK
+    profile: str = ""
+    """The name of an instance profile that exists; empty for none."""
+    kms_key: str = ""
+    """The KMS key of the root volume; empty for the account's default key of EBS."""
+    placement_group: str = ""
+    """`cluster` for a group that dlcloud makes, or the name of one of the user's; empty for none."""
+    interfaces: tuple[NetworkInterface, ...] = ()
+    """The network interfaces, the first first; empty: a usual one."""
+    outside_reservations: bool = False
+    """Run in no reservation that the request does not name, although an open one would take the instances."""
+
+    @classmethod
+    def for_recipe(
+        cls,
+        instances: "Instances",
+        image: Image,
+        *,
+        network: PlannedNetwork = DEFAULT_NETWORK,
+        interfaces: tuple[NetworkInterface, ...] = (),
+    ) -> "MachineSpec":
+        """Return what the instances of a recipe are like, on this image and in this network."""
+        return cls(
+            image=image,
+            disk_gib=max(instances.disk_gib, image.snapshot_gib),
+            network=network,
+            profile=instances.profile,
+            kms_key=instances.kms_key,
+            placement_group=instances.placement_group,
+            interfaces=interfaces,
+            outside_reservations=instances.reservations is not None,
+        )
+
+    def notes(self, region: str, markets: Collection[Market]) -> list[str]:
+        """Return what a plan says of the keys that are passed on to EC2, and what they need."""
+        lines = []
+        if self.profile:
+            lines.append(f"instances have the instance profile {self.profile}: every login has its role")
+        if self.kms_key:
+            lines.append(f"root volumes are encrypted by {self.kms_key}")
+        if self.kms_key and Market.SPOT in markets:
+            lines.append(f"spot: {spot_key_grant(region, self.kms_key)}")
+        return lines
+
+    @property
+    def efa_interfaces(self) -> int:
+        """How many Elastic Fabric Adapters each instance has."""
+        return sum(interface.is_efa for interface in self.interfaces)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
     """One RunInstances call, or the launch template of a fleet. `zone` empty: EC2 chooses."""
 
+    machine: MachineSpec
     instance_type: str
     zone: str
     market: Market
     min_count: int
     max_count: int
-    image: Image
-    disk_gib: int
     security_group_id: str
     user_data: str
     client_token: str
     tags: Mapping[str, str]
     max_usd: Decimal | None = None
     """The most that an hour of a spot instance may cost; None: EC2's own limit, the on-demand price."""
-    public_address: bool | None = None
-    """Whether there is a public address; None: as the subnet says."""
-    subnet_id: str = ""
-    """The subnet; empty: the default one of the zone."""
-    security_groups: tuple[str, ...] = ()
-    """The ids of groups of the user's own."""
-    vpc_id: str = ""
-    """The VPC of the security group of a dry run; empty: the default one."""
-    instance_profile: str = ""
-    """The name of an instance profile that exists."""
-    kms_key: str = ""
-    """The KMS key of the root volume; empty for the account's default key of EBS."""
     reservation_id: str = ""
     """The Capacity Reservation to launch into; empty for none."""
     in_block: bool = False
     """The reservation is a Capacity Block."""
-    outside_reservations: bool = False
-    """Run in no reservation, although an open one would take the instances."""
-    placement_group: str = ""
-    """The name of a placement group; empty for none."""
-    interfaces: tuple[NetworkInterface, ...] = ()
-    """The network interfaces of each instance, the first first; empty: a usual one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,11 @@ class PlannedNetwork:
     public_ip: bool | None = None
     access: Access = Access.PUBLIC
 
+    @property
+    def has_public_address(self) -> bool:
+        """True if instances have a public address."""
+        return self.access is Access.PUBLIC or self.public_ip is True
+
     def describe(self) -> str:
         """Return a line for the plan; empty for the default network."""
         if not self.vpc_id:

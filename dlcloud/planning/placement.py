@@ -16,11 +16,6 @@ FABRIC_NEEDS = (
 )
 
 
-def group_name(cluster_id: str) -> str:
-    """Return the name of a cluster's own placement group."""
-    return f"dlcloud-{cluster_id}"
-
-
 def check_placement(
     instances: "Instances", offered: Sequence[str], hardware: Mapping[str, InstanceType]
 ) -> list[str]:

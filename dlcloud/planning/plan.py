@@ -1,16 +1,16 @@
 """The plan of a launch: made of a recipe and the facts of preflight, with its price and its reasons."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 
 from dlcloud.model.errors import BudgetError, CapacityError, QuotaError
 from dlcloud.model.instance import InstanceType, Market, Price
 from dlcloud.model.money import SECONDS_PER_HOUR, cost_of_seconds, rounded
-from dlcloud.model.remote import Access
-from dlcloud.planning.account_settings import describe_account
 from dlcloud.planning.compatibility import check_types
 from dlcloud.planning.facts import NO_CAPACITY, CapacityPool, ExistingCapacity, PreflightFacts
 from dlcloud.planning.launch_plan import SHORTEST_MINUTES, Plan
+from dlcloud.planning.launch_request import MachineSpec
 from dlcloud.planning.networks import (
     PlannedNetwork,
     as_reachable,
@@ -23,7 +23,7 @@ from dlcloud.planning.quota import quota_key
 from dlcloud.planning.quota_shortages import Shortage, find_shortage, least_remedy
 from dlcloud.planning.reserved_capacity import MARGINAL_USD, ReservedCapacity
 from dlcloud.planning.reserved_plan import take_reserved
-from dlcloud.planning.subnets import best_zones, describe_unfit, needs_addresses, refuse_network, zones_to_ask
+from dlcloud.planning.subnets import best_zones, default_network, describe_unfit, refuse_network, zones_to_ask
 from dlcloud.planning.successors import describe, successors
 from dlcloud.recipe.deadline import Deadline, describe_deadline
 from dlcloud.recipe.recipe import Recipe
@@ -62,7 +62,7 @@ class _Planner:
         self._present = present
         self._reasons = list(facts.notes)
         self._subnets = facts.subnets
-        self._disk_gib = max(recipe.instances.disk_gib, facts.image.snapshot_gib)
+        self._machine = MachineSpec.for_recipe(recipe.instances, facts.image)
         self._missing = max(0, recipe.instances.maximum - present.count)
         self._reserved: tuple[ReservedCapacity, ...] = ()
 
@@ -99,17 +99,21 @@ class _Planner:
             )
         offered = list(dict.fromkeys(pool.instance_type for pool in pools))
         self._reasons += check_types(recipe, offered, facts.hardware, facts.image, facts.known_types)
-        self._describe_disk()
         self._reasons += check_placement(recipe.instances, offered, facts.hardware)
-        is_public = network.access is Access.PUBLIC or network.public_ip is True
-        interfaces, notes = fabric_interfaces(recipe.instances, offered, facts.hardware, is_public=is_public)
+        interfaces, notes = fabric_interfaces(
+            recipe.instances, offered, facts.hardware, is_public=network.has_public_address
+        )
         self._reasons += notes
         self._take_reserved(offered)
         pools = self._within_limits(pools)
+        if facts.network is None:
+            network = default_network({zone for pool in pools for zone in pool.zones}, self._subnets)
+        self._describe_disk()
         self._describe_scores()
         ceiling = _highest_ceiling(pools)
         life_minutes = self._life_minutes(ceiling)
-        self._reasons += describe_account(recipe)
+        self._reasons += self._machine.notes(recipe.region, recipe.instances.markets)
+        self._describe_owner()
         if recipe.deadline is not None:
             self._reasons += self._describe_deadline(recipe.deadline)
         return Plan(
@@ -120,8 +124,7 @@ class _Planner:
             pools=pools,
             min_count=self._min_count,
             max_count=recipe.instances.maximum,
-            image=facts.image,
-            disk_gib=self._disk_gib,
+            machine=replace(self._machine, network=network, interfaces=interfaces),
             cidrs=facts.cidrs,
             names_cidrs=facts.names_cidrs,
             workload=describe_workload(recipe),
@@ -137,13 +140,6 @@ class _Planner:
             max_usd=recipe.budget.max_usd,
             one_zone=self._is_in_one_zone,
             reserved=self._reserved,
-            outside_reservations=recipe.instances.reservations is not None,
-            placement_group=recipe.instances.placement_group,
-            interfaces=interfaces,
-            instance_profile=recipe.instances.profile,
-            kms_key=recipe.instances.kms_key,
-            network=network,
-            public_addresses=needs_addresses({zone for pool in pools for zone in pool.zones}, self._subnets),
         )
 
     def _take_reserved(self, offered: Sequence[str]) -> None:
@@ -157,12 +153,20 @@ class _Planner:
         )
         self._reasons += reasons
 
+    def _describe_owner(self) -> None:
+        recipe = self._recipe
+        if recipe.tags:
+            tags = ", ".join(f"{key}={value}" for key, value in sorted(recipe.tags.items()))
+            self._reasons.append(f"everything is tagged {tags}")
+        if recipe.permissions_boundary:
+            self._reasons.append(f"roles have the permissions boundary {recipe.permissions_boundary}")
+
     def _describe_disk(self) -> None:
-        asked, image = self._recipe.instances.disk_gib, self._facts.image
-        if self._disk_gib > asked:
+        asked, machine = self._recipe.instances.disk_gib, self._machine
+        if machine.disk_gib > asked:
             self._reasons.append(
-                f"disks have {self._disk_gib} GiB instead of {asked}: "
-                f"image {image.image_id} has a root snapshot of that size"
+                f"disks have {machine.disk_gib} GiB instead of {asked}: "
+                f"image {machine.image.image_id} has a root snapshot of that size"
             )
 
     def _describe_scores(self) -> None:
@@ -307,7 +311,9 @@ class _Planner:
         recipe = self._recipe
         prices = [price for name in recipe.instances.types for price in self._prices(name, Market.ON_DEMAND)]
         hourly = min((price.hourly_usd for price in prices), default=None)
-        one = None if hourly is None else cost_of_seconds(hourly, self._disk_gib, region=recipe.region)
+        one = (
+            None if hourly is None else cost_of_seconds(hourly, self._machine.disk_gib, region=recipe.region)
+        )
         return describe_deadline(deadline, hourly_usd=one, size=recipe.instances.maximum)
 
     def _least(self, market: Market) -> int:
@@ -378,8 +384,8 @@ class _Planner:
     def _usd(self, ceiling: Decimal | None, seconds: float) -> Decimal:
         """Return what all new instances cost for some time; in reservations, their disks and addresses."""
         region = self._recipe.region
-        reserved = cost_of_seconds(MARGINAL_USD, self._disk_gib, seconds, region=region)
-        paid = cost_of_seconds(ceiling or Decimal(0), self._disk_gib, seconds, region=region)
+        reserved = cost_of_seconds(MARGINAL_USD, self._machine.disk_gib, seconds, region=region)
+        paid = cost_of_seconds(ceiling or Decimal(0), self._machine.disk_gib, seconds, region=region)
         return reserved * (self._missing - self._paid) + paid * self._paid
 
 

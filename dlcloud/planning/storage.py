@@ -127,21 +127,19 @@ def describe_room(size: int, plan: "Plan", hardware: Mapping[str, InstanceType])
     Raises:
         CloudError: It cannot fit.
     """
-    gib = size / GIB
+    gib, disk_gib, taken_gib = size / GIB, plan.machine.disk_gib, plan.machine.image.snapshot_gib
+    enough = f"instances.disk_gib: {math.ceil(gib) + taken_gib + SPARE_GIB}"
     for name in dict.fromkeys(pool.instance_type for pool in plan.pools):
         local = hardware[name].local_disks_gb * GB / GIB if name in hardware else 0.0
-        if gib > (local or plan.disk_gib):
-            disk = f"instance store of {local:.0f} GiB" if local else f"root disk of {plan.disk_gib} GiB"
-            enough = f"set instances.disk_gib to {math.ceil(gib) + plan.image.snapshot_gib + SPARE_GIB}"
+        if gib > (local or disk_gib):
+            disk = f"instance store of {local:.0f} GiB" if local else f"root disk of {disk_gib} GiB"
             raise CloudError(
                 f"data: {gib:.1f} GiB do not fit on the {disk} of {name}",
-                ("choose a type with a larger one" if local else enough) + ", or set mode: mount-point",
+                ("choose a type with a larger one" if local else f"set {enough}")
+                + ", or set mode: mount-point",
             )
-        if not local and gib > plan.disk_gib - plan.image.snapshot_gib:
-            least = math.ceil(gib) + plan.image.snapshot_gib + SPARE_GIB
-            return [
-                f"data of {gib:.1f} GiB may not fit beside the image: instances.disk_gib: {least} would do"
-            ]
+        if not local and gib > disk_gib - taken_gib:
+            return [f"data of {gib:.1f} GiB may not fit next to the image; {enough} would do"]
     return []
 
 

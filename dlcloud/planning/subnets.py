@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dlcloud.model.errors import CloudError
-from dlcloud.planning.networks import Subnet
+from dlcloud.planning.networks import PlannedNetwork, Subnet
 
 
 def refuse_network(region: str, subnets: Mapping[str, Subnet] | None, *, named: Sequence[str] = ()) -> None:
@@ -70,6 +70,10 @@ def zones_to_ask(
     return best if asked or avoids else ("",)
 
 
-def needs_addresses(zones: Collection[str], subnets: Mapping[str, Subnet] | None) -> bool:
-    """True if an instance in one of the zones has a public address only if it asks for one."""
-    return any(not subnets[zone].assigns_addresses for zone in zones if subnets and zone in subnets)
+def default_network(zones: Collection[str], subnets: Mapping[str, Subnet] | None) -> PlannedNetwork:
+    """Return the default VPC as instances in these zones use it.
+
+    They ask for a public address if one of the subnets does not assign any.
+    """
+    lacks = any(not subnets[zone].assigns_addresses for zone in zones if subnets and zone in subnets)
+    return PlannedNetwork(public_ip=True if lacks else None)

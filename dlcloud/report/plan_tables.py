@@ -33,11 +33,12 @@ def _section(plan: Plan, *, detached: bool) -> Section:
     count = (
         str(plan.max_count) if plan.min_count == plan.max_count else f"{plan.min_count} to {plan.max_count}"
     )
+    machine = plan.machine
     notes = [
         f"{count} instance(s) for {plan.workload}",
-        f"image {plan.image.image_id}{_architecture(plan)}, {plan.disk_gib} GiB of encrypted gp3",
+        f"image {machine.image.image_id}{_architecture(plan)}, {machine.disk_gib} GiB of encrypted gp3",
         _way_in(plan),
-        *filter(None, [plan.network.describe()]),
+        *filter(None, [machine.network.describe()]),
         _cost(plan),
         *_conditions(plan),
         _afterwards(plan, detached=detached),
@@ -64,7 +65,7 @@ def _way_in(plan: Plan) -> str:
 
 def _architecture(plan: Plan) -> str:
     """Return the image's architecture where it is not the usual one."""
-    return "" if plan.image.architecture in {"", X86_64} else f" ({plan.image.architecture})"
+    return "" if plan.machine.image.architecture in {"", X86_64} else f" ({plan.machine.image.architecture})"
 
 
 def _afterwards(plan: Plan, *, detached: bool) -> str:
@@ -107,11 +108,11 @@ def _conditions(plan: Plan) -> list[str]:
             "all in one zone as far as it has capacity; traffic between zones, "
             f"{ZONE_TRAFFIC_USD_PER_GB} USD per GB, is not counted"
         )
-    if plan.placement_group:
-        group = "a placement group of its own" if plan.placement_group == NEW_GROUP else plan.placement_group
-        conditions.append(f"near each other, in {group}")
-    if plan.efa_interfaces:
-        conditions.append(f"{plan.efa_interfaces} EFA interface(s) each")
+    if group := plan.machine.placement_group:
+        name = "a placement group of its own" if group == NEW_GROUP else group
+        conditions.append(f"near each other, in {name}")
+    if plan.machine.efa_interfaces:
+        conditions.append(f"{plan.machine.efa_interfaces} EFA interface(s) each")
     if Market.SPOT in {pool.market for pool in plan.pools}:
         conditions.append(
             "a spot instance that EC2 interrupts in its first hour is free, but for disk and address"
@@ -169,11 +170,11 @@ def _whole(plan: Plan) -> dict[str, Cell | list[str]]:
         "account": plan.account,
         "min_count": plan.min_count,
         "max_count": plan.max_count,
-        "image_id": plan.image.image_id,
-        "disk_gib": plan.disk_gib,
+        "image_id": plan.machine.image.image_id,
+        "disk_gib": plan.machine.disk_gib,
         "cidr": ", ".join(plan.cidrs),
-        "vpc": plan.network.vpc_id,
-        "access": str(plan.network.access),
+        "vpc": plan.machine.network.vpc_id,
+        "access": str(plan.machine.network.access),
         "workload": plan.workload,
         "life_minutes": plan.life_minutes,
         "hourly_usd": plan.hourly_usd,
@@ -184,8 +185,8 @@ def _whole(plan: Plan) -> dict[str, Cell | list[str]]:
         "on_demand_base": plan.on_demand_base,
         "one_zone": plan.one_zone,
         "reserved": plan.reserved_count,
-        "placement_group": plan.placement_group,
-        "efa_interfaces": plan.efa_interfaces,
+        "placement_group": plan.machine.placement_group,
+        "efa_interfaces": plan.machine.efa_interfaces,
         "max_usd": plan.max_usd,
         "rehearsal": plan.rehearsal,
     }

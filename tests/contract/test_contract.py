@@ -8,8 +8,9 @@ import pytest
 from dlcloud.launch.down import gc
 from dlcloud.model.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG, NAME_TAG
 from dlcloud.model.instance import Market
-from dlcloud.planning.launch_request import FleetRequest, LaunchRequest
+from dlcloud.planning.launch_request import FleetRequest
 from dlcloud.planning.quota import CODES
+from tests.fakes import samples
 
 TYPE = "c5.large"
 WAIT_S = 300
@@ -46,10 +47,6 @@ def image(there):
 def request(there, cluster_id, **other):
     values = {
         "instance_type": TYPE,
-        "zone": "",
-        "market": Market.ON_DEMAND,
-        "min_count": 1,
-        "max_count": 1,
         "image": image(there),
         "disk_gib": 8 if there.is_moto else 10,
         "security_group_id": there.cloud.network.create_group(cluster_id, tags(cluster_id)),
@@ -57,7 +54,7 @@ def request(there, cluster_id, **other):
         "client_token": secrets.token_hex(16),
         "tags": tags(cluster_id),
     }
-    return LaunchRequest(**{**values, **other})
+    return samples.request(**{**values, **other})
 
 
 def until(true):

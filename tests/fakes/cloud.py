@@ -545,7 +545,7 @@ class FakeCloud:
                 raise CapacityError("the reservation is full (ReservationCapacityExceeded)")
             return min(request.max_count, left)
         pool = (request.instance_type, request.zone or self.zones[0], request.market)
-        if self.group_zones.get(request.placement_group, pool[1]) != pool[1]:
+        if self.group_zones.get(request.machine.placement_group, pool[1]) != pool[1]:
             error = CloudError("the placement group is in another zone (InvalidParameterCombination)")
             error.is_final = True
             raise error
@@ -557,8 +557,8 @@ class FakeCloud:
             raise QuotaError("over the account's limit (VcpuLimitExceeded)", "ask for a higher limit")
         granted = min(request.max_count, left, room)
         self.pools[pool] = left - granted
-        if request.placement_group:
-            self.group_zones[request.placement_group] = pool[1]
+        if request.machine.placement_group:
+            self.group_zones[request.machine.placement_group] = pool[1]
         return granted
 
     def _new(self, request):

@@ -1,11 +1,12 @@
 """Values that tests start from; each takes what a test wants otherwise."""
 
+from dataclasses import fields
 from datetime import UTC, datetime
 from decimal import Decimal
 
 from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.instance import Instance, InstanceState, InstanceType, Market, Price
-from dlcloud.planning.launch_request import LaunchRequest
+from dlcloud.planning.launch_request import LaunchRequest, MachineSpec
 from dlcloud.planning.plan import PreflightFacts, make_plan
 from dlcloud.planning.quota import CallerIdentity
 from dlcloud.recipe.recipe import read_recipe
@@ -99,15 +100,16 @@ def instance(instance_id="i-0001", **other):
 
 
 def request(count=1, **other):
-    """A launch of the sample cluster."""
+    """A launch of the sample cluster; what its instances have in common goes into their MachineSpec."""
+    names = {each.name for each in fields(MachineSpec)} & other.keys()
+    machine = {"image": IMAGE, "disk_gib": 50, **{name: other.pop(name) for name in names}}
     values = {
+        "machine": MachineSpec(**machine),
         "instance_type": "c7i.xlarge",
         "zone": "",
         "market": Market.ON_DEMAND,
         "min_count": 1,
         "max_count": count,
-        "image": IMAGE,
-        "disk_gib": 50,
         "security_group_id": "sg-c0ffee",
         "user_data": "#cloud-config",
         "client_token": "token",

@@ -121,7 +121,7 @@ class ImageMaker:
             launched = launcher.launch(plan)
             (instance_id,) = launched.connections
             prepare_instance(launcher, launched.connections[instance_id], request)
-        with _deleting_on_failure(launcher, disk_gib=plan.disk_gib):
+        with _deleting_on_failure(launcher, disk_gib=plan.machine.disk_gib):
             if begun is None:
                 with holding():  # broken off, its answer would be lost, and with it the id of what is billed
                     image_id = begin_image(launcher, instance_id, request)

@@ -180,7 +180,7 @@ class TypeRun:
             managed=launcher,
             recipe=self.shared.matrix.recipe_of_job(self.name, job),
             program=self.shared.programs[job.name],
-            image_id=self.plan.image.image_id,
+            image_id=self.plan.machine.image.image_id,
             fresh=self.shared.fresh,
             environment=self.shared.environment,
             watch=watch,

@@ -86,7 +86,7 @@ def hand_over(
                 raise InstanceError(f"{launcher.cluster.name} has no on-demand instance to hand it over to")
             hand.start(
                 member,
-                settle_recipe(workload.recipe, plan.image.image_id, plan.network.groups),
+                settle_recipe(workload.recipe, plan.machine.image.image_id, plan.machine.network.groups),
                 workload.folder,
                 cidrs=plan.cidrs,
                 variables=local_variables(context, workload.recipe),

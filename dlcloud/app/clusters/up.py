@@ -227,7 +227,7 @@ class Up:
             managed=launcher,
             recipe=workload.recipe,
             program=workload.program,
-            image_id=plan.image.image_id,
+            image_id=plan.machine.image.image_id,
             fresh=self.options.fresh,
             environment=workload.environment,
             recipe_folder=workload.folder,

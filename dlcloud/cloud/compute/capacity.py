@@ -6,8 +6,7 @@ from typing import Any
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import LATE_PAUSES_S, retry_codes, translate_errors
 from dlcloud.cloud.compute.requests import tag_specification
-from dlcloud.model.cluster import NEW_GROUP
-from dlcloud.planning.placement import group_name
+from dlcloud.model.cluster import NEW_GROUP, placement_group_name
 from dlcloud.planning.reserved_capacity import LINUX, CapacityReservation
 
 LIVE = ["active", "scheduled"]
@@ -35,7 +34,7 @@ class Ec2Capacity:
 
     def create_placement_group(self, cluster_id: str, tags: Mapping[str, str]) -> str:
         """Return the name of a cluster's placement group, made if it is missing."""
-        name = group_name(cluster_id)
+        name = placement_group_name(cluster_id)
         with translate_errors(
             f"creating the placement group {name} (ec2:CreatePlacementGroup)",
             ignore={"InvalidPlacementGroup.Duplicate"},
@@ -49,7 +48,7 @@ class Ec2Capacity:
 
     def delete_placement_group(self, cluster_id: str) -> None:
         """Delete a cluster's placement group; its instances are terminated, which EC2 may know only later."""
-        name = group_name(cluster_id)
+        name = placement_group_name(cluster_id)
         with translate_errors(
             f"deleting the placement group {name} (ec2:DeletePlacementGroup)",
             ignore={"InvalidPlacementGroup.Unknown"},

@@ -6,6 +6,7 @@ karpenter-provider-aws, issues 7834 and 7928, for the parameters.
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +18,7 @@ from dlcloud.cloud.compute.requests import (
     tag_specification,
     template_data,
 )
+from dlcloud.model.cluster import NEW_GROUP
 from dlcloud.model.instance import Market
 from dlcloud.planning.launch_request import FleetRequest, LaunchRequest
 
@@ -46,18 +48,26 @@ def dry_run(clients: Clients, action: str, request: LaunchRequest) -> None:
 
 def _security_group(request: LaunchRequest) -> dict[str, Any]:
     tags = [tag_specification("security-group", request.tags)]
-    vpc = {"VpcId": request.vpc_id} if request.vpc_id else {}
+    vpc_id = request.machine.network.vpc_id
+    vpc = {"VpcId": vpc_id} if vpc_id else {}
     return {"GroupName": NAME, "Description": "SSH from where dlcloud runs", "TagSpecifications": tags, **vpc}
 
 
 def _instances(request: LaunchRequest) -> dict[str, Any]:
-    arguments = run_instances_arguments(request)
+    arguments = run_instances_arguments(_before_the_launch(request))
     del arguments["ClientToken"]
     return arguments
 
 
+def _before_the_launch(request: LaunchRequest) -> LaunchRequest:
+    """Return the request without the placement group that the launch itself makes."""
+    if request.machine.placement_group != NEW_GROUP:
+        return request
+    return replace(request, machine=replace(request.machine, placement_group=""))
+
+
 def _template(request: LaunchRequest) -> dict[str, Any]:
-    data = template_data(request, b64encode(request.user_data.encode()).decode())
+    data = template_data(_before_the_launch(request), b64encode(request.user_data.encode()).decode())
     tags = [tag_specification("launch-template", request.tags)]
     return {"LaunchTemplateName": NAME, "LaunchTemplateData": data, "TagSpecifications": tags}
 
@@ -73,7 +83,7 @@ def _fleet(request: LaunchRequest) -> dict[str, Any]:
             client_token="",
             tags=request.tags,
             requested_at=datetime.fromtimestamp(0, UTC),
-            subnets={request.zone: request.subnet_id} if request.subnet_id else {},
+            subnets=request.machine.network.subnets,
         )
     )
     del arguments["ClientToken"]

@@ -1,14 +1,13 @@
-"""Convert between core's values and the arguments and answers of EC2's API."""
+"""Write the arguments of EC2's launches from the values of `planning`, and read what EC2 answers."""
 
 import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from dlcloud.model.cluster import CLUSTER_TAG, SSH_PORT_TAG
+from dlcloud.model.cluster import CLUSTER_TAG, NEW_GROUP, SSH_PORT_TAG, placement_group_name
 from dlcloud.model.instance import SSH_PORT, Instance, InstanceState, Market
 
 if TYPE_CHECKING:  # most commands launch nothing
@@ -28,8 +27,9 @@ def tag_specification(resource: str, tags: Mapping[str, str]) -> dict[str, Any]:
 def run_instances_arguments(request: "LaunchRequest") -> dict[str, Any]:
     spot = request.market is Market.SPOT
     resources = ["instance", "volume", "network-interface", *(["spot-instances-request"] if spot else [])]
+    subnet_id = request.machine.network.subnets.get(request.zone, "")
     arguments: dict[str, Any] = {
-        **_machine(request),
+        **_machine(request, subnet_id),
         "InstanceType": request.instance_type,
         "MinCount": request.min_count,
         "MaxCount": request.max_count,
@@ -37,7 +37,7 @@ def run_instances_arguments(request: "LaunchRequest") -> dict[str, Any]:
         "UserData": request.user_data,
         "TagSpecifications": [tag_specification(resource, request.tags) for resource in resources],
     }
-    if request.zone and not request.subnet_id:
+    if request.zone and not subnet_id:
         arguments["Placement"] = {"AvailabilityZone": request.zone, **arguments.get("Placement", {})}
     if request.in_block:
         arguments["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
@@ -58,7 +58,7 @@ def template_data(request: "LaunchRequest", user_data_base64: str) -> dict[str, 
     resources = ("volume", "network-interface")
     return {
         # A fleet names the subnets itself.
-        **_machine(replace(request, subnet_id="")),
+        **_machine(request, subnet_id=""),
         "UserData": user_data_base64,
         "TagSpecifications": [tag_specification(resource, request.tags) for resource in resources],
     }
@@ -109,11 +109,13 @@ def _ended_at(answer: Mapping[str, Any]) -> datetime | None:
     return datetime.strptime(time[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
 
 
-def _machine(request: "LaunchRequest") -> dict[str, Any]:
+def _machine(request: "LaunchRequest", subnet_id: str) -> dict[str, Any]:
     """Return the arguments common to all instances: IMDSv2 only, encrypted disk, terminated by shutdown."""
+    machine = request.machine
+    placement = _placement(request)
     return {
-        "ImageId": request.image.image_id,
-        **_network(request),
+        "ImageId": machine.image.image_id,
+        **_network(request, subnet_id),
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {
             "HttpTokens": "required",
@@ -122,20 +124,28 @@ def _machine(request: "LaunchRequest") -> dict[str, Any]:
         },
         "BlockDeviceMappings": [
             {
-                "DeviceName": request.image.root_device,
+                "DeviceName": machine.image.root_device,
                 "Ebs": {
-                    "VolumeSize": request.disk_gib,
+                    "VolumeSize": machine.disk_gib,
                     "VolumeType": "gp3",
                     "Encrypted": True,
                     "DeleteOnTermination": True,
-                    **({"KmsKeyId": request.kms_key} if request.kms_key else {}),
+                    **({"KmsKeyId": machine.kms_key} if machine.kms_key else {}),
                 },
             }
         ],
-        **({"IamInstanceProfile": {"Name": request.instance_profile}} if request.instance_profile else {}),
-        **({"Placement": {"GroupName": request.placement_group}} if request.placement_group else {}),
+        **({"IamInstanceProfile": {"Name": machine.profile}} if machine.profile else {}),
+        **({"Placement": placement} if placement else {}),
         **_reservation(request),
     }
+
+
+def _placement(request: "LaunchRequest") -> dict[str, str]:
+    """Return the placement group: the user's, or the one that the cluster makes before its first launch."""
+    group = request.machine.placement_group
+    if group == NEW_GROUP:
+        group = placement_group_name(request.tags[CLUSTER_TAG])
+    return {"GroupName": group} if group else {}
 
 
 def _reservation(request: "LaunchRequest") -> dict[str, Any]:
@@ -146,25 +156,26 @@ def _reservation(request: "LaunchRequest") -> dict[str, Any]:
     specification: dict[str, Any] = {}
     if request.reservation_id:
         specification = {"CapacityReservationTarget": {"CapacityReservationId": request.reservation_id}}
-    elif request.outside_reservations:
+    elif request.machine.outside_reservations:
         specification = {"CapacityReservationPreference": "none"}
     return {"CapacityReservationSpecification": specification} if specification else {}
 
 
-def _network(request: "LaunchRequest") -> dict[str, Any]:
+def _network(request: "LaunchRequest", subnet_id: str) -> dict[str, Any]:
     """Return groups and subnet, in the network interface if that says whether there is a public address.
 
     Source: EC2 refuses both in one request (InvalidParameterCombination); aws/aws-cli, issue 1019.
     """
-    groups = [group for group in (request.security_group_id, *request.security_groups) if group]
-    subnet = {"SubnetId": request.subnet_id} if request.subnet_id else {}
-    if request.public_address is None and not request.interfaces:
+    network, interfaces = request.machine.network, request.machine.interfaces
+    groups = [group for group in (request.security_group_id, *network.groups) if group]
+    subnet = {"SubnetId": subnet_id} if subnet_id else {}
+    if network.public_ip is None and not interfaces:
         return {**({"SecurityGroupIds": groups} if groups else {}), **subnet}
     shared = {"DeleteOnTermination": True, **({"Groups": groups} if groups else {}), **subnet}
     first: dict[str, Any] = {"DeviceIndex": 0, **shared}
-    if request.public_address is not None and len(request.interfaces) <= 1:
-        first["AssociatePublicIpAddress"] = request.public_address
-    cards = [_interface(interface, shared) for interface in request.interfaces]
+    if network.public_ip is not None and len(interfaces) <= 1:
+        first["AssociatePublicIpAddress"] = network.public_ip
+    cards = [_interface(interface, shared) for interface in interfaces]
     return {"NetworkInterfaces": [{**first, **cards[0]}, *cards[1:]] if cards else [first]}
 
 

@@ -15,11 +15,10 @@ from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.cloud.offers.instance_types import InstanceTypes
 from dlcloud.cloud.offers.prices import Prices
-from dlcloud.model.instance import Image, Market
-from dlcloud.planning.launch_request import LaunchRequest
+from dlcloud.model.instance import Image
 from dlcloud.resources.texts import control_policy
+from tests.fakes import samples
 from tests.fakes.clock import FakeClock
-from tests.fakes.samples import cluster
 
 NOWHERE = "http://127.0.0.1:9"
 REGION = "us-east-1"
@@ -87,19 +86,14 @@ def ec2(moto_cloud):
 
 def request(**other):
     values = {
-        "instance_type": "c7i.xlarge",
-        "zone": "",
-        "market": Market.ON_DEMAND,
-        "min_count": 1,
-        "max_count": 2,
+        "count": 2,
         "image": Image(image_id="ami-0123456789abcdef0", name="Ubuntu", root_device="/dev/sda1"),
         "disk_gib": 60,
         "security_group_id": "sg-1",
         "user_data": "#cloud-config\n",
         "client_token": "t" * 64,
-        "tags": cluster().tags,
     }
-    return LaunchRequest(**{**values, **other})
+    return samples.request(**{**values, **other})
 
 
 @dataclass

@@ -142,21 +142,21 @@ A, B = "us-east-1a", "us-east-1b"
 def test_zones_with_unfit_subnets_are_avoided_and_named(fault):
     plan = planned(FakeAccount(**{fault: {A}}))
     assert {(pool.zone, pool.zones) for pool in plan.pools} == {(B, (B,))}
-    assert not plan.public_addresses
+    assert plan.machine.network.public_ip is None
     assert any(reason.startswith(f"the default subnet of {A} ") for reason in plan.reasons)
 
 
 def test_where_no_subnet_assigns_addresses_instances_ask_for_one():
     plan = planned(FakeAccount(private={A, B}))
     assert {(pool.zone, pool.zones) for pool in plan.pools} == {("", (A, B))}
-    assert plan.public_addresses
+    assert plan.machine.network.public_ip
 
 
 def test_a_named_zone_whose_subnet_assigns_no_address_is_used():
     text = RECIPE.replace("  count: 2\n", f"  count: 2\n  zones: [{A}]\n")
     plan = planned(FakeAccount(private={A}), text)
     assert {pool.zone for pool in plan.pools} == {A}
-    assert plan.public_addresses
+    assert plan.machine.network.public_ip
 
 
 def test_subnets_without_a_route_to_the_internet_are_refused():

@@ -59,8 +59,7 @@ class World:
     def provisioner(self, text=ONE_TYPE):
         group = self.cloud.network.create_group(self.cluster.cluster_id, self.cluster.tags)
         plan = self.plan(text)
-        near = "dlcloud-c0ffee" if plan.placement_group else ""
-        return Provisioner(managed=self.launcher, plan=plan, security_group_id=group, placement_group=near)
+        return Provisioner(managed=self.launcher, plan=plan, security_group_id=group)
 
     def provision(self, text=ONE_TYPE):
         """Provision as a command does that begins now."""

@@ -46,7 +46,7 @@ def test_each_market_is_asked_for_as_it_would_be_launched():
     assert sorted(action for action, _ in asked) == ["CreateSecurityGroup", "RunInstances", "RunInstances"]
     launches = [request for action, request in asked if action == "RunInstances"]
     assert {request.market for request in launches} == {Market.SPOT, Market.ON_DEMAND}
-    assert {(request.image, request.disk_gib) for request in launches} == {(IMAGE, 75)}
+    assert {(request.machine.image, request.machine.disk_gib) for request in launches} == {(IMAGE, 75)}
     assert (checks.errors, checks.refusal) == ([], None)
 
 
@@ -68,12 +68,12 @@ def test_an_image_that_is_another_one_now_is_asked_for_again():
     class Refusing(FakeAccount):
         def dry_run(self, action, request, *, fresh=False):
             super().dry_run(action, request, fresh=fresh)
-            if request.image == earlier:
+            if request.machine.image == earlier:
                 raise invalid()
 
     account = Refusing()
     checks = check_launch(recipe(ONE_TYPE), account, lambda: IMAGE, last=earlier)
-    images = [request.image for action, request in account.asked_dry if action == "RunInstances"]
+    images = [request.machine.image for action, request in account.asked_dry if action == "RunInstances"]
     assert checks.errors == []
     assert (images.count(earlier), images.count(IMAGE)) == (2, 2)
 

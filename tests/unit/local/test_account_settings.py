@@ -40,7 +40,7 @@ def own_request(**others):
 
 
 def test_a_launch_has_profile_key_and_tags(rig, profile):
-    arguments = run_instances_arguments(own_request(instance_profile=profile, kms_key=KEY))
+    arguments = run_instances_arguments(own_request(profile=profile, kms_key=KEY))
     (instance,) = rig.ec2.run_instances(**arguments)["Instances"]
     (shown,) = rig.ec2.describe_instances(InstanceIds=[instance["InstanceId"]])["Reservations"][0][
         "Instances"
@@ -57,7 +57,7 @@ def test_a_launch_has_profile_key_and_tags(rig, profile):
 
 
 def test_a_launch_template_has_the_same_profile_and_key():
-    data = template_data(own_request(instance_profile="trainers", kms_key=KEY), "")
+    data = template_data(own_request(profile="trainers", kms_key=KEY), "")
     assert data["IamInstanceProfile"] == {"Name": "trainers"}
     assert data["BlockDeviceMappings"][0]["Ebs"]["KmsKeyId"] == KEY
     plain = template_data(own_request(), "")

@@ -23,8 +23,9 @@ from dlcloud.local.tree.instance_tree import InstanceTree
 from dlcloud.model.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CloudError, CredentialsError
 from dlcloud.model.instance import InstanceState, Market
-from dlcloud.planning.launch_request import FleetRequest, LaunchRequest
+from dlcloud.planning.launch_request import FleetRequest
 from dlcloud.resources.texts import control_policy
+from tests.fakes import samples
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_ec2 import wait_for
 
@@ -56,10 +57,6 @@ def tags(cluster):
 def request(rig, cloud, cluster, **other):
     values = {
         "instance_type": TYPE,
-        "zone": "",
-        "market": Market.ON_DEMAND,
-        "min_count": 1,
-        "max_count": 1,
         "image": cloud.images.resolve("auto", gpu=False),
         "disk_gib": 10,
         "security_group_id": cloud.network.create_group(cluster, tags(cluster)),
@@ -67,7 +64,7 @@ def request(rig, cloud, cluster, **other):
         "client_token": secrets.token_hex(16),
         "tags": tags(cluster),
     }
-    return LaunchRequest(**{**values, **other})
+    return samples.request(**{**values, **other})
 
 
 def fleet(cloud, template, cluster):

@@ -11,6 +11,7 @@ from dlcloud.cloud.offers.instance_types import InstanceTypes
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import NetworkCard
 from dlcloud.planning.launch_request import NetworkInterface
+from dlcloud.planning.networks import PlannedNetwork
 from dlcloud.planning.placement import fabric_interfaces
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_ec2 import UBUNTU
@@ -43,7 +44,12 @@ def efa_types(rig):
 def answer(rig, name, interfaces, *, public=None):
     """Return the code of EC2's answer to the dry run of a launch with these interfaces."""
     arguments = run_instances_arguments(
-        request(instance_type=name, interfaces=tuple(interfaces), security_group_id="", public_address=public)
+        request(
+            instance_type=name,
+            interfaces=tuple(interfaces),
+            security_group_id="",
+            network=PlannedNetwork(public_ip=public),
+        )
     )
     architecture = "arm64" if "arm64" in describe(rig, name) else "x86_64"
     arguments["ImageId"] = UBUNTU if architecture == "x86_64" else arm_image(rig)

@@ -10,6 +10,7 @@ from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.compute.requests import run_instances_arguments, template_data
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.instance import Image
+from dlcloud.planning.networks import PlannedNetwork
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_ec2 import UBUNTU
 from tests.fakes.samples import request
@@ -63,7 +64,9 @@ def launch(group, **other):
 @pytest.mark.usefixtures("private")
 @pytest.mark.parametrize("asked", [False, True])
 def test_an_address_is_given_where_the_launch_asks_for_it(rig, group, asked):
-    arguments = run_instances_arguments(launch(group, public_address=asked, client_token=f"asked {asked}"))
+    arguments = run_instances_arguments(
+        launch(group, network=PlannedNetwork(public_ip=asked), client_token=f"asked {asked}")
+    )
     (instance,) = rig.ec2.run_instances(**arguments)["Instances"]
     shown = rig.await_state(instance["InstanceId"], "running")
     assert ("PublicIpAddress" in shown) is asked
@@ -74,7 +77,7 @@ def test_an_address_is_given_where_the_launch_asks_for_it(rig, group, asked):
 
 @pytest.mark.usefixtures("private")
 def test_a_fleet_gives_addresses_by_its_template(rig, group):
-    data = template_data(launch(group, public_address=True), "")
+    data = template_data(launch(group, network=PlannedNetwork(public_ip=True)), "")
     rig.ec2.create_launch_template(LaunchTemplateName="asking", LaunchTemplateData=data)
     override = {"InstanceType": "c7i.large", "AvailabilityZone": A}
     template = {"LaunchTemplateName": "asking", "Version": "$Latest"}

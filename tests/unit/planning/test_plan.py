@@ -138,7 +138,7 @@ def test_dollars_cannot_be_held_with_an_unknown_price():
 def test_the_plan_says_what_was_observed():
     plan = make_plan(recipe(RECIPE.replace("count: 2", "count: {min: 2, max: 3}")), observed())
     assert (plan.min_count, plan.max_count) == (2, 3)
-    assert (plan.account, plan.cidrs, plan.image.image_id) == (
+    assert (plan.account, plan.cidrs, plan.machine.image.image_id) == (
         "123456789012",
         ("203.0.113.7/32",),
         "ami-0123",
@@ -163,7 +163,7 @@ def test_disks_are_no_smaller_than_the_snapshot_of_the_image():
     facts = observed()
     large = make_plan(recipe(), replace(facts, image=replace(facts.image, snapshot_gib=75)))
     small = make_plan(recipe(), replace(facts, image=replace(facts.image, snapshot_gib=8)))
-    assert (large.disk_gib, small.disk_gib) == (75, 50)
+    assert (large.machine.disk_gib, small.machine.disk_gib) == (75, 50)
     assert large.worst_case_usd > small.worst_case_usd
     reason = "disks have 75 GiB instead of 50: image ami-0123 has a root snapshot of that size"
     assert set(large.reasons) - set(small.reasons) == {reason}

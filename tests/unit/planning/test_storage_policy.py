@@ -122,7 +122,7 @@ def test_the_plan_names_size_and_the_price_of_traffic_between_regions():
     ("gib", "local_gb", "refusal", "note"),
     [
         (10, 0, "", ""),
-        (45, 0, "", "may not fit beside the image"),
+        (45, 0, "", "may not fit next to the image"),
         (60, 0, "root disk of 50 GiB", ""),
         (60, 100, "", ""),
         (100, 100, "instance store of 93 GiB", ""),
@@ -130,11 +130,12 @@ def test_the_plan_names_size_and_the_price_of_traffic_between_regions():
 )
 def test_data_that_no_disk_holds_are_refused_before_anything_is_launched(gib, local_gb, refusal, note):
     image = Image(image_id="ami-1", name="", root_device="", snapshot_gib=8)
-    plan = replace(sample_plan(), disk_gib=50, image=image)
+    plan = sample_plan()
+    plan = replace(plan, machine=replace(plan.machine, disk_gib=50, image=image))
     types = {pool.instance_type: replace(hardware(), local_disks_gb=local_gb) for pool in plan.pools}
     if refusal:
         with pytest.raises(CloudError, match=refusal) as refused:
             describe_room(gib * 2**30, plan, types)
-        assert "instances.disk_gib to 88" in refused.value.hint or local_gb
+        assert "instances.disk_gib: 88" in refused.value.hint or local_gb
         return
     assert [note in text for text in describe_room(gib * 2**30, plan, types)] == ([True] if note else [])

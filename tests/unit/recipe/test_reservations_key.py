@@ -60,13 +60,13 @@ def test_recipe_without_the_keys_keeps_its_hash_and_its_plan():
     unset = recipe(with_key("reservations:\n  placement_group: ''\n  efa: false"))
     assert unset.hash == recipe().hash
     made = plan("disk_gib: 50", reservation(is_open=True))
-    assert (made.reserved, made.outside_reservations) == ((), False)
+    assert (made.reserved, made.machine.outside_reservations) == ((), False)
 
 
 def test_idle_reserved_instances_come_first_at_a_price_of_zero():
     made = plan("reservations: open", reservation(is_open=True), count=3)
     assert taken(made) == [(ONE, 1)]
-    assert made.outside_reservations
+    assert made.machine.outside_reservations
     assert made.hourly_usd == Decimal("0.1785") * 2
     text = " ".join(render(plan_report(made), Format.TABLE).split())
     assert f"1 of {ONE} at 0 USD marginal" in text
@@ -153,7 +153,7 @@ def test_types_without_efa_or_cluster_placement_are_refused():
             plan(text, known=[plain])
         assert plan(text, known=[able]).pools
     made = plan("efa: true", known=[able])
-    assert made.efa_interfaces == 1
+    assert made.machine.efa_interfaces == 1
     assert any("a public address has one network interface" in reason for reason in made.reasons)
     assert plan("placement_group: near", known=[plain]).one_zone
 
