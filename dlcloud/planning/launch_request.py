@@ -43,6 +43,8 @@ class MachineSpec:
     """The name of an instance profile that exists; empty for none."""
     kms_key: str = ""
     """The KMS key of the root volume; empty for the account's default key of EBS."""
+    tenancy: str = "default"
+    """EC2's: default, or dedicated for hardware that no other account uses."""
     placement_group: str = ""
     """`cluster` for a group that dlcloud makes, or the name of one of the user's; empty for none."""
     interfaces: tuple[NetworkInterface, ...] = ()
@@ -66,6 +68,7 @@ class MachineSpec:
             network=network,
             profile=instances.profile,
             kms_key=instances.kms_key,
+            tenancy=instances.tenancy,
             placement_group=instances.placement_group,
             interfaces=interfaces,
             outside_reservations=instances.reservations is not None,
@@ -80,6 +83,11 @@ class MachineSpec:
             lines.append(f"root volumes are encrypted by {self.kms_key}")
         if self.kms_key and Market.SPOT in markets:
             lines.append(f"spot: {spot_key_grant(region, self.kms_key)}")
+        if self.tenancy != "default":
+            lines.append(
+                f"tenancy {self.tenancy}: EC2 bills more than the prices shown, and a fee per hour; "
+                "budget.max_usd counts neither"
+            )
         return lines
 
     @property

@@ -72,6 +72,11 @@ class Instances(Part):
     )
     profile: ProfileName = INSTANCE_PROFILE
     kms_key: KmsKey = KMS_KEY
+    tenancy: Literal["default", "dedicated"] = Field(
+        default="default",
+        description="dedicated: on hardware that no other AWS account uses; it costs more than the prices "
+        "that the plan shows.",
+    )
     reservations: AnyReservations | None = RESERVATIONS
     placement_group: PlacementGroupName = PLACEMENT_GROUP
     efa: bool = EFA
@@ -82,6 +87,12 @@ class Instances(Part):
             raise ValueError("on_demand_base belongs to market: spot or spot-then-on-demand")
         if self.on_demand_base > self.maximum:
             raise ValueError(f"on_demand_base ({self.on_demand_base}) is more than count ({self.maximum})")
+        return self
+
+    @model_validator(mode="after")
+    def _reserved_on_shared_hardware(self) -> Self:
+        if self.tenancy != "default" and self.uses_reservations:
+            raise ValueError("reservations have default tenancy: leave tenancy or reservations out")
         return self
 
     @model_validator(mode="after")

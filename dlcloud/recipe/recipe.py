@@ -1,9 +1,7 @@
 """A recipe: the workload, its instances and its budget, as users write them in YAML."""
 
-import functools
 import hashlib
 import json
-import operator
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import PurePosixPath
@@ -33,31 +31,23 @@ from dlcloud.recipe.part import Name, Part, Texts
 from dlcloud.recipe.track import Track
 from dlcloud.recipe.workload import Setup, Workload
 
-# Later keys: unset, they leave the hash as it was, by which stored clusters are found.
-LATER_KEYS = (
-    "checkpoints",
-    "data",
-    "deadline",
-    "experiment",
-    "instances.efa",
-    "instances.kms_key",
-    "instances.placement_group",
-    "instances.profile",
-    "instances.reservations",
-    "keep.all_nodes",
-    "keep.failed",
-    "network",
-    "permissions_boundary",
-    "results",
-    "setup.image",
-    "tags",
-    "track",
-    "workload.environment",
-    "workload.facts",
-    "workload.nodes",
-    "workload.secrets",
-    "workload.tiny",
-)
+FIRST_KEYS = {
+    "": {"budget", "cloud", "instances", "keep", "name", "region", "rehearsal", "setup", "workload"},
+    "budget": {"idle_minutes", "max_hours", "max_usd"},
+    "instances": {
+        *("count", "disk_gib", "image", "market", "on_demand_base", "spread_zones", "types", "user", "zones"),
+    },
+    "keep": {"files", "instances"},
+    "setup": {"commands", "requirements"},
+    "workload": {
+        *("benchmark", "command", "elastic", "files", "final", "json_field", "parameters", "repeats"),
+        *("reported", "settings", "throughput", "unit"),
+    },
+}
+"""The keys of the first recipes, by section: their values are always part of the hash.
+
+Every other key counts only if it is set: stored clusters are found by the hash, which no new key may change.
+"""
 
 
 class Budget(Part):
@@ -241,11 +231,12 @@ class Recipe(Part):
     def values(self) -> dict[str, Any]:
         """Return all values, without later keys that are not set: stored digests are of these."""
         content = self.model_dump(mode="json")
-        for path in LATER_KEYS:
-            *parts, key = path.split(".")
-            holder = functools.reduce(operator.getitem, parts, content)
-            if not holder[key]:
-                del holder[key]
+        for section, first_keys in FIRST_KEYS.items():
+            part, values = (getattr(self, section), content[section]) if section else (self, content)
+            for key, field in type(part).model_fields.items():
+                is_unset = not values[key] or values[key] == field.get_default(call_default_factory=True)
+                if key not in first_keys and is_unset:
+                    del values[key]
         return content
 
 

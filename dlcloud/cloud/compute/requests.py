@@ -141,11 +141,14 @@ def _machine(request: "LaunchRequest", subnet_id: str) -> dict[str, Any]:
 
 
 def _placement(request: "LaunchRequest") -> dict[str, str]:
-    """Return the placement group: the user's, or the one that the cluster makes before its first launch."""
-    group = request.machine.placement_group
+    """Return the tenancy, and the placement group: the user's, or the one that the cluster makes before."""
+    group, tenancy = request.machine.placement_group, request.machine.tenancy
     if group == NEW_GROUP:
         group = placement_group_name(request.tags[CLUSTER_TAG])
-    return {"GroupName": group} if group else {}
+    return {
+        **({"GroupName": group} if group else {}),
+        **({"Tenancy": tenancy} if tenancy != "default" else {}),
+    }
 
 
 def _reservation(request: "LaunchRequest") -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 from botocore.stub import ANY
 
 from dlcloud.cloud.compute.fleet_requests import fleet_arguments
-from dlcloud.cloud.compute.requests import read_instance
+from dlcloud.cloud.compute.requests import read_instance, run_instances_arguments, template_data
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Image, Instance, InstanceState, Market
 from dlcloud.planning.launch_request import FleetRequest
@@ -312,3 +312,11 @@ def test_one_id_that_is_gone_does_not_keep_the_others(clients, stub):
             ec2.add_response("terminate_instances", {}, {"InstanceIds": ["i-1"]})
     ec2.add_response("terminate_instances", {}, {"InstanceIds": ["i-2"]})
     cloud_over(clients).instances.terminate(["i-1", "gone", "i-2"])
+
+
+@pytest.mark.parametrize("tenancy", ["default", "dedicated"])
+def test_tenancy_is_asked_for_in_launches_and_templates(tenancy):
+    asked = request(tenancy=tenancy, zone="us-east-1a")
+    expected = {} if tenancy == "default" else {"Tenancy": tenancy}
+    assert run_instances_arguments(asked)["Placement"] == {"AvailabilityZone": "us-east-1a", **expected}
+    assert template_data(asked, "").get("Placement", {}) == expected

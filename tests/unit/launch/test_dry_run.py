@@ -8,8 +8,10 @@ from dlcloud.launch.dry_run import check_launch
 from dlcloud.model.denials import Denial
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError
 from dlcloud.model.instance import Image, Market
+from dlcloud.planning.networks import Subnet
+from dlcloud.planning.plan import make_plan
 from tests.fakes.cloud import FakeAccount
-from tests.fakes.samples import recipe
+from tests.fakes.samples import hardware, observed, recipe
 
 ONE_TYPE = """\
 name: sample
@@ -48,6 +50,24 @@ def test_each_market_is_asked_for_as_it_would_be_launched():
     assert {request.market for request in launches} == {Market.SPOT, Market.ON_DEMAND}
     assert {(request.machine.image, request.machine.disk_gib) for request in launches} == {(IMAGE, 75)}
     assert (checks.errors, checks.refusal) == ([], None)
+
+
+@pytest.mark.parametrize("assigns", [True, False])
+@pytest.mark.parametrize(
+    "keys",
+    ["", "kms_key: alias/disks, profile: mine", "efa: true, placement_group: cluster", "tenancy: dedicated"],
+)
+def test_a_dry_run_asks_for_the_instances_of_the_plan(keys, assigns):
+    text = ONE_TYPE.replace("disk_gib: 40", f"disk_gib: 40, {keys}".rstrip(", "))
+    subnets = {"us-east-1a": Subnet(zone_id="use1-az1", assigns_addresses=assigns)}
+    with_efa = replace(hardware(), efa_interfaces=4, placement_strategies=("cluster",))
+    facts = replace(observed(known=[with_efa], zones=[*subnets]), image=IMAGE, subnets=subnets)
+    account = FakeAccount()
+    check_launch(
+        recipe(text), account, lambda: IMAGE, subnets=lambda: subnets, hardware=lambda: facts.hardware
+    )
+    asked = [request.machine for action, request in account.asked_dry if action == "RunInstances"]
+    assert asked == [make_plan(recipe(text), facts).machine] * 2
 
 
 def test_dry_runs_do_not_wait_for_an_image_that_was_looked_up_before():

@@ -193,3 +193,11 @@ def test_a_deadline_states_what_all_on_demand_would_cost():
     assert "all on-demand from the start would cost about 1.80 USD and take 2.5 h" in reasons
     unknown = make_plan(recipe(text.replace(", per_hour: 100", "")), observed()).reasons
     assert "once the speed is measured" in unknown[-1]
+
+
+def test_a_plan_for_dedicated_hardware_says_that_it_costs_more():
+    dedicated = make_plan(
+        recipe(RECIPE.replace("instances:", "instances:\n  tenancy: dedicated", 1)), observed()
+    )
+    assert dedicated.machine.tenancy == "dedicated"
+    assert [reason for reason in dedicated.reasons if "EC2 bills more than the prices shown" in reason]

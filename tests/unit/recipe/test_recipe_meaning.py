@@ -100,6 +100,7 @@ def test_markets_come_in_the_order_in_which_they_are_tried(market, markets):
         ('DEBUG: no, EMPTY: ""', "EMPTY: '', DEBUG: no"),
         ("keep: {instances: no", "keep: {instances: false"),
         ("region: eu-west-1\n", "cloud: aws\nregion: eu-west-1\n"),
+        ("user: ec2-user", "user: ec2-user\n  tenancy: default"),
     ],
 )
 def test_the_hash_is_of_what_is_said_and_not_of_its_spelling(old, new):
@@ -114,6 +115,7 @@ def test_the_hash_is_of_what_is_said_and_not_of_its_spelling(old, new):
         ("PYTHON: 3.10", "PYTHON: 3.1"),
         ("[c7i.xlarge, g5.xlarge]", "[g5.xlarge, c7i.xlarge]"),
         ("name: full", "name: fuller"),
+        ("user: ec2-user", "user: ec2-user\n  tenancy: dedicated"),
         ("echo hello", "echo  hello"),
     ],
 )

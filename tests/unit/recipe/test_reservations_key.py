@@ -145,6 +145,11 @@ def test_capacity_block_is_used_until_shortly_before_it_ends():
     )
 
 
+def test_reservations_are_of_default_tenancy():
+    with pytest.raises(RecipeError, match="leave tenancy or reservations out"):
+        plan(f"reservations: {ONE}\n  tenancy: dedicated")
+
+
 def test_types_without_efa_or_cluster_placement_are_refused():
     plain = replace(hardware(), efa_interfaces=0, placement_strategies=("spread",))
     able = replace(hardware(), efa_interfaces=4, placement_strategies=("cluster",))
