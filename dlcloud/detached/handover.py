@@ -39,7 +39,7 @@ from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.sent_files import IGNORE_FILE
 from dlcloud.recipe.workload import Setup
 from dlcloud.resources.texts import outside_package
-from dlcloud.ssh.host_keys import KnownHosts, fingerprint
+from dlcloud.ssh.keys import KnownHosts, fingerprint
 from dlcloud.store.clusters import HAND_OVER, IN_CHARGE
 from dlcloud.store.database import Database
 

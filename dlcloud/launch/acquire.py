@@ -16,8 +16,7 @@ from dlcloud.model.errors import RecipeError, StoreError
 from dlcloud.model.ownership import Owner
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.resources.texts import user_data
-from dlcloud.ssh.host_keys import new_secret
-from dlcloud.ssh.keys import create_key, public_key
+from dlcloud.ssh.keys import create_key, new_secret, public_key
 from dlcloud.store.home import Store
 from dlcloud.store.paths import Paths
 from dlcloud.system.files import FileLock, write_file

@@ -21,7 +21,7 @@ from dlcloud.model.sent_file import SentFile
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload import Setting, Workload
 from dlcloud.results.node_scaling import nodes_name
-from dlcloud.ssh.tree import list_entries
+from dlcloud.ssh.listing import list_entries
 
 EARLIER = "earlier.jsonl"
 """Records of cases that an interrupted run had measured; they are not measured again."""

@@ -12,9 +12,7 @@ from dlcloud.model.remote import Completed, Endpoint
 from dlcloud.model.sent_file import SentFile
 from dlcloud.model.untrusted import printable
 from dlcloud.ssh import copy, fetch
-from dlcloud.ssh.process import SIGNALLED, Feed, RemoteProcess, Write
-from dlcloud.ssh.transports import Transports
-from dlcloud.ssh.turns import Turns
+from dlcloud.ssh.process import SIGNALLED, Feed, RemoteProcess, Transports, Turns, Write
 
 # Commands at once. sshd allows 10 sessions per transport, and may still count two that have just ended.
 _CHANNELS = 8
@@ -27,7 +25,7 @@ _WITHOUT_STATUS = "ended without an exit status: killed by a signal, or the serv
 
 
 class SshConnection:
-    """A logged-in session; implements `core.remote.Connection`, which documents the methods.
+    """A logged-in session; implements `model.remote.Connection`, which documents the methods.
 
     Connections to many instances share their `turns`.
     """

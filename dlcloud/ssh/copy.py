@@ -17,8 +17,8 @@ from typing import IO, TYPE_CHECKING, BinaryIO, Protocol
 from dlcloud.model.errors import RecipeError, RemoteCommandError
 from dlcloud.model.remote import Endpoint
 from dlcloud.model.sent_file import SentFile
+from dlcloud.ssh.listing import list_entries
 from dlcloud.ssh.process import Feed, RemoteProcess, Write
-from dlcloud.ssh.tree import list_entries
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -47,7 +47,7 @@ class Shell(Protocol):
 def send_tree(
     shell: Shell, source: Path, target: str, *, only: Callable[[Path], bool] | None, compress: bool
 ) -> None:
-    """Copy a file, or the content of a folder, into the folder `target`; see `core.remote.Connection`."""
+    """Copy a file, or the content of a folder, into the folder `target`; see `model.remote.Connection`."""
     send_files(shell, list_entries(source, only=only), target, on_sent=None, compress=compress)
 
 
@@ -59,7 +59,7 @@ def send_files(
     on_sent: Callable[[int], None] | None,
     compress: bool,
 ) -> None:
-    """Copy listed files into the folder `target`; see `core.remote.Connection`."""
+    """Copy listed files into the folder `target`; see `model.remote.Connection`."""
     folder = shlex.quote(not_an_option(target))
     # -o: what is unpacked belongs to the user who logs in, root included.
     command = f"mkdir -p {folder} && tar -x{'z' if compress else ''}of - -C {folder}"
@@ -67,7 +67,7 @@ def send_files(
 
 
 def send_contents(shell: Shell, contents: Mapping[str, bytes], target: str) -> None:
-    """Write small files into a folder, each whole; see `core.remote.Connection`."""
+    """Write small files into a folder, each whole; see `model.remote.Connection`."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as packed:
         for name, content in contents.items():
@@ -102,7 +102,7 @@ def pack_files(files: Sequence[SentFile], archive: IO[bytes]) -> str:
 
 
 def send_bytes(shell: Shell, content: bytes, target: str, *, mode: int) -> None:
-    """Write a file whole, under another name first; see `core.remote.Connection`."""
+    """Write a file whole, under another name first; see `model.remote.Connection`."""
     path = not_an_option(target)
     file, part = shlex.quote(path), shlex.quote(f"{path}.{secrets.token_hex(4)}.part")
     parent = shlex.quote(not_an_option(str(PurePosixPath(path).parent)))

@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING, Literal, Self
 
 from dlcloud.model.errors import RemoteCommandError, StoreError
 from dlcloud.ssh.copy import Shell, not_an_option
+from dlcloud.ssh.listing import matches
 from dlcloud.ssh.process import RemoteProcess
-from dlcloud.ssh.tree import matches
 from dlcloud.system.files import replace_file
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Packing:
 def fetch_files(
     shell: Shell, folder: str, patterns: Iterable[str], target: Path, packing: Packing
 ) -> list[Path]:
-    """Fetch the regular files below `folder` whose relative names match; see `core.remote.Connection`."""
+    """Fetch the regular files below `folder` whose relative names match; see `model.remote.Connection`."""
     patterns = [pattern.removeprefix("./") for pattern in patterns]
     are_names = not any(_SPECIAL.search(pattern) for pattern in patterns)
     names = sorted(set(patterns)) if are_names else _list_files(shell, folder, patterns, packing)

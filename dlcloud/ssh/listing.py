@@ -1,17 +1,29 @@
-"""List the user's files that are sent to instances: without what ignore files and git leave out."""
+"""Which local files are sent to an instance, and which remote ones a pattern selects.
+
+`list_files` lists the user's files without what .gitignore, .dlcloudignore and git leave out; `list_entries`
+lists all of a folder; `matches` selects files to fetch.
+"""
 
 import os
+import shutil
 import stat
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
+
+from pathspec import GitIgnoreSpec
 
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.sent_file import SentFile
-from dlcloud.recipe.sent_files import MOST_FILES, FileSet
-from dlcloud.ssh.ignore import ALWAYS, IgnoreRules, is_environment, tracked_although_ignored
-from dlcloud.ssh.tree import check_link
+from dlcloud.recipe.sent_files import IGNORE_FILE, MOST_FILES, FileSet
 
+GIT_TIMEOUT_S = 20.0
+ALWAYS = frozenset({"__pycache__", ".git"})
+ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
+"""What every virtual environment, or every one of Conda, has at its top."""
+EXCLUDED = frozenset({"__pycache__", ".git"})
 MOST_LISTED = 4 * MOST_FILES
 """The listing is given up at so many files: a message about more would come late."""
 
@@ -41,6 +53,150 @@ def list_files(source: Path) -> FileSet:
         left_out=tuple(sorted(listing.left_out)),
         is_whole=len(listing.entries) < MOST_LISTED,
     )
+
+
+def list_entries(source: Path, *, only: Callable[[Path], bool] | None = None) -> list[SentFile]:
+    """List the file `source` itself, or the content of the folder.
+
+    Sockets, pipes and devices are left out, as are `__pycache__` and `.git`.
+
+    Args:
+        source: A file or a folder.
+        only: Called for every file and link with its path relative to `source`; False leaves it out.
+
+    Raises:
+        RecipeError: There is no `source`, it cannot be read, or a link in it leads out of it.
+    """
+    if source.is_file():
+        return [SentFile(path=source.resolve(), name=source.name)]
+    if not source.is_dir():
+        raise RecipeError(f"cannot send {source}: no such file or folder")
+    return [entry for entry in _walk(source) if only is None or entry.path.is_dir() or only(Path(entry.name))]
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """True if a relative name matches any glob: `*` within one folder level, `**` over any number of them."""
+    parts = name.split("/")
+    return any(_parts_match(parts, pattern.removeprefix("./").split("/")) for pattern in patterns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The rules of one ignore file, for what lies below its folder."""
+
+    folder: str
+    spec: GitIgnoreSpec
+
+    def decision(self, path: str, *, is_folder: bool) -> bool | None:
+        """True if the rules leave a path out, False if they bring it back, None if they do not say."""
+        name = os.path.relpath(path, self.folder).replace(os.sep, "/")
+        return self.spec.check_file(f"{name}/" if is_folder else name).include
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoreRules:
+    """The rules that apply in one folder, those of the deepest file first."""
+
+    own: tuple[Rules, ...] = ()
+    git: tuple[Rules, ...] = ()
+
+    @classmethod
+    def above(cls, root: Path) -> "IgnoreRules":
+        """Return the rules of the folders above `root`: those of its parent, and of its git repository."""
+        rules = cls()
+        repository = next((folder for folder in root.parents if (folder / ".git").exists()), None)
+        inside = (root / ".git").exists() is False and repository is not None
+        for folder in reversed(root.parents):
+            in_repository = inside and repository is not None and folder.is_relative_to(repository)
+            own = _read(folder / IGNORE_FILE) if in_repository or folder == root.parent else ()
+            git = _read(folder / ".gitignore") if in_repository else ()
+            rules = cls((*own, *rules.own), (*git, *rules.git))
+        return rules
+
+    def below(self, folder: Path) -> "IgnoreRules":
+        """Return the rules that apply in a folder whose parent these apply in."""
+        own, git = _read(folder / IGNORE_FILE), _read(folder / ".gitignore")
+        return IgnoreRules((*own, *self.own), (*git, *self.git)) if own or git else self
+
+    def leave_out(self, path: str, *, is_folder: bool, is_tracked: bool = False) -> bool:
+        """True if a path is left out; .gitignore does not leave out what git tracks."""
+        for rules in self.own if is_tracked else (*self.own, *self.git):
+            decision = rules.decision(path, is_folder=is_folder)
+            if decision is not None:
+                return decision
+        return False
+
+
+def is_environment(folder: str) -> bool:
+    """True for a virtual environment, which works only where it was made."""
+    return any(os.path.exists(os.path.join(folder, mark)) for mark in ENVIRONMENT_MARKS)  # noqa: PTH110, PTH118
+
+
+def tracked_although_ignored(root: Path) -> Iterator[str]:
+    """Yield the paths below `root` that git tracks and .gitignore names; none where there is no git."""
+    program = shutil.which("git")
+    if program is None:
+        return
+    command = [program, "-C", str(root), "ls-files", "-z", "--cached", "--ignored", "--exclude-standard"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, check=True, timeout=GIT_TIMEOUT_S, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError):  # no repository, or one that git does not trust
+        return
+    yield from (str(root / os.fsdecode(name)) for name in done.stdout.split(b"\0") if name)
+
+
+def _read(file: Path) -> tuple[Rules, ...]:
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        return (Rules(folder=str(file.parent), spec=GitIgnoreSpec.from_lines(lines)),)
+    except OSError:
+        return ()
+    except ValueError as error:
+        raise RecipeError(f"{file} has a pattern that cannot be read: {error}") from error
+
+
+def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_parts_match(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _parts_match(parts[1:], pattern[1:])
+
+
+def _walk(source: Path) -> Iterator[SentFile]:
+    root = source.resolve()
+    for folder, folders, files in os.walk(root, onerror=_raise_unreadable):
+        folders[:] = sorted(name for name in folders if name not in EXCLUDED)
+        for name in [*folders, *sorted(files)]:
+            path = Path(folder) / name
+            if path.is_symlink():
+                check_link(path, root)
+            elif not stat.S_ISREG(mode := path.lstat().st_mode) and not stat.S_ISDIR(mode):
+                continue
+            if name not in EXCLUDED:
+                yield SentFile(path=path, name=str(path.relative_to(root)))
+
+
+def check_link(link: Path, root: Path) -> None:
+    """Refuse a link that would lead elsewhere, or outside, on the instance.
+
+    Raises:
+        RecipeError: It would.
+    """
+    target = link.readlink()
+    as_written = os.path.normpath(link.parent / target)
+    inside = all(Path(end).is_relative_to(root) for end in (as_written, os.path.realpath(link)))
+    if target.is_absolute() or not inside:
+        raise RecipeError(
+            f"the link {link} leads out of {root}, to {target}; nothing was sent",
+            hint="replace the link by a copy of its target, or leave it out",
+        )
+
+
+def _raise_unreadable(e: OSError) -> None:
+    raise RecipeError(f"cannot read {e.filename} to send it: {e.strerror}") from e
 
 
 def _refuse_place(root: Path) -> None:

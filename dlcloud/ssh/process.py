@@ -1,50 +1,46 @@
-"""A running command on an instance: its input, its two output streams and its exit status."""
+"""A running command on an instance: its input, its two output streams and its exit status.
+
+`SshConnection` starts each command as a `RemoteProcess`, which
+
+1. waits for its turn (`Turns`): many threads that start a command at the same time take more processor time
+   to wake one another than for the commands, as Python runs one thread at a time and each that waits wakes
+   200 times a second;
+2. opens a session on one of the connection's `Transports`: OpenSSH limits the sessions of a transport
+   (MaxSessions, 10 by default), and counts a command whose channel was closed until its programs have ended,
+   so another transport is opened if the server refuses;
+3. writes the input from a thread of its own, while the caller reads both streams.
+
+What must never happen: that a command whose connection is gone is waited for forever, or that one whose
+output nobody reads blocks the others.
+"""
 
 import contextlib
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from paramiko import Channel, ChannelException, SSHException, Transport
 
 from dlcloud.model.errors import UnreachableError
 from dlcloud.model.remote import Endpoint
-from dlcloud.ssh.handshake import close_transport
-from dlcloud.ssh.library import Channel, ChannelException, SSHException, Transport
-from dlcloud.ssh.transports import Transports
-from dlcloud.ssh.turns import Turns
 
+STARTS, LONGEST_START_S = 16, 5.0
+UPLOADS, LONGEST_UPLOAD_S = 16, 60.0
 log = logging.getLogger(__name__)
-
 Write = Callable[[bytes], None]
 Feed = Callable[[Write], None]
 """Writes a command's standard input in pieces, by calling its argument."""
-
 SIGNALLED = -1
 """Exit status where the server sent none: the command was killed by a signal, or its channel closed."""
-
 _PIECE = 1 << 16
 _OPEN_TIMEOUT_S = 60.0
 # Fits into the first window that servers grant (2 MiB: OpenSSH, asyncssh), so sending it cannot block.
 _SMALL = 1 << 16
 # A transport's thread may need so long to end after its channels have been closed.
 _THREAD_END_S = 0.2
-
-
-class StdinClosedError(Exception):
-    """The command, or its connection, ended before it had received all of its input."""
-
-
-class _Arrival(threading.Event):
-    """Set when data arrives on either stream.
-
-    paramiko clears the event when it has emptied one stream, which must not hide data on the other.
-    """
-
-    def clear(self) -> None:
-        """Leave the event set; only `rearm` clears it."""
-
-    def rearm(self) -> None:
-        super().clear()
 
 
 class RemoteProcess:
@@ -68,8 +64,8 @@ class RemoteProcess:
         self,
         *,
         endpoint: Endpoint,
-        transports: Transports,
-        turns: Turns,
+        transports: "Transports",
+        turns: "Turns",
         command: str,
         stdin: bytes | Feed = b"",
         timeout_s: float | None = None,
@@ -141,7 +137,7 @@ class RemoteProcess:
         if self._feeder is not None and self._is_fed.is_set():
             self._feeder.join()
 
-    def _start(self, transports: Transports, command: str) -> tuple[Transport, Channel]:
+    def _start(self, transports: "Transports", command: str) -> tuple[Transport, Channel]:
         try:
             timeout_s = min(self._remaining() or _OPEN_TIMEOUT_S, _OPEN_TIMEOUT_S)
             transport, channel = transports.open_session(timeout_s)
@@ -223,6 +219,23 @@ class RemoteProcess:
         return UnreachableError(f"{label(self._endpoint)}: the connection broke: {explain(cause)}")
 
 
+class StdinClosedError(Exception):
+    """The command, or its connection, ended before it had received all of its input."""
+
+
+class _Arrival(threading.Event):
+    """Set when data arrives on either stream.
+
+    paramiko clears the event when it has emptied one stream, which must not hide data on the other.
+    """
+
+    def clear(self) -> None:
+        """Leave the event set; only `rearm` clears it."""
+
+    def rearm(self) -> None:
+        super().clear()
+
+
 def label(endpoint: Endpoint) -> str:
     """Name an instance with its address."""
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
@@ -258,3 +271,107 @@ def _feed_of(content: bytes) -> Feed:
             write(content[start : start + _PIECE])
 
     return feed
+
+
+class Transports:
+    """Opens sessions on the first transport that allows one. Threads may share it.
+
+    Args:
+        first: A logged-in transport.
+        reconnect: Opens another transport to the same instance.
+    """
+
+    def __init__(self, first: Transport, reconnect: Callable[[], Transport]) -> None:
+        self._all = [first]
+        self._reconnect = reconnect
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def is_active(self) -> bool:
+        return any(transport.is_active() for transport in self._all)
+
+    def open_session(self, timeout_s: float) -> tuple[Transport, Channel]:
+        """Open a session; the newest transport is tried first.
+
+        Raises:
+            OSError, EOFError, SSHException: The connection is broken, or the server allows no session.
+            HostKeyError: Another machine answered.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            active = [transport for transport in self._all if transport.is_active()] or self._all[:1]
+        for transport in reversed(active):
+            try:
+                return transport, transport.open_session(timeout=timeout_s)
+            except SSHException:
+                if not transport.is_active() or time.monotonic() >= deadline:
+                    raise
+        transport = self._add()
+        return transport, transport.open_session(timeout=timeout_s)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            transports = list(self._all)
+        for transport in transports:
+            close_transport(transport)
+
+    def _add(self) -> Transport:
+        transport = self._reconnect()
+        with self._lock:
+            self._all.append(transport)
+            is_closed = self._is_closed
+        if is_closed:
+            close_transport(transport)
+        return transport
+
+
+def close_transport(transport: Transport) -> None:
+    """End a session now: a thread that waits for input would keep its socket open until it wakes."""
+    with contextlib.suppress(OSError, EOFError, AttributeError):  # it is closed, or is no socket
+        transport.sock.shutdown(socket.SHUT_RDWR)
+    transport.close()
+
+
+class Turns:
+    """What the connections to one cluster share: turns to start a command, and to send its input."""
+
+    def __init__(self) -> None:
+        self.start = Gate(STARTS, LONGEST_START_S)
+        self.upload = Gate(UPLOADS, LONGEST_UPLOAD_S)
+
+
+class Gate:
+    """Lets a number of threads through at once, and more in place of those that stay too long.
+
+    Args:
+        limit: The number of threads.
+        longest_s: A thread that stays longer waits for an instance that may be gone, and does not count.
+    """
+
+    def __init__(self, limit: int, longest_s: float) -> None:
+        self._limit = limit
+        self._longest_s = longest_s
+        self._changed = threading.Condition()
+        self._entered: dict[object, float] = {}
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait for a turn, and end it with the block."""
+        visitor = object()
+        with self._changed:
+            while (wait_s := self._wait_s()) > 0:
+                self._changed.wait(wait_s)
+            self._entered[visitor] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._entered[visitor]
+                self._changed.notify()
+
+    def _wait_s(self) -> float:
+        """Return for how long there is no turn if no thread leaves; 0 where there is one."""
+        since = time.monotonic() - self._longest_s
+        counted = [entered for entered in self._entered.values() if entered > since]
+        return min(counted) - since if len(counted) >= self._limit else 0.0

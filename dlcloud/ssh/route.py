@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paramiko import Channel, PKey, RejectPolicy, SSHClient, SSHException
+
 from dlcloud.model.errors import HostKeyError, StoreError, UnreachableError
 from dlcloud.model.remote import Endpoint
-from dlcloud.ssh.library import Channel, PKey, RejectPolicy, SSHClient, SSHException
 
 _UNANSWERED_MS = 60_000
 

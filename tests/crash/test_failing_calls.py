@@ -19,8 +19,7 @@ from dlcloud.local.site import LocalSite
 from dlcloud.model.cluster import CLUSTER_TAG, ClusterState
 from dlcloud.model.errors import CloudError
 from dlcloud.planning.plan import make_plan
-from dlcloud.ssh.host_keys import new_secret
-from dlcloud.ssh.keys import create_key
+from dlcloud.ssh.keys import create_key, new_secret
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.home import Store

@@ -31,7 +31,7 @@ import asyncssh
 
 from dlcloud.local import daemon
 from dlcloud.local.instance.cloudinit import read_user_data
-from dlcloud.ssh.host_keys import PROOF_COMMAND, compute_proof
+from dlcloud.ssh.keys import PROOF_COMMAND, compute_proof
 
 JOB_S = float(os.environ.get("LIGHT_JOB_S", "2"))
 RECORDS = os.environ.get("LIGHT_RECORDS", "")

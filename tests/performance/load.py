@@ -30,8 +30,7 @@ import paramiko
 
 from dlcloud.local.site import LocalEndpoint, LocalSite
 from dlcloud.resources.texts import user_data
-from dlcloud.ssh.host_keys import new_secret
-from dlcloud.ssh.keys import create_key
+from dlcloud.ssh.keys import create_key, new_secret
 from dlcloud.store.paths import Paths
 
 DLCLOUD = str(Path(sys.executable).with_name("dlcloud"))

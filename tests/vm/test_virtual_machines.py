@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from dlcloud.resources.texts import user_data
-from dlcloud.ssh.host_keys import new_secret
-from dlcloud.ssh.keys import create_key
+from dlcloud.ssh.keys import create_key, new_secret
 from tests.vm.image import LOGIN, SUITE
 
 pytestmark = pytest.mark.timeout(2400)

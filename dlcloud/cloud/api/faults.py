@@ -101,7 +101,7 @@ def translate_errors(action: str, *, ignore: Collection[str] = ()) -> Iterator[N
         ignore: Codes of refusals that end the block without an error.
 
     Raises:
-        CredentialsError, CapacityError, QuotaError, ThrottledError, CloudError: As the tree in `core.errors`.
+        CredentialsError, CapacityError, QuotaError, ThrottledError, CloudError: See `model.errors`.
     """
     try:
         yield

@@ -12,7 +12,7 @@ from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState
 from dlcloud.model.errors import InstanceError, UnreachableError
 from dlcloud.planning.resize import coordinator
 from dlcloud.recipe.job_environment import JobEnvironment
-from dlcloud.ssh.host_keys import KnownHosts, fingerprint
+from dlcloud.ssh.keys import KnownHosts, fingerprint
 from dlcloud.store.clusters import HAND_OVER, IN_CHARGE, Clusters
 from dlcloud.store.database import Database
 from tests.fakes.machine import FakeMachine

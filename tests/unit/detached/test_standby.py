@@ -10,7 +10,7 @@ from dlcloud.detached.handover import HandOver
 from dlcloud.detached.standby import TAKEN, StandbyPreparer, Succession
 from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG
 from dlcloud.model.errors import CloudError
-from dlcloud.ssh.host_keys import KnownHosts, fingerprint
+from dlcloud.ssh.keys import KnownHosts, fingerprint
 from dlcloud.store.clusters import SUCCESSION, Clusters
 from dlcloud.store.database import Database
 from tests.fakes.cloud import Failure, Killed

@@ -7,8 +7,7 @@ import pytest
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.provision import Provisioner
 from dlcloud.planning.plan import make_plan
-from dlcloud.ssh.host_keys import new_secret
-from dlcloud.ssh.keys import create_key
+from dlcloud.ssh.keys import create_key, new_secret
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.home import Store

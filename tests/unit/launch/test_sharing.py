@@ -12,7 +12,7 @@ from dlcloud.launch.peers import EnvironmentPeer
 from dlcloud.launch.sharing import CLIENTS, FEWEST, LEAST_BYTES, SEEDS, Sharing
 from dlcloud.model.errors import RemoteCommandError, UnreachableError
 from dlcloud.model.remote import Endpoint
-from dlcloud.ssh.tree import list_entries
+from dlcloud.ssh.listing import list_entries
 from dlcloud.system.parallel import fan_out
 from tests.fakes.machine import FakeConnection, FakeMachine
 

@@ -12,8 +12,7 @@ from dlcloud.model.errors import InstanceError
 from dlcloud.model.remote import Endpoint
 from dlcloud.resources.texts import template, user_data
 from dlcloud.ssh.dial import Dialer
-from dlcloud.ssh.host_keys import new_secret
-from dlcloud.ssh.keys import create_key, public_key
+from dlcloud.ssh.keys import create_key, new_secret, public_key
 from tests.fakes.local_ec2 import WAIT_S, wait_for
 
 AMAZON_LINUX = "ami-0d1c10cd000002023"

@@ -9,8 +9,7 @@ import yaml
 
 from dlcloud.model.errors import RecipeError
 from dlcloud.resources.texts import recipe_text, template, user_data
-from dlcloud.ssh.host_keys import is_proof, new_secret
-from dlcloud.ssh.keys import create_key
+from dlcloud.ssh.keys import create_key, is_proof, new_secret
 from tests.needs import needs
 from tests.programs import find
 from tests.unit.resources.conftest import INSTANCE_ID

@@ -13,7 +13,7 @@ import asyncssh
 import pytest
 
 from dlcloud.model.remote import Endpoint
-from dlcloud.ssh import host_keys, keys
+from dlcloud.ssh import keys
 from dlcloud.ssh.dial import Dialer
 
 
@@ -52,7 +52,7 @@ class Host(asyncssh.SSHServer):
         self.root = root
         self.instance_id = instance_id
         self.key = asyncssh.generate_private_key("ssh-ed25519")
-        self.secret = host_keys.new_secret()
+        self.secret = keys.new_secret()
         self.authorized: set[str] = {authorized.split()[1]}
         self.commands: list[str] = []
         self.logins = 0
@@ -76,11 +76,11 @@ class Host(asyncssh.SSHServer):
     @property
     def sent(self) -> list[str]:
         """Every command but the one that asks for the proof."""
-        return [command for command in self.commands if command != host_keys.PROOF_COMMAND]
+        return [command for command in self.commands if command != keys.PROOF_COMMAND]
 
     def prove(self, proof: str | None = None) -> None:
         """Write the proof, the right one if none is given, as openssl prints it."""
-        right = host_keys.compute_proof(self.secret, self.instance_id, self.host_key)
+        right = keys.compute_proof(self.secret, self.instance_id, self.host_key)
         path = self.root / "var/lib/dlcloud/host-proof"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"SHA2-256(stdin)= {right if proof is None else proof}\n")

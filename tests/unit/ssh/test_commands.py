@@ -48,8 +48,8 @@ def test_input_that_the_command_does_not_read(connection):
 
 
 def test_a_command_that_ended_waits_for_no_turn_to_send(host, make_dialer, monkeypatch):
-    monkeypatch.setattr("dlcloud.ssh.turns.UPLOADS", 1)
-    monkeypatch.setattr("dlcloud.ssh.turns.LONGEST_UPLOAD_S", 600.0)
+    monkeypatch.setattr("dlcloud.ssh.process.UPLOADS", 1)
+    monkeypatch.setattr("dlcloud.ssh.process.LONGEST_UPLOAD_S", 600.0)
     connection = make_dialer(host).dial(host.endpoint)
     sending, end = threading.Event(), threading.Event()
 

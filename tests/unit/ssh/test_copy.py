@@ -12,7 +12,7 @@ import pytest
 
 from dlcloud.model.errors import RecipeError, RemoteCommandError, UnreachableError
 from dlcloud.ssh import copy, fetch
-from dlcloud.ssh.tree import list_entries, matches
+from dlcloud.ssh.listing import list_entries, matches
 from tests.needs import needs
 
 pytestmark = needs("find", "tar")

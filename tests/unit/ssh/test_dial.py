@@ -9,7 +9,7 @@ import pytest
 
 from dlcloud.model.errors import HostKeyError, UnreachableError
 from dlcloud.model.remote import Endpoint
-from dlcloud.ssh import host_keys
+from dlcloud.ssh import keys
 from dlcloud.system.parallel import all_or_raise, fan_out
 
 
@@ -21,7 +21,7 @@ def pins(key_path):
 def test_an_honest_host_is_proven_once_and_pinned(host, make_dialer, key_path):
     connection = make_dialer(host).dial(host.endpoint)
     assert connection.check("echo hello") == b"hello\n"
-    assert host.commands == [host_keys.PROOF_COMMAND, "echo hello"]
+    assert host.commands == [keys.PROOF_COMMAND, "echo hello"]
     assert pins(key_path) == f"i-0abc ssh-ed25519 {host.host_key}\n"
     assert stat.S_IMODE(key_path.with_name("known_hosts").stat().st_mode) == 0o600
 
@@ -49,14 +49,14 @@ def test_an_invented_proof_is_refused_at_once(host, make_dialer, key_path, proof
 
 def test_a_proof_replayed_for_another_key_is_refused(host, make_host, make_dialer, key_path):
     impostor = make_host(host.instance_id).start()
-    impostor.prove(host_keys.compute_proof(host.secret, host.instance_id, host.host_key))
+    impostor.prove(keys.compute_proof(host.secret, host.instance_id, host.host_key))
     with pytest.raises(HostKeyError, match="wrong proof"):
         make_dialer(host).dial(impostor.endpoint, wait_s=60)
     assert (impostor.sent, pins(key_path)) == ([], "")
 
 
 def test_a_proof_made_for_another_instance_is_refused(host, make_dialer, key_path):
-    host.prove(host_keys.compute_proof(host.secret, "i-0other", host.host_key))
+    host.prove(keys.compute_proof(host.secret, "i-0other", host.host_key))
     with pytest.raises(HostKeyError, match="wrong proof"):
         make_dialer(host).dial(host.endpoint, wait_s=60)
     assert (host.sent, pins(key_path)) == ([], "")
@@ -83,7 +83,7 @@ def test_a_late_proof_is_waited_for(make_host, make_dialer):
 
     host.before = first_boot
     assert make_dialer(host).dial(host.endpoint, wait_s=60).check("echo up") == b"up\n"
-    assert asked == [host_keys.PROOF_COMMAND] * 3 + ["echo up"]
+    assert asked == [keys.PROOF_COMMAND] * 3 + ["echo up"]
     assert host.logins == 1
 
 
@@ -226,14 +226,14 @@ def test_sixty_four_hosts_at_once(make_host, make_dialer):
 
 
 def test_a_host_whose_fingerprint_is_known_is_let_in_and_pinned(host, make_dialer, key_path):
-    known = host_keys.fingerprint(host.host_key)
+    known = keys.fingerprint(host.host_key)
     assert make_dialer(fingerprint=known).dial(host.endpoint).check("echo known") == b"known\n"
     assert host.commands == ["echo known"]
     assert pins(key_path) == f"i-0abc ssh-ed25519 {host.host_key}\n"
 
 
 def test_a_host_with_another_fingerprint_is_refused_before_login(host, make_dialer, key_path):
-    other = host_keys.fingerprint("AAAAC3NzaC1lZDI1NTE5AAAAIA==")
+    other = keys.fingerprint("AAAAC3NzaC1lZDI1NTE5AAAAIA==")
     with pytest.raises(HostKeyError, match="another host key than its tag says"):
         make_dialer(fingerprint=other).dial(host.endpoint, wait_s=60)
     assert (host.logins, pins(key_path)) == (0, "")

@@ -12,9 +12,9 @@ import pytest
 
 from dlcloud.model.errors import HostKeyError, StoreError
 from dlcloud.model.remote import Endpoint
-from dlcloud.ssh import host_keys, keys
+from dlcloud.ssh import keys
 from dlcloud.ssh.command_line import ssh_command
-from dlcloud.ssh.host_keys import KnownHosts
+from dlcloud.ssh.keys import KnownHosts
 from dlcloud.system.parallel import all_or_raise, fan_out
 from tests.needs import needs
 
@@ -56,7 +56,7 @@ def test_a_file_that_is_not_a_private_key_is_an_error(tmp_path):
 
 @needs("openssl")
 def test_the_proof_equals_the_one_openssl_computes(tmp_path):
-    secret = host_keys.new_secret()
+    secret = keys.new_secret()
     (tmp_path / "key.pub").write_text(f"ssh-ed25519 {KEY} root@host\n")
     shown = subprocess.run(
         "printf '%s\\0%s' \"$IID\" \"$(awk '{print $2}' key.pub)\" "
@@ -67,15 +67,15 @@ def test_the_proof_equals_the_one_openssl_computes(tmp_path):
         capture_output=True,
         check=True,
     ).stdout
-    assert host_keys.is_proof(shown, secret, "i-0abc", KEY)
-    assert not host_keys.is_proof(shown, secret, "i-0abd", KEY)
-    assert not host_keys.is_proof(shown, secret, "i-0abc", OTHER)
-    assert not host_keys.is_proof(shown, host_keys.new_secret(), "i-0abc", KEY)
-    assert not host_keys.is_proof(b"", secret, "i-0abc", KEY)
+    assert keys.is_proof(shown, secret, "i-0abc", KEY)
+    assert not keys.is_proof(shown, secret, "i-0abd", KEY)
+    assert not keys.is_proof(shown, secret, "i-0abc", OTHER)
+    assert not keys.is_proof(shown, keys.new_secret(), "i-0abc", KEY)
+    assert not keys.is_proof(b"", secret, "i-0abc", KEY)
 
 
 def test_secrets_are_thirty_two_fresh_bytes():
-    secrets = {host_keys.new_secret() for _ in range(100)}
+    secrets = {keys.new_secret() for _ in range(100)}
     assert {len(bytes.fromhex(secret)) for secret in secrets} == {32}
     assert len(secrets) == 100
 

@@ -15,7 +15,7 @@ import pytest
 
 from dlcloud.model.errors import RemoteCommandError, UnreachableError
 from dlcloud.model.remote import Endpoint
-from dlcloud.ssh import dial, host_keys, keys
+from dlcloud.ssh import dial, keys
 from dlcloud.system.parallel import all_or_raise, fan_out
 from tests.needs import needs
 from tests.programs import find
@@ -65,7 +65,7 @@ class Sshd:
 
     @property
     def fingerprint(self) -> str:
-        return host_keys.fingerprint(keys.public_key(self.folder / "host_key").split()[1])
+        return keys.fingerprint(keys.public_key(self.folder / "host_key").split()[1])
 
     def endpoint(self, port: int = 0) -> Endpoint:
         return Endpoint(

@@ -1,7 +1,6 @@
 """Entries of an ssh_config file: what the system's ssh reads from them."""
 
 import subprocess
-import sys
 
 from dlcloud.model.remote import Endpoint
 from dlcloud.ssh.command_line import config_entry, ssh_command
@@ -34,15 +33,3 @@ def test_ports_are_forwarded_before_the_host(tmp_path):
     assert words[place + 1] == "8888:localhost:8888"
     assert words[-3:] == ["--", "198.51.100.1", "ls"]
     assert "ExitOnForwardFailure=yes" in words
-
-
-def test_match_exec_works_in_programs_that_import_dlcloud():
-    """dlcloud imports paramiko without what runs it."""
-    code = """
-import sys
-import dlcloud.ssh.library, paramiko
-assert "invoke" not in sys.modules
-print(paramiko.SSHConfig.from_text('Match exec "true"\\n  User me').lookup("host")["user"])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "me\n"

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dlcloud.ssh.turns import Gate
+from dlcloud.ssh.process import Gate
 
 LONG_S = 60.0
 
