@@ -10,6 +10,7 @@ from dlcloud.app.terminal.screen import say
 from dlcloud.local.site import LocalEndpoint
 from dlcloud.model.errors import RecipeError
 from dlcloud.report.table import Cell, Format, Report, Section, render
+from dlcloud.scheduling.simulation.formats import UNKNOWN_MEANING_HINT, Meaning, obtainable_counts
 
 
 def start(context: Context, *, output: str) -> None:
@@ -68,6 +69,7 @@ class CapacityOptions:
     count: int | None
     zone: str | None
     traces: tuple[str, ...]
+    values: str | None
     speed: float
     grace: float | None
     output: str
@@ -78,7 +80,7 @@ def capacity(context: Context, options: CapacityOptions) -> None:
     if options.traces:
         if options.count is not None or options.zone is not None:
             raise RecipeError("--trace takes no COUNT and no --zone; write --trace ZONE=FILE")
-        values = [_read_trace(text, options.instance_type) for text in options.traces]
+        values = [_read_trace(text, options.instance_type, options.values) for text in options.traces]
         grace_s = 120.0 / max(options.speed, 1.0) if options.grace is None else options.grace
         context.local_endpoint().control.play_traces(values, speed=options.speed, grace_s=grace_s)
         _print_done(
@@ -110,7 +112,7 @@ def quota(context: Context, *, instance_type: str, vcpus: int | None, spot: bool
     _print_done("quota", f"quota of {instance_type} and its family, {market}: {limit}", output)
 
 
-def _read_trace(text: str, instance_type: str) -> dict[str, object]:
+def _read_trace(text: str, instance_type: str, meaning: str | None) -> dict[str, object]:
     """Return the trace in `[ZONE=]FILE`, with its pool."""
     zone, _, name = text.rpartition("=")
     try:
@@ -119,7 +121,11 @@ def _read_trace(text: str, instance_type: str) -> dict[str, object]:
         raise RecipeError(f"--trace {name}: {error}") from error
     if not isinstance(values, dict):
         raise RecipeError(f"--trace {name}: it holds no JSON object")
-    return {**values, "instance_type": instance_type, "zone": zone or None}
+    try:
+        counts = obtainable_counts(values, Meaning(meaning) if meaning else None)
+    except ValueError as error:
+        raise RecipeError(f"--trace {name}: {error}", UNKNOWN_MEANING_HINT) from error
+    return {**values, "data": counts, "instance_type": instance_type, "zone": zone or None}
 
 
 def _print(report: Report, endpoint: LocalEndpoint, output: str) -> None:

@@ -8,9 +8,20 @@ from dlcloud.cli.options import Command, Number
 from dlcloud.model.boots import SLOW_BOOT_S
 from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB
 from dlcloud.scheduling.simulation.defaults import CHANGEOVER_S, SPOT_SHARE
+from dlcloud.scheduling.simulation.formats import Meaning
+
+values_option = click.option(
+    "--values",
+    type=click.Choice(list(Meaning)),
+    default=None,
+    help="Meaning of 1 in JSON traces of zeros and ones that do not say it: one instance obtainable "
+    "(skypilot-org/spot-traces) or preempted (Can't Be Late's simulator). No default. Windows of "
+    "FrontierCS/Frontier-CS are recognized as preempted.",
+)
 
 SOURCE = (
     click.option("--traces", default="", help="Folder of traces, or one of them; each file is one window."),
+    values_option,
     click.option("--pooled", is_flag=True, help="Each folder is a pool; files of one name are one window."),
     click.option(
         "--capacity",

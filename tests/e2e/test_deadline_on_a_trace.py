@@ -73,7 +73,8 @@ def write(user: User, *, epochs: int, finish: str, counts: dict[str, list[int]],
     traces = []
     for zone, data in counts.items():
         path = user.home / f"{zone}.json"
-        values = {"metadata": {"gap_seconds": GAP_S}, "data": data, "prices": [USD[zone]] * len(data)}
+        metadata = {"gap_seconds": GAP_S, "meaning": "obtainable"}
+        values = {"metadata": metadata, "data": data, "prices": [USD[zone]] * len(data)}
         path.write_text(json.dumps(values))
         traces += ["--trace", f"{zone}={path}"]
     user.run("local", "capacity", "c7i.large", *traces, "--speed", str(speed), "--grace", "2")

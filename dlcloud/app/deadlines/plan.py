@@ -32,6 +32,7 @@ from dlcloud.scheduling.deadline_costs import (
     keep_base,
 )
 from dlcloud.scheduling.policies.by_name import POLICIES
+from dlcloud.scheduling.simulation.formats import Meaning
 from dlcloud.scheduling.simulation.replay import SimulatedJob
 from dlcloud.scheduling.simulation.trace import Window
 
@@ -48,6 +49,7 @@ class PlanOptions:
     deadlines: tuple[str, ...]
     worker_hours: float | None
     traces: str
+    values: str | None
     pooled: bool
     capacity: int | None
     availability: float | None
@@ -161,7 +163,8 @@ def _duration(text: str, option: str) -> timedelta:
 
 def _traced(recipe: Recipe, options: PlanOptions) -> list[Window]:
 
-    windows = load_windows(Path(options.traces), pooled=options.pooled)
+    meaning = Meaning(options.values) if options.values else None
+    windows = load_windows(Path(options.traces), pooled=options.pooled, meaning=meaning)
     most = max(count for window in windows for pool in window.pools for count in pool.counts)
     return scale_counts(windows, options.capacity or (recipe.instances.maximum if most <= 1 else 1))
 

@@ -12,6 +12,7 @@ from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.scheduling.policies.situation import HOUR_S, REFUSAL_S, Scaling
 from dlcloud.scheduling.simulation.defaults import SPOT_SHARE
+from dlcloud.scheduling.simulation.formats import Meaning
 from dlcloud.scheduling.simulation.generate import Rates, adversarial_windows, generate_window
 from dlcloud.scheduling.simulation.replay import SimulatedJob
 from dlcloud.scheduling.simulation.trace import Window
@@ -22,6 +23,7 @@ class Source:
     """The options that say which windows are replayed."""
 
     traces: str
+    values: str | None
     pooled: bool
     capacity: int | None
     seed: int | None
@@ -143,6 +145,7 @@ def build_windows(source: Source, jobs: Sequence[SimulatedJob]) -> list[Window]:
         rates = Rates(up_h=source.up_hours, down_h=source.down_hours, count=source.capacity or size)
         seeds = range(source.seed, source.seed + source.windows)
         return [generate_window(seed, hours=hours, pools=source.pools, rates=rates) for seed in seeds]
-    windows = load_windows(Path(source.traces), pooled=source.pooled)
+    meaning = Meaning(source.values) if source.values else None
+    windows = load_windows(Path(source.traces), pooled=source.pooled, meaning=meaning)
     most = max(count for window in windows for pool in window.pools for count in pool.counts)
     return scale_counts(windows, source.capacity or (size if most <= 1 else 1))

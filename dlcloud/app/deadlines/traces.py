@@ -4,29 +4,33 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dlcloud.model.errors import RecipeError
-from dlcloud.scheduling.simulation.formats import READERS, read_trace
+from dlcloud.scheduling.simulation.formats import ENDINGS, Meaning, read_trace
 from dlcloud.scheduling.simulation.trace import PoolTrace, Window
 
 LARGEST_BYTES = 64 * 1024 * 1024
 """A longer file is no trace of one pool."""
 
 
-def load_windows(folder: Path, *, pooled: bool = False) -> list[Window]:
+def load_windows(folder: Path, *, pooled: bool = False, meaning: Meaning | None = None) -> list[Window]:
     """Return the windows in a folder: a file is one, or, pooled, the files of one name in its folders.
 
     Args:
         folder: It, and the folders in it, have the files; those of other endings are passed over.
         pooled: Each folder is a pool, and its files are windows of the same times as their namesakes.
+        meaning: What the values of JSON files mean that do not say it.
 
     Raises:
         RecipeError: There is no trace, or one has a fault, which is named with its line.
     """
     files = _trace_files(folder)
     if not pooled:
-        return [Window(name=_name(file, folder), pools=(_read(file, file.parent.name),)) for file in files]
+        return [
+            Window(name=_name(file, folder), pools=(_read(file, file.parent.name, meaning),))
+            for file in files
+        ]
     by_name: dict[str, list[PoolTrace]] = {}
     for file in files:
-        by_name.setdefault(file.name, []).append(_read(file, file.parent.name))
+        by_name.setdefault(file.name, []).append(_read(file, file.parent.name, meaning))
     return [Window(name=name, pools=tuple(by_name[name])) for name in sorted(by_name, key=_in_number_order)]
 
 
@@ -35,9 +39,9 @@ def _trace_files(folder: Path) -> Sequence[Path]:
         return [folder]
     if not folder.is_dir():
         raise RecipeError(f"{folder}: no such folder", "name a folder with traces, or --generate SEED")
-    files = [path for path in folder.rglob("*") if path.suffix[1:].lower() in READERS and path.is_file()]
+    files = [path for path in folder.rglob("*") if path.suffix[1:].lower() in ENDINGS and path.is_file()]
     if not files:
-        raise RecipeError(f"{folder}: no trace in it", f"traces end in {', '.join(READERS)}")
+        raise RecipeError(f"{folder}: no trace in it", f"traces end in {', '.join(ENDINGS)}")
     return sorted(files, key=lambda path: (str(path.parent), *_in_number_order(path.name)))
 
 
@@ -50,7 +54,7 @@ def _name(file: Path, folder: Path) -> str:
     return file.relative_to(folder).as_posix() if file != folder else file.name
 
 
-def _read(file: Path, pool: str) -> PoolTrace:
+def _read(file: Path, pool: str, meaning: Meaning | None) -> PoolTrace:
     try:
         if file.stat().st_size > LARGEST_BYTES:
             raise RecipeError(f"{file}: larger than {LARGEST_BYTES // 1024**2} MiB: not a trace")
@@ -61,7 +65,7 @@ def _read(file: Path, pool: str) -> PoolTrace:
         ) from error
     except OSError as error:
         raise RecipeError(f"{file}: cannot be read: {error.strerror}") from error
-    return read_trace(text, str(file), pool=pool)
+    return read_trace(text, str(file), pool=pool, meaning=meaning)
 
 
 def scale_counts(windows: Iterable[Window], capacity: int) -> list[Window]:

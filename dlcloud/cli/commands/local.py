@@ -4,6 +4,7 @@ import click
 
 from dlcloud.cli.invoke import invoke
 from dlcloud.cli.options import Number, collect_options, output_option, verbose_option
+from dlcloud.cli.simulation_options import values_option
 
 
 @click.group("local", short_help="Start, look at, disturb, stop the local EC2.")
@@ -67,6 +68,7 @@ def interrupt(*, instance: str, grace: float, rebalance: bool, output: str, verb
     metavar="[ZONE=]FILE",
     help="Let spot capacity follow this trace, of one zone or of all together.",
 )
+@values_option
 @click.option("--speed", type=Number(0), default=1.0, help="Seconds of the trace in a second.")
 @click.option(
     "--grace",
@@ -82,7 +84,8 @@ def capacity(*, options: object, verbose: bool) -> None:
 
     With --trace, spot instances beyond the obtainable number receive an interruption notice and end, and
     requests beyond it are refused. A trace is JSON: {"metadata": {"gap_seconds": 600}, "data": [3, 2, ...],
-    "prices": [0.97, ...]}, the prices in USD an hour, if any.
+    "prices": [0.97, ...]}, the prices in USD an hour, if any. The numbers are obtainable instances. If they
+    are zeros and ones only, "meaning": "obtainable" in the metadata, or --values, must say so.
     """
     invoke("dlcloud.app.local:capacity", "local", verbose=verbose, options=options)
 

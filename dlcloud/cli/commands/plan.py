@@ -5,6 +5,7 @@ import click
 from dlcloud.cli.complete import complete_recipes
 from dlcloud.cli.invoke import invoke
 from dlcloud.cli.options import Number, collect_options, output_option, verbose_option
+from dlcloud.cli.simulation_options import values_option
 
 
 @click.command("plan")
@@ -17,6 +18,7 @@ from dlcloud.cli.options import Number, collect_options, output_option, verbose_
     help="The work, as hours of one worker; default: the recipe's deadline.work with per_hour.",
 )
 @click.option("--traces", default="", help="Folder of availability traces; default: price history.")
+@values_option
 @click.option("--pooled", is_flag=True, help="Each folder is a pool; files of one name are one window.")
 @click.option(
     "--capacity",
@@ -40,7 +42,17 @@ from dlcloud.cli.options import Number, collect_options, output_option, verbose_
 @collect_options(
     "options",
     "dlcloud.app.deadlines.plan:PlanOptions",
-    ("deadlines", "worker_hours", "traces", "pooled", "capacity", "availability", "history", "windows"),
+    (
+        "deadlines",
+        "worker_hours",
+        "traces",
+        "values",
+        "pooled",
+        "capacity",
+        "availability",
+        "history",
+        "windows",
+    ),
 )
 def command(*, recipe: str, options: object, plot: str, output: str, verbose: bool) -> None:
     """Print what several deadlines of RECIPE are expected to cost, with all pools and with each alone.

@@ -26,7 +26,18 @@ from dlcloud.scheduling.policies.by_name import POLICIES
 @collect_options(
     "source",
     "dlcloud.app.deadlines.replays:Source",
-    ("traces", "pooled", "capacity", "seed", "windows", "pools", "up_hours", "down_hours", "adversary"),
+    (
+        "traces",
+        "values",
+        "pooled",
+        "capacity",
+        "seed",
+        "windows",
+        "pools",
+        "up_hours",
+        "down_hours",
+        "adversary",
+    ),
 )
 @collect_options(
     "setting",

@@ -1,15 +1,22 @@
 """Read availability traces: JSON windows, Bamboo's CSV, Parcae's CSV and JSON lines.
 
-- `.json`, Can't Be Late: `{"metadata": {"gap_seconds": s}, "data": [n, …], "prices": [usd, …]}`, without
-  prices, too
+- `.json`: `{"metadata": {"gap_seconds": s, "meaning": "obtainable"}, "data": [n, …], "prices": [usd, …]}`,
+  without prices, too
 - `.csv`, Bamboo: `ms,add,node` and `ms,remove,node`
 - `.csv`, Parcae: `ms,n`
 - `.txt` or `.jsonl`, Parcae: `[ms, "add", {"nodes": […], "duration": ms}]`; `remove`, `no-op`, `migration`
+
+The same JSON is published with two opposite meanings of 1. In the windows of the Can't Be Late evaluation
+(FrontierCS/Frontier-CS) it means that spot is preempted: `TraceEnv.spot_available` of their simulator returns
+`not self.trace[tick]`. In skypilot-org/spot-traces it means that one instance is obtainable; inverted, those
+windows equal these traces tick by tick. A file of zeros and ones
+is never taken for either silently: its metadata, or the caller, says what it means.
 """
 
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
 from typing import Any
 
 from dlcloud.model.errors import RecipeError
@@ -19,6 +26,10 @@ MS = 1000.0
 LAST_RUN_S = 60.0
 """So long the last line of a CSV holds, which says nothing of its end: the tick of these traces."""
 HINT = "docs/deadlines.md lists the formats"
+UNKNOWN_MEANING_HINT = (
+    "give --values obtainable (skypilot-org/spot-traces) or --values preempted (Can't Be Late's simulator), "
+    'or add "meaning": "obtainable" to its metadata'
+)
 NO_CHANGE = frozenset({"no-op", "migration"})
 _MOST_INSTANCES = 1_000_000
 _MOST_DIGITS = 100
@@ -28,29 +39,92 @@ _LEAST_S, _MOST_S = 1e-3, 1e10
 _LARGEST = 1e18
 
 
+class Meaning(StrEnum):
+    """What the numbers of a JSON trace are.
+
+    OBTAINABLE: instances that could run at the tick. PREEMPTED: 1 if none could run, else 0.
+    """
+
+    OBTAINABLE = "obtainable"
+    PREEMPTED = "preempted"
+
+
 class _FaultError(ValueError):
     """A fault of a line; the line's number is added where it is known."""
 
 
-def read_trace(text: str, file: str, *, pool: str) -> PoolTrace:
+class _UnknownMeaningError(_FaultError):
+    """Zeros and ones, and nothing says which of them is an obtainable instance."""
+
+
+def read_trace(text: str, file: str, *, pool: str, meaning: Meaning | None = None) -> PoolTrace:
     """Return the trace in a file's text.
 
     Args:
         text: The content.
         file: The name, whose ending chooses the format; it is in messages.
         pool: The name of the pool.
+        meaning: What the numbers of a JSON file are, if the file does not say it.
 
     Raises:
         RecipeError: With the file and the line.
     """
     ending = file.rpartition(".")[2].lower()
+    if ending == "json":
+        return _read_json(text, file, pool, meaning)
     reader = READERS.get(ending)
     if reader is None:
-        raise RecipeError(f"{file}: not a trace: the name ends in none of {', '.join(READERS)}", HINT)
+        raise RecipeError(f"{file}: not a trace: the name ends in none of {', '.join(ENDINGS)}", HINT)
     return reader(text, file, pool)
 
 
-def _read_json(text: str, file: str, pool: str) -> PoolTrace:
+def obtainable_counts(values: Mapping[str, Any], meaning: Meaning | None = None) -> list[int]:
+    """Return the obtainable instances by tick of a JSON trace.
+
+    Args:
+        values: The whole trace: `metadata`, `data`, and what else its source writes.
+        meaning: What the numbers are, if the trace does not say it.
+
+    Raises:
+        ValueError: The data are no numbers of instances, or it is unknown or contradictory what they mean.
+    """
+    counts = values.get("data")
+    if not isinstance(counts, list) or not counts:
+        raise _FaultError("data must be a list of at least one number")
+    for place, count in enumerate(counts):
+        if not _is_count(count):
+            raise _FaultError(f"data[{place}] is {_short(count)}, not a number of instances")
+    known = _known_meaning(values)
+    if known is not None and meaning is not None and known is not meaning:
+        raise _FaultError(f"--values {meaning}, but the file says that its values mean: {known}")
+    most = max(counts)
+    found = known or meaning or (Meaning.OBTAINABLE if most > 1 else None)
+    if found is None:
+        raise _UnknownMeaningError("its values are 0 and 1 only: is 1 an obtainable or a preempted instance?")
+    if found is Meaning.OBTAINABLE:
+        return counts
+    if most > 1:
+        raise _FaultError(f"values that mean {found} are 0 or 1, not {most}")
+    return [1 - count for count in counts]
+
+
+def _known_meaning(values: Mapping[str, Any]) -> Meaning | None:
+    """Return what a trace says of its values, in `metadata.meaning` or by the metadata of its source."""
+    metadata = values.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    stated = metadata.get("meaning")
+    if stated is None:
+        # Both archives of the Can't Be Late evaluation name the recording that a window was cut from.
+        is_cut = "original_trace" in values or "source_file" in metadata
+        return Meaning.PREEMPTED if is_cut else None
+    said = str(stated).casefold().removeprefix("1:").removeprefix(" one instance").strip()
+    for meaning in Meaning:
+        if said.startswith(meaning):
+            return meaning
+    raise _FaultError(f"metadata.meaning is {_short(stated)}, neither obtainable nor preempted")
+
+
+def _read_json(text: str, file: str, pool: str, meaning: Meaning | None) -> PoolTrace:
     try:
         values = json.loads(text)
     except json.JSONDecodeError as error:
@@ -60,12 +134,14 @@ def _read_json(text: str, file: str, pool: str) -> PoolTrace:
     except RecursionError as error:
         raise RecipeError(f"{file}:1: not a trace: too deeply nested", HINT) from error
     try:
-        return _window(values, pool)
+        return _window(values, pool, meaning)
+    except _UnknownMeaningError as error:
+        raise RecipeError(f"{file}:1: {error}", UNKNOWN_MEANING_HINT) from error
     except _FaultError as error:
         raise RecipeError(f"{file}:1: {error}", HINT) from error
 
 
-def _window(values: object, pool: str) -> PoolTrace:
+def _window(values: object, pool: str, meaning: Meaning | None) -> PoolTrace:
     if not isinstance(values, dict):
         raise _FaultError("expected an object with metadata and data")
     metadata = values.get("metadata")
@@ -74,12 +150,7 @@ def _window(values: object, pool: str) -> PoolTrace:
         raise _FaultError("metadata.gap_seconds must be a number above 0")
     if not _LEAST_S <= tick_s <= _MOST_S:
         raise _FaultError(f"metadata.gap_seconds is {tick_s!r}, not within {_LEAST_S:g} and {_MOST_S:g}")
-    counts, prices = values.get("data"), values.get("prices")
-    if not isinstance(counts, list) or not counts:
-        raise _FaultError("data must be a list of at least one number")
-    for place, count in enumerate(counts):
-        if not _is_count(count):
-            raise _FaultError(f"data[{place}] is {_short(count)}, not a number of instances")
+    counts, prices = obtainable_counts(values, meaning), values.get("prices")
     if prices is not None:
         _check_prices(prices, len(counts))
     return from_ticks(pool, float(tick_s), counts, prices)
@@ -226,8 +297,8 @@ def _is_count(value: object) -> bool:
 
 
 READERS: Mapping[str, Callable[[str, str, str], PoolTrace]] = {
-    "json": _read_json,
     "csv": _read_csv,
     "txt": _read_json_lines,
     "jsonl": _read_json_lines,
 }
+ENDINGS = ("json", *READERS)

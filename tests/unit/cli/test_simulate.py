@@ -40,7 +40,7 @@ def simulate(tmp_path, monkeypatch):
 
 def write_window(path, counts, gap_s=3600):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"metadata": {"gap_seconds": gap_s}, "data": counts}))
+    path.write_text(json.dumps({"metadata": {"gap_seconds": gap_s, "meaning": "obtainable"}, "data": counts}))
 
 
 def records(output):

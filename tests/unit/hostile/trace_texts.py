@@ -9,7 +9,8 @@ NUMBERS = (
 )
 WORDS = ("", "null", "[]", "{}", '""', '"x"', "[[]]", '{"a": 1}', "add", "a,b", "\x00", "\ud800", "größe")
 ENDINGS = ("json", "csv", "txt", "jsonl", "JSON", "yaml", "")
-JSON_WINDOW = '{"metadata": {"gap_seconds": 600}, "data": [1, 0, 1, 1, 0], "prices": [1, 1, 0.5, 1, 2.5]}'
+JSON_WINDOW = """{"metadata": {"gap_seconds": 600, "meaning": "obtainable"},
+ "data": [1, 0, 1, 1, 0], "prices": [1, 1, 0.5, 1, 2.5]}"""
 _TEXTS = {
     "json": (JSON_WINDOW, '{"metadata": {"gap_seconds": 300.0}, "data": [0, 3, 16]}'),
     "csv": ("0,add,a\n60000,add,b\n120000,remove,a\n", "0,1\n600000,0\n1200000,2\n"),

@@ -1,3 +1,4 @@
+import json
 import random
 from statistics import fmean
 
@@ -7,7 +8,7 @@ from dlcloud.model.errors import RecipeError
 from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.policies.situation import HOUR_S, Scaling
 from dlcloud.scheduling.simulation.bound import least_cost_usd
-from dlcloud.scheduling.simulation.formats import read_trace
+from dlcloud.scheduling.simulation.formats import Meaning, read_trace
 from dlcloud.scheduling.simulation.generate import (
     generate_window,
 )
@@ -133,11 +134,64 @@ def test_a_row_has_the_mean_its_interval_and_what_was_missed():
 
 def test_a_window_is_read_with_its_prices():
     trace = read_trace(
-        '{"metadata": {"gap_seconds": 60}, "data": [1, 1, 0], "prices": [1.0, 2.0, 2.0]}', "w.json", pool="a"
+        '{"metadata": {"gap_seconds": 60}, "data": [1, 1, 0], "prices": [1.0, 2.0, 2.0]}',
+        "w.json",
+        pool="a",
+        meaning=Meaning.OBTAINABLE,
     )
     assert trace == PoolTrace(
         name="a", starts_s=(0.0, 60.0, 120.0), counts=(1, 1, 0), prices=(1.0, 2.0, 2.0), end_s=180.0
     )
+
+
+SINGLE_ZONE = {
+    "original_trace": "data/real/ping_based/us-west-2a_k80_1.json",
+    "generator": "random_start_time",
+}
+CUT = {"start_time": 684, "end_time": 1238}
+ARCHIVE = "1: one instance obtainable; inverted from the source, where 1 means preempted"
+
+
+@pytest.mark.parametrize(
+    ("more", "metadata", "meaning", "counts"),
+    [
+        ({}, {"meaning": "obtainable"}, None, (1, 0)),
+        ({}, {"meaning": "preempted"}, None, (0, 1)),
+        ({}, {"meaning": ARCHIVE}, None, (1, 0)),
+        (SINGLE_ZONE, CUT, None, (0, 1)),
+        (SINGLE_ZONE, CUT | {"meaning": ARCHIVE}, None, (1, 0)),
+        ({"prices": [1.0, 1.0, 1.0]}, {"source_file": "data/real/availability/us-east-1a.csv"}, None, (0, 1)),
+        ({}, {}, Meaning.OBTAINABLE, (1, 0)),
+        ({}, {}, Meaning.PREEMPTED, (0, 1)),
+    ],
+)
+def test_ones_mean_what_the_file_or_its_source_or_else_the_caller_says(more, metadata, meaning, counts):
+    """Can't Be Late's simulator takes spot where its windows are 0; they were read upside down."""
+    values = {"metadata": {"gap_seconds": 600} | metadata, "data": [1, 1, 0]} | more
+    assert read_trace(json.dumps(values), "w.json", pool="a", meaning=meaning).counts == counts
+
+
+@pytest.mark.parametrize(
+    ("metadata", "data", "meaning", "message"),
+    [
+        ({}, [1, 0], None, "is 1 an obtainable or a preempted instance?"),
+        ({}, [0, 0], None, "is 1 an obtainable or a preempted instance?"),
+        ({"meaning": "spot"}, [1, 0], None, "metadata.meaning is 'spot'"),
+        ({"meaning": "preempted"}, [1, 0], Meaning.OBTAINABLE, "--values obtainable, but the file says"),
+        ({"source_file": "us-east-1a.csv"}, [1, 0], Meaning.OBTAINABLE, "--values obtainable, but"),
+        ({"meaning": "preempted"}, [16, 0], None, "values that mean preempted are 0 or 1, not 16"),
+    ],
+)
+def test_a_trace_whose_ones_could_be_either_is_refused(metadata, data, meaning, message):
+    text = json.dumps({"metadata": {"gap_seconds": 600} | metadata, "data": data})
+    with pytest.raises(RecipeError) as error:
+        read_trace(text, "w.json", pool="a", meaning=meaning)
+    assert message in error.value.message
+
+
+def test_numbers_above_one_are_obtainable_instances():
+    text = json.dumps({"metadata": {"gap_seconds": 600}, "data": [16, 0, 1]})
+    assert read_trace(text, "w.json", pool="a").counts == (16, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +222,7 @@ def test_traces_of_events_become_counts_over_time(file, text):
         ("w.json", '{"metadata": {"gap_seconds": 0}, "data": [1]}', "gap_seconds must be a number above 0"),
         ("w.json", '{"metadata": {"gap_seconds": 60}, "data": [1, -1]}', "data[1] is -1"),
         ("w.json", '{"metadata": {"gap_seconds": 60}, "data": []}', "data must be a list"),
-        ("w.json", '{"metadata": {"gap_seconds": 60}, "data": [1], "prices": []}', "prices must be a list"),
+        ("w.json", '{"metadata": {"gap_seconds": 60}, "data": [2], "prices": []}', "prices must be a list"),
         ("w.csv", "", "w.csv:1: the file is empty"),
         ("w.csv", "0,add,n1\n60000,explode,n1", "w.csv:2: 'explode' is not an event"),
         ("w.csv", "0,add,n1\n60000,remove,n2", "w.csv:2: n2 is removed but was not there"),
