@@ -10,7 +10,7 @@ from dlcloud.elastic.registry import WorkerRegistry
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import CloudError, DlcloudError
 from dlcloud.model.events import Emit, Warned
-from dlcloud.planning.reserved_capacity import CapacityReservation
+from dlcloud.planning.reservations import CapacityReservation
 from dlcloud.recipe.instances import Instances
 from dlcloud.scheduling.reserved_workers import (
     NO_RESERVED,

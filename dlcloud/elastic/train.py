@@ -28,7 +28,7 @@ from dlcloud.model.cluster import Member
 from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, InstanceError
 from dlcloud.model.events import Info, Warned
 from dlcloud.planning.plan import Plan
-from dlcloud.planning.reserved_capacity import CapacityReservation, ReservationFit, choose_reservations
+from dlcloud.planning.reservations import CapacityReservation, ReservationFit, choose_reservations
 from dlcloud.planning.storage import run_name
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe

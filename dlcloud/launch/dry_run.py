@@ -9,9 +9,16 @@ from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
 from dlcloud.model.instance import Image, InstanceType, Market
 from dlcloud.planning.launch_request import LaunchRequest, MachineSpec
-from dlcloud.planning.networks import FoundNetwork, PlannedNetwork, Subnet, plan_network, usable_subnets
+from dlcloud.planning.networks import (
+    FoundNetwork,
+    PlannedNetwork,
+    Subnet,
+    best_zones,
+    default_network,
+    plan_network,
+    usable_subnets,
+)
 from dlcloud.planning.placement import fabric_interfaces
-from dlcloud.planning.subnets import best_zones, default_network
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.system.parallel import fan_out
 

@@ -19,7 +19,7 @@ from dlcloud.model.instance import Image, InstanceType
 from dlcloud.model.own_images import AVAILABLE, IMAGE_TAG, PENDING, OwnImage, image_name
 from dlcloud.model.remote import Connection
 from dlcloud.model.wait import wait_until
-from dlcloud.planning.successors import KnownType
+from dlcloud.planning.fit import KnownType
 from dlcloud.recipe.instances import Instances
 from dlcloud.recipe.recipe import Budget, Keep, Recipe
 from dlcloud.recipe.workload import Setup, Workload

@@ -17,9 +17,9 @@ from dlcloud.launch.dry_run import LaunchChecks, check_launch
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import FEWEST_SCORED_TYPES, X86_64, Image, InstanceType, Market, Price
 from dlcloud.model.remote import Access
+from dlcloud.planning.limits import CODES, Quota, quota_key, quotas
 from dlcloud.planning.networks import FoundNetwork, Subnet
 from dlcloud.planning.plan import PreflightFacts
-from dlcloud.planning.quota import CODES, Quota, quota_key, quotas
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.system.parallel import fan_out
 

@@ -24,7 +24,7 @@ from dlcloud.planning.attempts import (
 )
 from dlcloud.planning.launch_request import FleetRequest, LaunchRequest, LaunchResult, PoolRefusal
 from dlcloud.planning.plan import Plan
-from dlcloud.planning.reserved_capacity import MARGINAL_USD
+from dlcloud.planning.reservations import MARGINAL_USD
 
 REPEATABLE = timedelta(minutes=15)
 """How long a request without an answer is repeated under its token; long before EC2 could forget the token,

@@ -11,7 +11,7 @@ from dlcloud.model.errors import QuotaError, StoreError
 from dlcloud.model.instance import Image, Market
 from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.planning.plan import CapacityPool, Plan
-from dlcloud.planning.reserved_capacity import ReservedCapacity
+from dlcloud.planning.reservations import ReservedCapacity
 from dlcloud.planning.resize import coordinator
 
 MOST_POOLS = 300  # Source: EC2 user guide, "EC2 Fleet quotas": launch template overrides a fleet

@@ -1,39 +1,167 @@
-"""The plan of a launch: made of a recipe and the facts of preflight, with its price and its reasons."""
+"""What will be launched, and why: the plan of `up`, `resize` and each replacement, with its price.
 
-from collections.abc import Sequence
-from dataclasses import replace
+`launch.preflight` asks for the facts, `make_plan` decides, `launch.provision` carries the plan out, and
+`--dry-run` prints it. In this order: the network that instances can be reached in; the pools that the Region
+offers, market by market; whether the types suit image, workload, placement group and EFA; what reservations
+give; which pools the account's limits leave; how long the budget lets each instance live. Every decision
+adds its reason, and every refusal is raised here, before anything exists that costs money. The plan states
+the most that the launch can cost, or that a price is unknown; it never guesses one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from decimal import Decimal
 
+from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.errors import BudgetError, CapacityError, QuotaError
-from dlcloud.model.instance import InstanceType, Market, Price
+from dlcloud.model.instance import Image, InstanceType, Market, Price
 from dlcloud.model.money import SECONDS_PER_HOUR, cost_of_seconds, rounded
-from dlcloud.planning.compatibility import check_types
-from dlcloud.planning.facts import NO_CAPACITY, CapacityPool, ExistingCapacity, PreflightFacts
-from dlcloud.planning.launch_plan import SHORTEST_MINUTES, Plan
+from dlcloud.planning.fit import KnownType, check_types, describe, successors
 from dlcloud.planning.launch_request import MachineSpec
+from dlcloud.planning.limits import CallerIdentity, Quota, Shortage, find_shortage, least_remedy, quota_key
 from dlcloud.planning.networks import (
+    FoundNetwork,
     PlannedNetwork,
+    Subnet,
     as_reachable,
+    best_zones,
+    default_network,
     describe_network,
+    describe_unfit,
     plan_network,
+    refuse_network,
     usable_subnets,
+    zones_to_ask,
 )
 from dlcloud.planning.placement import check_placement, fabric_interfaces
-from dlcloud.planning.quota import quota_key
-from dlcloud.planning.quota_shortages import Shortage, find_shortage, least_remedy
-from dlcloud.planning.reserved_capacity import MARGINAL_USD, ReservedCapacity
-from dlcloud.planning.reserved_plan import take_reserved
-from dlcloud.planning.subnets import best_zones, default_network, describe_unfit, refuse_network, zones_to_ask
-from dlcloud.planning.successors import describe, successors
+from dlcloud.planning.reservations import MARGINAL_USD, CapacityReservation, ReservedCapacity, take_reserved
 from dlcloud.recipe.deadline import Deadline, describe_deadline
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload_summary import describe_workload
 
-__all__ = ["NO_CAPACITY", "CapacityPool", "ExistingCapacity", "Plan", "PreflightFacts", "make_plan"]
-
 MINUTES_PER_HOUR = 60
 SPOT_HEADROOM = Decimal("1.2")
 """Under a budget in dollars, spot is given up where it costs so much more than it did at the launch."""
+SHORTEST_MINUTES = {"aws": 15, "local": 5}
+"""The shortest life and the shortest idle time of an instance, by cloud: on AWS its boot and its set-up, in
+which downloads hardly use the processor, may take most of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityPool:
+    """Capacity that a request can draw from; `zone` empty: any of `zones`, or whichever offers the type.
+
+    `price` is the lowest over the zones, `zone_prices` are those of each zone where they differ (spot), and
+    `ceiling_usd` is the most that an hour can cost; None if unknown.
+    """
+
+    instance_type: str
+    market: Market
+    zone: str
+    price: Price | None
+    zones: tuple[str, ...] = ()
+    zone_prices: tuple[Price, ...] = ()
+    ceiling_usd: Decimal | None = None
+
+    def price_in(self, zone: str) -> Price | None:
+        """Return the price of an instance of this pool in a zone."""
+        return next((price for price in self.zone_prices if price.zone == zone), self.price)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The actions of `up`; `--dry-run` prints the same plan."""
+
+    name: str
+    cloud: str
+    region: str
+    account: str
+    pools: tuple[CapacityPool, ...]
+    min_count: int
+    max_count: int
+    machine: MachineSpec
+    """What every instance is like, as EC2 is asked for it."""
+    cidrs: tuple[str, ...]
+    workload: str
+    life_minutes: int
+    hourly_usd: Decimal | None
+    worst_case_usd: Decimal | None
+    reasons: tuple[str, ...]
+    keep: bool
+    rounds: tuple[Market, ...]
+    """The markets in the order in which they are asked; each round completes what those before it gave."""
+    on_demand_base: int = 0
+    idle_minutes: int | None = None
+    max_usd: Decimal | None = None
+    names_cidrs: bool = False
+    """The user named the networks; they stay where this machine's address changes."""
+    one_zone: bool = False
+    """The instances share one zone, as far as it has capacity."""
+    reserved: tuple[ReservedCapacity, ...] = ()
+    """What is taken of reservations, before every market; a shortfall is not bought instead."""
+
+    @property
+    def reserved_count(self) -> int:
+        """How many instances are taken of reservations."""
+        return sum(one.count for one in self.reserved)
+
+    @property
+    def rehearsal(self) -> bool:
+        """True if instance types are only rehearsed, on this machine."""
+        return self.cloud == "local"
+
+    def shortened(self, seconds: float) -> "Plan | None":
+        """Return the plan for instances that live so much less; None if that is too little to be of use."""
+        minutes = int(self.life_minutes - seconds / 60)
+        return replace(self, life_minutes=minutes) if minutes >= SHORTEST_MINUTES[self.cloud] else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightFacts:
+    """What preflight found. `zones` and `hardware` are by instance type; an absent type is not offered."""
+
+    identity: CallerIdentity
+    cidrs: tuple[str, ...]
+    """The networks that may reach the instances."""
+    zones: Mapping[str, tuple[str, ...]]
+    hardware: Mapping[str, InstanceType]
+    image: Image
+    prices: Sequence[Price]
+    known_types: Sequence[KnownType] = ()
+    quotas: Mapping[tuple[str, Market], Quota] = field(default_factory=dict)
+    subnets: Mapping[str, Subnet] | None = None
+    """The default subnets by zone; None if unknown."""
+    network: FoundNetwork | None = None
+    """What the recipe's network is; None where it names none."""
+    account_plan: AccountPlan | None = None
+    """AWS's plan of the account; None if unknown."""
+    scores: Mapping[str, int] = field(default_factory=dict)
+    """EC2's spot placement score, 1 to 10, by zone."""
+    notes: tuple[str, ...] = ()
+    """What is unknown, and why."""
+    names_cidrs: bool = False
+    """The networks were named, not looked up."""
+    reservations: Sequence[CapacityReservation] = ()
+    """The account's reservations, where the recipe uses some."""
+    asked_at: datetime | None = None
+    """When they were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingCapacity:
+    """The instances that the cluster has already, and how many of them are on-demand, and reserved.
+
+    `committed_usd` is their cost so far and until their timers end them; None at an unknown price.
+    """
+
+    count: int = 0
+    on_demand: int = 0
+    reserved: int = 0
+    committed_usd: Decimal | None = Decimal(0)
+
+
+NO_CAPACITY = ExistingCapacity()
 
 
 def make_plan(recipe: Recipe, facts: PreflightFacts, present: ExistingCapacity = NO_CAPACITY) -> Plan:
@@ -104,7 +232,17 @@ class _Planner:
             recipe.instances, offered, facts.hardware, is_public=network.has_public_address
         )
         self._reasons += notes
-        self._take_reserved(offered)
+        self._reserved, notes = take_reserved(
+            recipe,
+            facts.reservations,
+            facts.prices,
+            asked_at=facts.asked_at,
+            offered=offered,
+            zones=tuple(self._subnets or ()),
+            most=self._missing,
+            strict=not self._present.count,
+        )
+        self._reasons += notes
         pools = self._within_limits(pools)
         if facts.network is None:
             network = default_network({zone for pool in pools for zone in pool.zones}, self._subnets)
@@ -141,17 +279,6 @@ class _Planner:
             one_zone=self._is_in_one_zone,
             reserved=self._reserved,
         )
-
-    def _take_reserved(self, offered: Sequence[str]) -> None:
-        self._reserved, reasons = take_reserved(
-            self._recipe,
-            self._facts,
-            offered=offered,
-            zones=tuple(self._subnets or ()),
-            most=self._missing,
-            strict=not self._present.count,
-        )
-        self._reasons += reasons
 
     def _describe_owner(self) -> None:
         recipe = self._recipe
@@ -280,32 +407,28 @@ class _Planner:
         shortages: list[Shortage] = []
         for pool in pools:
             hardware = self._facts.hardware.get(pool.instance_type)
-            shortage = self._shortage(pool, hardware)
-            if hardware is None or shortage is None:
+            key = quota_key(pool.instance_type, pool.market)
+            shortage = (
+                hardware
+                if hardware is None
+                else find_shortage(
+                    hardware,
+                    self._facts.quotas.get(key) if key else None,
+                    account_plan=self._facts.account_plan,
+                    least=self._least(pool.market),
+                    instances=self._recipe.instances.maximum - self._present.count,
+                )
+            )
+            if shortage is None:
                 kept.append(pool)
-                continue
-            shortages.append(shortage)
-            self._reasons.append(f"{pool.instance_type} {pool.market} is left out: {shortage.reason}")
+            else:
+                shortages.append(shortage)
+                self._reasons.append(f"{pool.instance_type} {pool.market} is left out: {shortage.reason}")
         if not kept:
             raise QuotaError(
                 "\n".join(dict.fromkeys(self._reasons)), least_remedy(shortages, self._recipe.region)
             )
         return tuple(kept)
-
-    def _shortage(self, pool: CapacityPool, hardware: InstanceType | None) -> Shortage | None:
-        """Return what the account lacks for a pool; None if nothing is known to be missing."""
-        facts, key = self._facts, quota_key(pool.instance_type, pool.market)
-        return (
-            None
-            if hardware is None
-            else find_shortage(
-                hardware,
-                facts.quotas.get(key) if key else None,
-                account_plan=facts.account_plan,
-                least=self._least(pool.market),
-                instances=self._recipe.instances.maximum - self._present.count,
-            )
-        )
 
     def _describe_deadline(self, deadline: Deadline) -> list[str]:
         recipe = self._recipe

@@ -12,7 +12,7 @@ from dlcloud.model.instance import InstanceType
 from dlcloud.recipe.data_set import DataSet, split_uri
 
 if TYPE_CHECKING:  # pydantic, which most commands never need
-    from dlcloud.planning.launch_plan import Plan
+    from dlcloud.planning.plan import Plan
     from dlcloud.recipe.recipe import Recipe
 
 DIGITS = 16

@@ -7,8 +7,7 @@ from typing import Any
 
 from dlcloud.model.errors import CloudError
 from dlcloud.model.money import exact, money, rounded, total_usd
-from dlcloud.planning.fit import Fit
-from dlcloud.planning.left_out import LeftOut
+from dlcloud.planning.fit import Fit, LeftOut
 from dlcloud.planning.plan import Plan
 from dlcloud.prediction.race_result import RaceCandidate, RaceResult
 from dlcloud.prediction.racing import Verdict

@@ -7,7 +7,7 @@ from dlcloud.model.instance import X86_64, Market
 from dlcloud.model.money import exact, money, rounded
 from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB, describe_surcharges
 from dlcloud.planning.plan import CapacityPool, Plan
-from dlcloud.planning.reserved_capacity import MARGINAL_USD, ReservedCapacity
+from dlcloud.planning.reservations import MARGINAL_USD, ReservedCapacity
 from dlcloud.planning.resize import Resize
 from dlcloud.report.table import Cell, Report, Section
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from dlcloud.model.instance import Market
-from dlcloud.planning.reserved_capacity import BLOCK_MARGIN, CapacityReservation, without_ending
+from dlcloud.planning.reservations import BLOCK_MARGIN, CapacityReservation, without_ending
 from dlcloud.scheduling.scaling import (
     LaunchRefusals,
     ScalingDecision,

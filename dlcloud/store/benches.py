@@ -3,10 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from dlcloud.planning.left_out import LeftOut
 from dlcloud.results.result import Run
 from dlcloud.store.database import Database, read_row
+
+if TYPE_CHECKING:
+    from dlcloud.planning.fit import LeftOut
 
 
 class Benches:
@@ -46,15 +49,17 @@ class Benches:
         )
         return [read_row(Run, row) for row in self._database.read(statement, bench_id)]
 
-    def put_left_out(self, bench_id: str, instance_type: str, left_out: Iterable[LeftOut]) -> None:
+    def put_left_out(self, bench_id: str, instance_type: str, left_out: "Iterable[LeftOut]") -> None:
         """Store the cases that were not run on a type, with the reasons."""
         with self._database.transaction():
             for case in left_out:
                 row = {"bench_id": bench_id, "instance_type": instance_type, **asdict(case)}
                 self._database.insert("bench_left_out", row, replace=True)
 
-    def left_out(self, bench_id: str) -> list[tuple[str, LeftOut]]:
+    def left_out(self, bench_id: str) -> "list[tuple[str, LeftOut]]":
         """Return the cases that were not run, with the instance type."""
+        from dlcloud.planning.fit import LeftOut  # noqa: PLC0415  it imports every benchmark, and `status` the store
+
         statement = (
             "SELECT * FROM bench_left_out WHERE bench_id = ? ORDER BY instance_type, benchmark, setting"
         )

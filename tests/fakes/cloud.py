@@ -9,10 +9,10 @@ from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG, ControlClaim
 from dlcloud.model.errors import CapacityError, CloudError, QuotaError
 from dlcloud.model.instance import Image, Instance, InstanceState, Market
+from dlcloud.planning.fit import KnownType
 from dlcloud.planning.launch_request import LaunchResult, PoolRefusal
+from dlcloud.planning.limits import CallerIdentity
 from dlcloud.planning.networks import Subnet
-from dlcloud.planning.quota import CallerIdentity
-from dlcloud.planning.successors import KnownType
 
 UNLIMITED = 10**6
 CATALOG = Catalog()

@@ -7,8 +7,8 @@ from decimal import Decimal
 from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.instance import Instance, InstanceState, InstanceType, Market, Price
 from dlcloud.planning.launch_request import LaunchRequest, MachineSpec
+from dlcloud.planning.limits import CallerIdentity
 from dlcloud.planning.plan import PreflightFacts, make_plan
-from dlcloud.planning.quota import CallerIdentity
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.results.result import Run, RunState
 from tests.fakes.cloud import IMAGE

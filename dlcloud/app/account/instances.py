@@ -9,7 +9,7 @@ from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import InstanceType, Market, Price
-from dlcloud.planning.successors import KnownType, successors
+from dlcloud.planning.fit import KnownType, successors
 from dlcloud.report.instances import TypeOffer, instances_report
 from dlcloud.report.table import Format, render
 

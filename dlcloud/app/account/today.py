@@ -7,8 +7,8 @@ from dlcloud.launch.preflight import ACCOUNT_PLAN, Preflight
 from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Image, InstanceType, Market
-from dlcloud.planning.compatibility import suits_workload
-from dlcloud.planning.quota import CODES, quota_key, quotas
+from dlcloud.planning.fit import suits_workload
+from dlcloud.planning.limits import CODES, quota_key, quotas
 from dlcloud.recipe.recipe import Recipe
 
 ASKED = 8

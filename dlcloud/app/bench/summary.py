@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dlcloud.app.terminal.screen import agrees
 from dlcloud.model.money import money
-from dlcloud.planning.left_out import LeftOut
+from dlcloud.planning.fit import LeftOut
 from dlcloud.report.answer import Question, answers_of
 from dlcloud.report.bench_tables import left_out_records, left_out_sections
 from dlcloud.report.cost_tables import PLAIN, View, cost_report

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import translate_errors
-from dlcloud.planning.quota import CallerIdentity
+from dlcloud.planning.limits import CallerIdentity
 
 
 class Ec2Caller:

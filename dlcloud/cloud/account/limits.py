@@ -17,10 +17,10 @@ from dlcloud.model.account_plan import ACCOUNT_PLAN_REGION, AccountPlan
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Market
+from dlcloud.planning.fit import KnownType
 from dlcloud.planning.launch_request import LaunchRequest
+from dlcloud.planning.limits import FALLBACKS, Usage
 from dlcloud.planning.networks import FoundNetwork, Subnet
-from dlcloud.planning.quota import FALLBACKS, Usage
-from dlcloud.planning.successors import KnownType
 
 if TYPE_CHECKING:  # pydantic, which most commands never need
     from dlcloud.recipe.network import Network

@@ -7,7 +7,7 @@ from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import LATE_PAUSES_S, retry_codes, translate_errors
 from dlcloud.cloud.compute.requests import tag_specification
 from dlcloud.model.cluster import NEW_GROUP, placement_group_name
-from dlcloud.planning.reserved_capacity import LINUX, CapacityReservation
+from dlcloud.planning.reservations import LINUX, CapacityReservation
 
 LIVE = ["active", "scheduled"]
 IN_USE = {"InvalidPlacementGroup.InUse"}

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from dlcloud.local.capacity.account_plan import LocalAccountPlan
 from dlcloud.model.instance import Market
-from dlcloud.planning.quota import CODES, quota_key
+from dlcloud.planning.limits import CODES, quota_key
 
 UNLIMITED = 1_000_000
 DEFAULT_VCPUS = 100_000

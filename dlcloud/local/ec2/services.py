@@ -15,7 +15,7 @@ from dlcloud.local.capacity.pools import DEFAULT_VCPUS
 from dlcloud.local.ec2.instances import NotRunningError, SiteInstances
 from dlcloud.model.cluster import DEFAULT_REGION
 from dlcloud.model.instance import InstanceType, Market, Price
-from dlcloud.planning.quota import CODES
+from dlcloud.planning.limits import CODES
 
 ACCOUNT_PLAN_SERVICE = "freetier"
 _CENT_OF_A_CENT = Decimal("0.0001")

@@ -12,10 +12,9 @@ from dlcloud.launch.preflight import run_preflight
 from dlcloud.model.account_plan import AccountPlan
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
 from dlcloud.model.instance import Image, Market
+from dlcloud.planning.fit import successors
+from dlcloud.planning.limits import CODES, STANDARD, P, Usage, find_shortage, least_remedy, quota_key, quotas
 from dlcloud.planning.plan import make_plan
-from dlcloud.planning.quota import CODES, STANDARD, P, Usage, quota_key, quotas
-from dlcloud.planning.quota_shortages import find_shortage, least_remedy
-from dlcloud.planning.successors import successors
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import CATALOG, EVERY_TYPE, IMAGE, FakeAccount, FakeCloud
 from tests.fakes.samples import RECIPE, hardware, price, recipe, request

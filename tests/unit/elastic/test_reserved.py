@@ -11,7 +11,7 @@ from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CloudError
 from dlcloud.model.events import Warned
 from dlcloud.model.instance import Market
-from dlcloud.planning.reserved_capacity import CapacityReservation
+from dlcloud.planning.reservations import CapacityReservation
 from dlcloud.scheduling.reserved_workers import NO_RESERVED
 from dlcloud.trainer.drain import DRAINED
 from dlcloud.trainer.records import EventName

@@ -11,7 +11,7 @@ from dlcloud.model.cluster import ClusterState
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
 from dlcloud.model.events import Info, Warned
 from dlcloud.model.instance import Market
-from dlcloud.planning.reserved_capacity import CapacityReservation
+from dlcloud.planning.reservations import CapacityReservation
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.samples import RECIPE
 from tests.unit.launch.conftest import ONE_TYPE

@@ -7,9 +7,8 @@ import pytest
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Accelerator, Image, Market
-from dlcloud.planning.compatibility import check_types
+from dlcloud.planning.fit import KnownType, check_types
 from dlcloud.planning.plan import make_plan
-from dlcloud.planning.successors import KnownType
 from tests.fakes.samples import RECIPE, hardware, observed, recipe
 
 CATALOG = Catalog()

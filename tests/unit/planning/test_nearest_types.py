@@ -3,7 +3,7 @@
 import pytest
 
 from dlcloud.cloud.offers.catalog import Catalog
-from dlcloud.planning.successors import KnownType, successors
+from dlcloud.planning.fit import KnownType, successors
 
 
 @pytest.mark.parametrize("name", ["z9.mega", "q1.huge", "c9x.large"])

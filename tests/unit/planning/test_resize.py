@@ -13,8 +13,8 @@ from dlcloud.model.errors import BudgetError, QuotaError, RecipeError
 from dlcloud.model.instance import Market
 from dlcloud.model.money import committed_usd, price_of
 from dlcloud.model.surcharges import ADDRESS_USD_PER_HOUR
+from dlcloud.planning.limits import Usage, quotas
 from dlcloud.planning.plan import ExistingCapacity, make_plan
-from dlcloud.planning.quota import Usage, quotas
 from dlcloud.planning.resize import coordinator, decide_size, refuse_size
 from tests.fakes.samples import RECIPE, THEN, hardware, instance, observed, price, recipe
 

@@ -9,7 +9,7 @@ import pytest
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.planning.attempts import LaunchAttempt, reserved_attempt
 from dlcloud.planning.plan import make_plan
-from dlcloud.planning.reserved_capacity import CapacityReservation
+from dlcloud.planning.reservations import CapacityReservation
 from dlcloud.recipe.profile import apply_profile, read_configuration
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.plan_tables import plan_report

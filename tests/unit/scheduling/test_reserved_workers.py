@@ -7,7 +7,7 @@ import pytest
 
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
-from dlcloud.planning.reserved_capacity import CapacityReservation
+from dlcloud.planning.reservations import CapacityReservation
 from dlcloud.planning.resize import decide_size
 from dlcloud.scheduling.reserved_workers import (
     NO_RESERVED,

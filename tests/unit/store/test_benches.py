@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from dlcloud.planning.left_out import LeftOut
+from dlcloud.planning.fit import LeftOut
 from dlcloud.store.benches import Benches
 from dlcloud.store.runs import Runs
 from tests.fakes.samples import run

@@ -1,7 +1,9 @@
 """Capacity that the account has reserved: what of it a recipe may take, and at which price.
 
-A reservation is billed whether instances run in it or not: one more instance in it costs nothing more.
-Source: EC2 user guide, "Capacity Reservation pricing and billing"; a Capacity Block is paid for in advance.
+The plan calls `take_reserved`; an elastic training chooses again whenever it needs a worker. A reservation is
+billed whether instances run in it or not, so that one more instance in it costs nothing more; a Capacity
+Block is paid for in advance. Nothing is launched into a block that EC2 is about to end.
+Source: EC2 user guide, "Capacity Reservation pricing and billing".
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,13 +13,14 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from dlcloud.model.errors import CloudError
+from dlcloud.model.instance import Market, Price
 
 if TYPE_CHECKING:  # recipes bring pydantic, which `--help` never needs
+    from dlcloud.recipe.recipe import Recipe
     from dlcloud.recipe.reservations import Reservations
 
 OPEN = "open"
 """The word of recipes for any reservation that instances run in without naming it."""
-
 MARGINAL_USD = Decimal(0)
 """An hour of one more instance in a reservation, which is paid for anyway."""
 BLOCK_ENDS_BEFORE = timedelta(minutes=30)
@@ -100,6 +103,55 @@ class ReservationFit:
     ends_after: datetime | None = None
 
 
+def take_reserved(
+    recipe: "Recipe",
+    listed: Sequence[CapacityReservation],
+    prices: Sequence[Price],
+    *,
+    asked_at: datetime | None,
+    offered: Sequence[str],
+    zones: Sequence[str],
+    most: int,
+    strict: bool,
+) -> tuple[tuple[ReservedCapacity, ...], list[str]]:
+    """Return what is idle in the recipe's reservations, as far as it suits, and why others do not.
+
+    Args:
+        recipe: Says which reservations, and how many of their instances stay idle.
+        listed: The account's reservations.
+        prices: The prices of the types.
+        asked_at: When the reservations were listed; None if that is unknown.
+        offered: The types that are launched.
+        zones: The zones that are known to have a subnet; empty: any.
+        most: How many instances are missing.
+        strict: A reservation that is named must be there.
+
+    Raises:
+        CloudError: A reservation that is named by its id is not there, or is of another type.
+    """
+    instances, choice = recipe.instances, recipe.instances.reservations
+    if choice is None or not choice.is_used:
+        return (), []
+    length = timedelta(hours=recipe.budget.max_hours)
+    fit = ReservationFit(
+        types=instances.types,
+        zones=instances.zones or zones,
+        group=instances.own_group,
+        ends_after=None if asked_at is None else asked_at + length,
+    )
+    chosen, reasons = choose_reservations(choice, listed, fit, strict=strict)
+    if asked_at is not None:
+        chosen = without_ending(chosen, asked_at, BLOCK_MARGIN)
+    chosen = [one for one in chosen if one.instance_type in offered]
+    taken = idle_capacity(chosen, keep_free=choice.keep_free, most=most)
+    if not taken and most:
+        kept = f" beyond the {choice.keep_free} that stay free" if choice.keep_free else ""
+        reasons.append(f"no reserved instance is idle{kept}: all come from the markets")
+    on_demand = [price for price in prices if price.market is Market.ON_DEMAND]
+    usd = {price.instance_type: price.hourly_usd for price in on_demand}
+    return tuple(taken), [*reasons, *describe_reserved(taken, usd)]
+
+
 def choose_reservations(
     choice: "Reservations", listed: Sequence[CapacityReservation], fit: ReservationFit, *, strict: bool = True
 ) -> tuple[list[CapacityReservation], list[str]]:
@@ -128,6 +180,18 @@ def choose_reservations(
     order = {name: number for number, name in enumerate(fit.types)}
     chosen.sort(key=lambda one: (not one.is_block, order[one.instance_type]))
     return chosen, reasons
+
+
+def without_ending(
+    chosen: Sequence[CapacityReservation], now: datetime, margin: timedelta
+) -> list[CapacityReservation]:
+    """Return the reservations as nothing can be launched into Capacity Blocks that soon end."""
+    return [
+        replace(one, available=0)
+        if one.terminates_at is not None and one.terminates_at - margin <= now
+        else one
+        for one in chosen
+    ]
 
 
 def idle_capacity(
@@ -214,15 +278,3 @@ def _fault(one: CapacityReservation, fit: ReservationFit) -> str:
         and not one.is_block,
     }
     return next((fault for fault, applies in faults.items() if applies), "")
-
-
-def without_ending(
-    chosen: Sequence[CapacityReservation], now: datetime, margin: timedelta
-) -> list[CapacityReservation]:
-    """Return the reservations as nothing can be launched into Capacity Blocks that soon end."""
-    return [
-        replace(one, available=0)
-        if one.terminates_at is not None and one.terminates_at - margin <= now
-        else one
-        for one in chosen
-    ]
