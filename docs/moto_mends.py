@@ -7,14 +7,13 @@ from tables import table
 
 from dlcloud.local.ec2.fleets import LocalFleetResponses
 from dlcloud.local.ec2.members import COMPUTED, MEMBERS
-from dlcloud.local.ec2.mends import MENDS
 from dlcloud.local.ec2.refusals import REFUSALS
 
 OURS = "dlcloud.local.ec2."
 
 
 def mends() -> Iterator[str]:
-    """Yield a row for each refusal, member, text and action, with what moto would have to do."""
+    """Yield a row for each refusal, member and action, with what moto would have to do."""
     refusals = [
         (action, f"{_first(check)} EC2 refuses it.", "refusals")
         for action, checks in REFUSALS.items()
@@ -22,8 +21,7 @@ def mends() -> Iterator[str]:
     ]
     members = [(path, _shown(change), "members") for path, change in MEMBERS.items()]
     computed = [(f"{kind.__name__}.{name}", "Compute it.", "members") for kind, name, _ in COMPUTED]
-    texts = [("all", f"{text[0].upper()}{text[1:]}.", "mends") for text in MENDS]
-    rows = [*refusals, *sorted([*members, *computed]), *texts, *sorted(_actions())]
+    rows = [*refusals, *sorted([*members, *computed]), *sorted(_actions())]
     yield from table(("action or member", "what moto would have to do", "module"), rows)
 
 

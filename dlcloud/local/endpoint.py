@@ -17,7 +17,6 @@ from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.call import Call, Refusal, Reply, json_reply, read_call
 from dlcloud.local.api.faults import FaultInjector
 from dlcloud.local.api.limits import limit_refusal
-from dlcloud.local.api.lists import count_from_one
 from dlcloud.local.api.server import MOST_UNSIGNED
 from dlcloud.local.api.signature import SignatureVerifier
 from dlcloud.local.api.visibility import Visibility
@@ -26,7 +25,6 @@ from dlcloud.local.control import CONTROL_PREFIX
 from dlcloud.local.control_pages import ControlPages
 from dlcloud.local.ec2.fleets import POOL_ERROR_HEADER, is_pool_error
 from dlcloud.local.ec2.instances import SiteInstances
-from dlcloud.local.ec2.mends import mend
 from dlcloud.local.ec2.services import (
     ACCOUNT_PLAN_SERVICE,
     ServiceError,
@@ -43,12 +41,10 @@ from dlcloud.local.iam.authorization import (
     fleet_refusals,
     may_call,
 )
-from dlcloud.local.iam.managed_policies import add_managed_policy
 from dlcloud.local.iam.trust import trust_refusal
 from dlcloud.local.instance.firewall import GROUP_ACTIONS
 from dlcloud.local.moto_app import Wsgi
-from dlcloud.local.s3.calls import S3Call, bucket_of, is_s3, read_s3_call
-from dlcloud.local.s3.forms import form_reply, is_form, put_environ, read_form
+from dlcloud.local.s3.calls import S3Call, is_s3, read_s3_call
 from dlcloud.local.s3.front import S3Front, error_reply
 from dlcloud.local.site_files import AccessKey
 from dlcloud.model.instance import Market
@@ -102,7 +98,7 @@ class SiteEndpoint:
         """Return how many bytes a request may bring, by its headers alone, or the answer that refuses it."""
         if environ["PATH_INFO"].startswith(CONTROL_PREFIX):
             return _MOST_CONTROL if self.pages.is_known(environ) else MOST_UNSIGNED
-        if not is_s3(environ) or is_form(environ):
+        if not is_s3(environ):
             return MOST_UNSIGNED
         call = read_s3_call(environ, b"")
         _, secret = self._find_caller(call.access_key)
@@ -124,7 +120,7 @@ class SiteEndpoint:
             return Refusal(code="UnknownPath", message="The local EC2 answers at /.", status=404).reply_to(
                 call
             )
-        return self._answer_call(count_from_one(call, environ), caller, environ)
+        return self._answer_call(call, caller, environ)
 
     def _find_caller(self, access_key: str) -> tuple[Caller | None, str | None]:
         """Return the caller and the secret of an access key; no caller for the owner, neither for others."""
@@ -133,20 +129,7 @@ class SiteEndpoint:
         caller = find_caller(access_key)
         return caller, caller.secret if caller else None
 
-    def _answer_form(self, environ: dict[str, Any]) -> Reply:
-        """Answer an upload to S3 by a form, whose fields carry the signature."""
-        upload = read_form(environ, bucket_of(environ))
-        put = put_environ(environ, upload)
-        call = read_s3_call(put, upload.content, (upload.key_id, upload.region))
-        caller, secret = self._find_caller(call.access_key)
-        if caller is not None and upload.fields.get("x-amz-security-token", "") != caller.token:
-            secret = None
-        refused = self._s3.form_refusal(call, upload, put, secret)
-        return refused or form_reply(upload, self._answer_call(call, caller, put))
-
     def _answer_s3(self, environ: dict[str, Any]) -> Reply:
-        if is_form(environ):
-            return self._answer_form(environ)
         call = read_s3_call(environ, environ["wsgi.input"].read())
         caller, secret = self._find_caller(call.access_key)
         refused = self._s3.refusal(call, environ, secret)
@@ -227,7 +210,6 @@ class SiteEndpoint:
             log.debug("moto answers %s%s", status, " after an exception" if exc_info else "")
             started.append((status, headers))
 
-        add_managed_policy(call)
         try:
             if isinstance(call, S3Call):
                 return self._s3.answer(environ)
@@ -244,9 +226,6 @@ class SiteEndpoint:
             )
             return Refusal(code="UnsupportedOperation", message=message).reply_to(call)
         status, headers = started[-1]
-        if call.service == "ec2":
-            body = mend(body)
-            headers = [(name, value) for name, value in headers if name.lower() != "content-length"]
         code = int(status.split(" ", 1)[0])
         # EC2 answers that it has no capacity with a server error, which makes stock clients try again.
         code = 500 if code == HTTPStatus.BAD_REQUEST and _NO_CAPACITY in body else code

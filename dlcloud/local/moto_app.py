@@ -25,7 +25,6 @@ from dlcloud.local.ec2.fleets import LocalFleetResponses
 from dlcloud.local.ec2.instances import SiteInstances
 from dlcloud.local.ec2.members import add_members
 from dlcloud.local.ec2.network import NetworkedBackend
-from dlcloud.local.ec2.spot import SpotRequests
 from dlcloud.local.instance.machine_images import parameters
 from dlcloud.local.moto_data import RegionOfferings
 from dlcloud.model import instance as core_instance
@@ -50,7 +49,6 @@ def create_moto_app(
     add_members()
     bound = {
         "instances": instances,
-        "spot": SpotRequests(),
         "catalog": catalog,
         "quotas": quotas,
         "visibility": visibility,

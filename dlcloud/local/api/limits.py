@@ -12,8 +12,6 @@ _MOST_IDS: Mapping[str, tuple[str, int]] = MappingProxyType(
         "DeleteFleets": ("FleetId.", 25),
         "DescribeInstances": ("InstanceId.", 1000),
         "DescribeInstanceStatus": ("InstanceId.", 100),
-        "StartInstances": ("InstanceId.", 1000),
-        "StopInstances": ("InstanceId.", 1000),
         "TerminateInstances": ("InstanceId.", 1000),
     }
 )

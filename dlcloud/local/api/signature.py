@@ -73,6 +73,13 @@ class AuthError(Enum):
         ("ExpiredTokenException", 400),
     )
 
+    UNSUPPORTED = (
+        ("UnsupportedOperation", 400),
+        ("NotImplemented", 501),
+        ("InvalidAction", 400),
+        ("InvalidAction", 400),
+    )
+
     def refuse(self, call: Call, message: str) -> Refusal:
         """Return the error in the words of the call's service."""
         ec2, s3, xml, json = self.value

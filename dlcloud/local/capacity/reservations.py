@@ -1,22 +1,19 @@
-"""Capacity Reservations and Capacity Blocks of one site: what they hold, and who runs in them.
+"""Capacity Reservations of one site: what they hold, and who runs in them.
 
-Source: EC2 user guide, "Reserve compute capacity with EC2 On-Demand Capacity Reservations" and "Capacity
-Blocks for ML"; EC2 API reference, CapacityReservation.
+Source: EC2 user guide, "Reserve compute capacity with EC2 On-Demand Capacity Reservations"; EC2 API
+reference, CapacityReservation.
 """
 
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from dlcloud.local.capacity.pools import Pool
 
 LINUX = "Linux/UNIX"
-BLOCK_ENDS_BEFORE_MINUTES = 30
-"""So long before the end of a Capacity Block EC2 begins to terminate its instances.
-Source: EC2 user guide, "Work with Capacity Blocks"."""
 
 
 class ReservedRecord(Protocol):
@@ -36,7 +33,7 @@ class ReservedRecord(Protocol):
 
 @dataclass(kw_only=True, eq=False)
 class Reservation:
-    """A Capacity Reservation, or a Capacity Block (`block`); `tags` returns those of now."""
+    """A Capacity Reservation; `tags` returns those of now."""
 
     reservation_id: str
     account: str
@@ -46,12 +43,10 @@ class Reservation:
     instance_type: str
     total: int
     created_at: datetime
-    starts_at: datetime
     ends_at: datetime | None = None
     platform: str = LINUX
     tenancy: str = "default"
     targeted: bool = False
-    block: bool = False
     placement_group_arn: str = ""
     cancelled: bool = False
     tags: Callable[[], Mapping[str, str]] = field(default=dict)
@@ -62,7 +57,7 @@ class Reservation:
             return "cancelled"
         if self.ends_at is not None and now >= self.ends_at:
             return "expired"
-        return "active" if now >= self.starts_at else "scheduled"
+        return "active"
 
     def get_tags(self) -> list[dict[str, str]]:
         """Return the tags in the form of moto's objects, for filters."""
@@ -85,11 +80,11 @@ class Reservation:
             "EbsOptimized": False,
             "EphemeralStorage": False,
             "State": self.state(now),
-            "StartDate": self.starts_at,
+            "StartDate": self.created_at,
             "CreateDate": self.created_at,
             "EndDateType": "unlimited" if self.ends_at is None else "limited",
             "InstanceMatchCriteria": "targeted" if self.targeted else "open",
-            "ReservationType": "capacity-block" if self.block else "default",
+            "ReservationType": "default",
             "Tags": [{"Key": key, "Value": value} for key, value in self.tags().items()],
         }
         if self.ends_at is not None:
@@ -105,18 +100,15 @@ class LocalReservations:
     Args:
         records: Returns the instances that take capacity.
         now: The time.
-        minute_s: Returns how long a minute lasts.
     """
 
     def __init__(
         self,
         records: Callable[[], Iterable[ReservedRecord]],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        minute_s: Callable[[], float] = lambda: 60.0,
     ) -> None:
         self._records = records
         self.now = now
-        self._minute_s = minute_s
         self._lock = threading.Lock()
         self._reservations: dict[str, Reservation] = {}
 
@@ -140,8 +132,7 @@ class LocalReservations:
     def available(self, reservation: Reservation) -> int:
         """Return how many instances can still be launched into a reservation."""
         now = self.now()
-        is_ending = reservation.block and now >= self.block_end(reservation)
-        if reservation.state(now) != "active" or is_ending:
+        if reservation.state(now) != "active":
             return 0
         return max(0, reservation.total - len(self.instances(reservation)))
 
@@ -181,49 +172,32 @@ class LocalReservations:
         for record in self.instances(reservation):
             record.leave_reservation()
 
-    def block_end(self, block: Reservation) -> datetime:
-        """Return when EC2 begins to terminate the instances of a Capacity Block."""
-        end = block.ends_at or datetime.max.replace(tzinfo=UTC)
-        return end - timedelta(seconds=BLOCK_ENDS_BEFORE_MINUTES * self._minute_s())
-
-    def expire(self, reservation: Reservation) -> list[str]:
-        """Return the ids to terminate at the end of a block; those of another reservation just leave it."""
-        records = self.instances(reservation)
-        if reservation.block:
-            return [record.instance_id for record in records]
-        for record in records:
+    def expire(self, reservation: Reservation) -> None:
+        """Let the instances of a reservation that has expired run on outside of it."""
+        for record in self.instances(reservation):
             record.leave_reservation()
-        return []
 
 
 class ReservationEnds:
-    """Ends the instances of Capacity Blocks in time, and lets those of other reservations leave them.
+    """Lets the instances of reservations that expire leave them.
 
     Args:
         reservations: Those of the site.
         loop: Waits for the ends.
-        terminate: Terminates instances by their ids.
     """
 
-    def __init__(
-        self,
-        reservations: LocalReservations,
-        loop: asyncio.AbstractEventLoop,
-        terminate: Callable[[list[str]], None],
-    ) -> None:
+    def __init__(self, reservations: LocalReservations, loop: asyncio.AbstractEventLoop) -> None:
         self._reservations = reservations
         self._loop = loop
-        self._terminate = terminate
 
     def schedule(self, reservation: Reservation) -> None:
         """Wait for the end that a reservation has now, if it has any."""
         end = reservation.ends_at
         if end is None:
             return
-        at = self._reservations.block_end(reservation) if reservation.block else end
-        delay_s = max(0.0, (at - self._reservations.now()).total_seconds())
+        delay_s = max(0.0, (end - self._reservations.now()).total_seconds())
         self._loop.call_soon_threadsafe(self._loop.call_later, delay_s, self._expire, reservation, end)
 
     def _expire(self, reservation: Reservation, end: datetime) -> None:
         if reservation.ends_at == end and not reservation.cancelled:  # else it was given another end
-            self._terminate(self._reservations.expire(reservation))
+            self._reservations.expire(reservation)

@@ -11,7 +11,7 @@ from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 
-from dlcloud.local.ec2.address_responses import AddressResponses
+from dlcloud.local.ec2.image_responses import ImageResponses
 
 MOST_IN_VPC = 1
 """Source: EC2 user guide, "Quotas for EC2 Instance Connect Endpoint"."""
@@ -26,7 +26,7 @@ _FILTERS = {
 _HOME = "dlcloud_connect_endpoints"
 
 
-class ConnectEndpointResponses(AddressResponses):
+class ConnectEndpointResponses(ImageResponses):
     """The answers on endpoints; bound to one site by a subclass."""
 
     def create_instance_connect_endpoint(self) -> ActionResult:

@@ -34,7 +34,6 @@ _SMALLEST_PAGE = dict.fromkeys(
         "DescribeInstanceTypeOfferings",
         "DescribeSecurityGroups",
         "DescribeSnapshots",
-        "DescribeSpotInstanceRequests",
         "DescribeSubnets",
         "DescribeTags",
         "DescribeVolumes",

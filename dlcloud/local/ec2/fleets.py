@@ -18,14 +18,12 @@ from dlcloud.local.capacity.pools import (
     Strategy,
     allocate,
 )
-from dlcloud.local.ec2.launch_capacity import LaunchPlacement
+from dlcloud.local.ec2.launch_capacity import NO_CAPACITY, PRICE_TOO_LOW, LaunchPlacement
 from dlcloud.local.ec2.launch_checks import block_devices, check_free_tier, check_launch
 from dlcloud.local.ec2.network import check_network
 from dlcloud.local.ec2.record import StateReason, template_version
-from dlcloud.local.ec2.responses import NO_CAPACITY
+from dlcloud.local.ec2.responses import LocalResponses
 from dlcloud.local.ec2.services import on_demand_price, spot_usd
-from dlcloud.local.ec2.spot import PRICE_TOO_LOW
-from dlcloud.local.ec2.spot_responses import LocalSpotResponses
 from dlcloud.model.instance import Market
 
 FLEET_TAG = "aws:ec2:fleet-id"
@@ -47,7 +45,7 @@ def is_pool_error(code: str) -> bool:
     return code.startswith(_OF_POOLS) and not code.startswith(_OF_CALL)
 
 
-class LocalFleetResponses(LocalSpotResponses):
+class LocalFleetResponses(LocalResponses):
     """The EC2 answers of one site, fleets included."""
 
     def create_fleet(self) -> ActionResult:
@@ -230,11 +228,8 @@ class _Config:
             block_device_mappings=mappings,
             **keywords,
         )
-        parameters = {"ImageId": image.id, "InstanceType": grant.offer.pool.instance_type}
-        options = {"MaxPrice": self._max_price(grant.offer)}
-        parameters["InstanceMarketOptions"] = {"SpotOptions": options}
         placement = self._placement(grant.offer, market)
-        self._responses.boot(reservation, self._template, parameters)
+        self._responses.boot(reservation, self._template, self._template.get("NetworkInterfaces") or ())
         placement.assign(reservation.instances)
         return {
             "LaunchTemplateAndOverrides": self._echo(grant.offer),

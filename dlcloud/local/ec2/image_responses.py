@@ -1,7 +1,7 @@
 """The EC2 actions on images of one's own, which are copies of the folders of instances."""
 
 import re
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
@@ -58,15 +58,6 @@ class ImageResponses(MarketResponses):
         if self.params.get("DeleteAssociatedSnapshots"):
             self.ec2_backend.delete_snapshot(image.ebs_snapshot.id)
         return ActionResult({"Return": True})
-
-    def register_image(self) -> ActionResult:
-        """Register an image with the properties of the request that moto leaves out."""
-        result = super().register_image()
-        image = cast("Any", result.result)
-        image = self.ec2_backend.amis[image["ImageId"]] if isinstance(image, dict) else image
-        image.architecture = self.params.get("Architecture") or "x86_64"
-        image.root_device_name = self.params.get("RootDeviceName") or image.root_device_name
-        return result
 
     def _check_name(self, name: str) -> None:
         """Refuse a name that EC2 refuses. Source: EC2 API reference, "Error codes", InvalidAMIName."""

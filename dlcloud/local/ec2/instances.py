@@ -1,4 +1,4 @@
-"""All instances of one site: launched, stopped, interrupted and terminated, with nothing left behind."""
+"""All instances of one site: launched, interrupted and terminated, with nothing left behind."""
 
 import asyncio
 import errno
@@ -13,12 +13,11 @@ from typing import Any
 from dlcloud.local.capacity.pools import Capacity
 from dlcloud.local.capacity.reservations import LocalReservations, ReservationEnds
 from dlcloud.local.capacity.spot_market import SpotMarket
-from dlcloud.local.ec2.elastic_ips import ElasticIps
 from dlcloud.local.ec2.endings import Entry, halt, record_end, remove
 from dlcloud.local.ec2.names import share_names, write_ssh_config
 from dlcloud.local.ec2.record import InstanceRecord, StateReason
 from dlcloud.local.ec2.report import report_instance
-from dlcloud.local.instance.addresses import AddressPool, Listeners, has_many_addresses
+from dlcloud.local.instance.addresses import AddressPool, has_many_addresses
 from dlcloud.local.instance.boots import BootFault, Boots, fail_boot
 from dlcloud.local.instance.isolation import UNISOLATED, Isolation, share_cache
 from dlcloud.local.instance.local_instance import LocalInstance
@@ -67,9 +66,8 @@ class SiteInstances:
         self.boots = Boots()
         self.apt_lock_s = 0.0
         self.machine = ""
-        self.reservations = LocalReservations(self._occupying, minute_s=lambda: self.minute_s)
-        end_block = partial(self.terminate, reason=StateReason.BLOCK)
-        self.reservation_ends = ReservationEnds(self.reservations, loop, end_block)
+        self.reservations = LocalReservations(self._occupying)
+        self.reservation_ends = ReservationEnds(self.reservations, loop)
         self.capacity = Capacity(
             lambda: [*(record.pool for record in self._occupying()), *self.reservations.idle()]
         )
@@ -85,7 +83,6 @@ class SiteInstances:
         self._addresses = AddressPool(many=has_many_addresses(), instance_users=isolation.users)
         self._interpreter = interpreter
         self._entries: dict[str, Entry] = {}
-        self.elastic_ips = ElasticIps(self._addresses, self._entries, loop)
         self._naming: asyncio.TimerHandle | None = None
         self._closing = False
 
@@ -129,25 +126,10 @@ class SiteInstances:
             entry.record.set_state(InstanceState.SHUTTING_DOWN)
         self._submit(self._terminate(entries, reason))
 
-    def stop(self, instance_ids: Iterable[str], reason: StateReason) -> None:
-        """Begin to stop instances; their folders stay."""
-        entries = [entry for entry in self._named(instance_ids) if entry.record.is_booting_or_running]
-        for entry in entries:
-            entry.record.set_state(InstanceState.STOPPING)
-        self._submit(self._stop(entries, reason))
-
-    def start(self, instance_ids: Iterable[str]) -> None:
-        """Begin to start stopped instances, on new addresses."""
-        for entry in self._named(instance_ids):
-            if entry.record.state is InstanceState.STOPPED:
-                listeners = self._addresses.take()
-                entry.record.start()
-                entry.record.take_address(listeners)
-                self._loop.call_soon_threadsafe(self._start_again, entry, listeners)
-
     def apply_security_groups(self) -> None:
         """Let the rules of the security groups, as they are now, decide on new connections to port 22."""
-        self.elastic_ips.admit_sources()
+        for entry in self._all():
+            entry.instance.listeners.ssh.admit(entry.record.ssh_sources())
 
     def interrupt(self, instance_id: str, *, grace_s: float, rebalance: bool) -> bool:
         """Give an interruption notice and terminate after the grace; False if the instance does not run."""
@@ -321,15 +303,10 @@ class SiteInstances:
             boot = fail_boot if entry.fault in _END_REASONS else entry.instance.boot
             entry.boot = self._loop.create_task(self._boot(entry, boot), name=name)
 
-    def _start_again(self, entry: Entry, listeners: Listeners) -> None:
-        booting = self._boot(entry, lambda: entry.instance.boot_again(listeners))
-        entry.boot = self._loop.create_task(booting, name=f"boot {entry.record.instance_id}")
-
     async def _boot(self, entry: Entry, boot: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Boot for at least the boot delay; a boot that fails terminates the instance, as on EC2."""
         try:
             await asyncio.gather(asyncio.sleep(self.boot_delay_s), boot())
-            await self.elastic_ips.answer(entry)
         except Exception:
             log.exception("%s could not boot", entry.record.instance_id)
             entry.boot = None
@@ -364,12 +341,6 @@ class SiteInstances:
         write_ssh_config(self._paths.ssh_config, running)
         share_names(running)
 
-    async def _stop(self, entries: list[Entry], reason: StateReason) -> None:
-        await halt(entries, grace_s=_GRACE_S)
-        for entry in entries:
-            if entry.record.state is InstanceState.STOPPING:
-                entry.record.stop(reason)
-
     def _terminate_later(self, entry: Entry, grace_s: float) -> None:
         if entry.notice is not None:
             entry.notice.cancel()
@@ -377,8 +348,17 @@ class SiteInstances:
         entry.notice = self._loop.call_later(grace_s, self.terminate, instance_ids, StateReason.SPOT)
 
     def _shut_down(self, record: InstanceRecord) -> None:
-        change = self.terminate if record.terminates_at_shutdown else self.stop
-        change([record.instance_id], StateReason.ITSELF)
+        """Terminate an instance that shuts itself down, or stop it: it cannot be started again."""
+        if record.terminates_at_shutdown:
+            self.terminate([record.instance_id], StateReason.ITSELF)
+        elif record.is_booting_or_running:
+            record.set_state(InstanceState.STOPPING)
+            self._submit(self._stop(self._entries[record.instance_id]))
+
+    async def _stop(self, entry: Entry) -> None:
+        await halt([entry], grace_s=_GRACE_S)
+        if entry.record.state is InstanceState.STOPPING:
+            entry.record.stop(StateReason.ITSELF)
 
     def _submit(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine on the loop without waiting for it; log its exception."""

@@ -10,12 +10,12 @@ from moto.ec2.exceptions import EC2ClientError
 from dlcloud.local.capacity.pools import OVER_QUOTA
 from dlcloud.local.ec2.launch_checks import check_spot_options
 from dlcloud.local.ec2.placement_groups import PlacementGroup, PlacementGroupResponses, find_group
-from dlcloud.local.ec2.reservation_choice import BLOCK_MARKET, ReservationChoice, exceeded, read_choice
+from dlcloud.local.ec2.reservation_choice import ReservationChoice, exceeded, read_choice
 from dlcloud.local.ec2.services import spot_usd
-from dlcloud.local.ec2.spot import PRICE_TOO_LOW
 from dlcloud.model.instance import Market
 
 NO_CAPACITY = "InsufficientInstanceCapacity"
+PRICE_TOO_LOW = "SpotMaxPriceTooLow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +130,6 @@ class GrantingResponses(PlacementGroupResponses):
     def _market(self) -> Market:
         options = self.params.get("InstanceMarketOptions") or {}
         return Market.SPOT if options.get("MarketType") == "spot" else Market.ON_DEMAND
-
-    def _is_block(self) -> bool:
-        return (self.params.get("InstanceMarketOptions") or {}).get("MarketType") == BLOCK_MARKET
 
     def _within_quota(self, instance_type: str, low: int, high: int, reserved: int) -> int:
         """Return how many of `high` instances the account's quota allows, at least `low`.

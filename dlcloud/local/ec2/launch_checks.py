@@ -108,16 +108,10 @@ def check_spot_options(options: Mapping[str, Any]) -> None:
     Raises:
         EC2ClientError: With EC2's code.
     """
-    behavior = options.get("InstanceInterruptionBehavior") or "terminate"
-    if behavior != "terminate":
-        if options.get("SpotInstanceType") != "persistent":
-            # [from memory]: EC2's code; its text is another.
-            message = f"The interruption behavior {behavior} needs a persistent Spot Instance request."
-            raise refuse("InvalidParameterCombination", message)
-        message = (
-            f"The local EC2 terminates interrupted instances; it has no interruption behavior {behavior}."
-        )
-        raise refuse("UnsupportedOperation", message)
+    if (options.get("InstanceInterruptionBehavior") or "terminate") != "terminate":
+        raise refuse("UnsupportedOperation", "The local EC2 terminates interrupted Spot Instances.")
+    if (options.get("SpotInstanceType") or "one-time") != "one-time":
+        raise refuse("UnsupportedOperation", "The local EC2 has no persistent Spot requests.")
     try:
         is_positive = Decimal(str(options.get("MaxPrice") or 1)) > 0
     except InvalidOperation:

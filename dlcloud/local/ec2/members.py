@@ -30,12 +30,7 @@ MEMBERS: Mapping[str, _Change] = {
     "AvailabilityZone.OptInStatus": _or("opt-in-not-required"),
     "RouteTable.PropagatingVgws": _or([]),
     "VpcEndpoint.VpcEndpointType": _or("Gateway"),
-    "Address.InstanceId": lambda value: value or None,
-    "Address.NetworkInterfaceId": lambda value: value or None,
     # What has just been made is not there yet; the next description has it.
-    "CreateVolume.Volume.State": _always("creating"),
-    "CreateSnapshot.Snapshot.State": _always("pending"),
-    "CreateSnapshot.Snapshot.Progress": _always(""),
     "CreateVpc.CreateVpcResult.Vpc.State": _always("pending"),
 }
 

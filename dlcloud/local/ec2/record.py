@@ -2,6 +2,7 @@
 
 import base64
 import copy
+import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import Enum
@@ -57,8 +58,6 @@ class StateReason(Enum):
     BOOT = ("Server.InternalError", "Internal error on launch")
     # Source: AWS re:Post, "kms-iam-ec2-permission".
     KEY = ("Client.InternalError", "Client error on launch")
-    # EC2's own words are not known.
-    BLOCK = ("Server.CapacityBlockEnded", "Capacity Block ended")
 
 
 class InstanceRecord:
@@ -81,7 +80,6 @@ class InstanceRecord:
     ) -> None:
         self._instance = instance
         self._public = public
-        self.elastic_ip: str | None = None
         self._set_shown_properties(reservation_id)
         instance.capacity_reservation_id = None
         self.state = InstanceState.PENDING
@@ -140,7 +138,7 @@ class InstanceRecord:
     def ssh_sources(self) -> Sources:
         """Return from where the instance's security groups let connections reach its port 22."""
         sources = ssh_sources(self._instance.security_groups)
-        if self._public or self.elastic_ip:
+        if self._public:
             return sources
         vpc = self._instance.ec2_backend.get_vpc(self._instance.nics[0].subnet.vpc_id)
         return inside_sources(sources, vpc.cidr_block)
@@ -181,15 +179,10 @@ class InstanceRecord:
         self._show_public_address()
         self._instance.add_tags({SSH_PORT_TAG: str(listeners.ssh_port)})
 
-    def associate(self, elastic_ip: str | None) -> None:
-        """Make an Elastic IP the public address; None: it is the instance's own again, if it has any."""
-        self.elastic_ip = elastic_ip
-        self._show_public_address()
-
     def _show_public_address(self) -> None:
         card = self._instance.nics[0]
-        has_own = self._public and self.state is not InstanceState.STOPPED
-        card.public_ip = self.elastic_ip or (card.private_ip_address if has_own else None)
+        has_one = self._public and self.state is not InstanceState.STOPPED
+        card.public_ip = card.private_ip_address if has_one else None
 
     def set_state(self, state: InstanceState) -> None:
         self.state = state
@@ -212,9 +205,6 @@ class InstanceRecord:
         backend, cards = self._instance.ec2_backend, list(self._instance.nics.values())
         try:
             self._instance.terminate()
-            for address in backend.addresses:
-                if address.instance is self._instance:
-                    backend.disassociate_address(address=address.public_ip)
             for card in cards:
                 if card.id in backend.enis:
                     self._instance.detach_eni(card)
@@ -229,10 +219,6 @@ class InstanceRecord:
         self.set_state(InstanceState.STOPPED)
         self._show_public_address()
 
-    def start(self) -> None:
-        self._instance.start()
-        self.set_state(InstanceState.PENDING)
-
     def _apply_template(self, template: Mapping[str, Any]) -> None:
         """Apply what moto leaves out of a launch template, and what every spot instance has."""
         options = template.get("MetadataOptions")
@@ -243,6 +229,8 @@ class InstanceRecord:
             self._instance.instance_initiated_shutdown_behavior = behavior
         if template.get("InstanceMarketOptions", {}).get("MarketType") == "spot":
             self._instance.lifecycle = "spot"
+        if self.market is Market.SPOT:
+            self._instance.spot_instance_request_id = f"sir-{secrets.token_hex(4)}"
         self.set_state(InstanceState.PENDING)
 
     def _set_shown_properties(self, reservation_id: str) -> None:

@@ -7,8 +7,6 @@ import ipaddress
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from moto.ec2.models.instance_types import INSTANCE_TYPES
-
 from dlcloud.local.ec2.launch_checks import refuse
 
 _Params = Mapping[str, Any]
@@ -40,9 +38,8 @@ def _check_count(params: _Params, _: Any) -> None:  # noqa: ANN401 - moto's back
 
 
 def _check_behavior(params: _Params, _: Any) -> None:  # noqa: ANN401
-    """RunInstances and ModifyInstanceAttribute take any word."""
+    """RunInstances takes any word."""
     value = params.get("InstanceInitiatedShutdownBehavior")
-    value = value.get("Value") if isinstance(value, dict) else value
     if value is not None and value not in _BEHAVIORS:
         message = f"Value ({value}) for parameter instanceInitiatedShutdownBehavior is invalid."
         raise refuse("InvalidParameterValue", message)
@@ -108,14 +105,6 @@ def _exists(backend: Any, kind: str, resource: str) -> bool:  # noqa: ANN401
     return resource in tables[kind]
 
 
-def _check_new_volume(params: _Params, backend: Any) -> None:  # noqa: ANN401
-    """CreateVolume takes any zone and any type."""
-    zone = params.get("AvailabilityZone")
-    if zone and zone not in {offered.name for offered in backend.describe_availability_zones()}:
-        raise refuse("InvalidZone.NotFound", f"The zone '{zone}' does not exist.")
-    _check_volume(params, default="gp2")
-
-
 def _check_regions(params: _Params, backend: Any) -> None:  # noqa: ANN401
     """DescribeRegions leaves unknown names out."""
     offered = {region.name for region in backend.describe_regions()}
@@ -162,33 +151,53 @@ def _check_subnet_is_free(params: _Params, backend: Any) -> None:  # noqa: ANN40
         raise refuse("DependencyViolation", message)
 
 
-def _check_change(params: _Params, backend: Any) -> None:  # noqa: ANN401
-    """ModifyInstanceAttribute changes the type of a running instance, and to one that does not exist."""
-    attribute = str(params.get("Attribute") or "")
-    is_type, is_data = (
-        params.get(name) is not None or attribute.lower() == name.lower()
-        for name in ("InstanceType", "UserData")
-    )
-    value = (params.get("InstanceType") or {}).get("Value") or params.get("Value")
-    if is_type and value not in INSTANCE_TYPES:
-        message = f"The following supplied instance types do not exist: [{value}]"
-        raise refuse("InvalidInstanceAttributeValue", message)
-    if (is_type or is_data) and backend.get_instance(params.get("InstanceId")).state != "stopped":
-        message = f"The instance '{params.get('InstanceId')}' is not in the 'stopped' state."
-        raise refuse("IncorrectInstanceState", message)
+def _check_change(params: _Params, _: Any) -> None:  # noqa: ANN401
+    """ModifyInstanceAttribute changes the type and the user data of a running instance."""
+    for name in ("InstanceType", "UserData"):
+        if params.get(name) is not None or str(params.get("Attribute") or "").lower() == name.lower():
+            message = f"The instance '{params.get('InstanceId')}' is not in the 'stopped' state."
+            raise refuse("IncorrectInstanceState", message)
 
 
 REFUSALS: Mapping[str, tuple[_Check, ...]] = {
     "RunInstances": (_check_count, _check_behavior, _check_sizes, _check_address, _check_tags),
     "CreateFleet": (_check_tags,),
     "CreateTags": (_check_tags, _check_resources),
-    "CreateVolume": (_check_new_volume, _check_tags),
     "DeleteSecurityGroup": (_check_group_is_free,),
     "DeleteSubnet": (_check_subnet_is_free,),
     "DescribeRegions": (_check_regions,),
     "DescribeTags": (_check_tag_filters,),
-    "ModifyInstanceAttribute": (_check_behavior, _check_change),
+    "ModifyInstanceAttribute": (_check_change,),
 }
+
+
+_READING = ("Describe", "Get")
+_UNTRUE = frozenset({"DescribeSpotInstanceRequests", "DescribeSpotFleetRequests"})
+"""What moto would answer, without what is launched here."""
+_CHANGES = frozenset(
+    {
+        *("RunInstances", "TerminateInstances", "RebootInstances", "ModifyInstanceAttribute"),
+        *("CreateFleet", "DeleteFleets", "CreateLaunchTemplate", "DeleteLaunchTemplate"),
+        *("CreateTags", "DeleteTags", "CreateKeyPair", "ImportKeyPair", "DeleteKeyPair"),
+        *("CreateImage", "DeregisterImage", "DeleteSnapshot", "DeleteVolume"),
+        *("AssociateIamInstanceProfile", "DisassociateIamInstanceProfile"),
+        *("CreateCapacityReservation", "ModifyCapacityReservation", "CancelCapacityReservation"),
+        *("CreatePlacementGroup", "DeletePlacementGroup"),
+        *("CreateInstanceConnectEndpoint", "DeleteInstanceConnectEndpoint"),
+        *("CreateSecurityGroup", "DeleteSecurityGroup"),
+        *("AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress", "ModifySecurityGroupRules"),
+        *("AuthorizeSecurityGroupEgress", "RevokeSecurityGroupEgress"),
+        *("CreateManagedPrefixList", "ModifyManagedPrefixList", "DeleteManagedPrefixList"),
+        *("CreateDefaultVpc", "CreateVpc", "ModifyVpcAttribute", "DeleteVpc"),
+        *("CreateSubnet", "ModifySubnetAttribute", "DeleteSubnet"),
+        *("CreateNetworkInterface", "DeleteNetworkInterface"),
+        *("CreateRouteTable", "AssociateRouteTable", "DisassociateRouteTable", "DeleteRouteTable"),
+        *("CreateRoute", "DeleteRoute", "CreateVpcEndpoint", "DeleteVpcEndpoints"),
+        *("CreateInternetGateway", "AttachInternetGateway"),
+        *("DetachInternetGateway", "DeleteInternetGateway"),
+    }
+)
+"""The supported actions that change something: those that dlcloud calls, and what its networks need."""
 
 
 def check_call(action: str, params: _Params, backend: Any) -> None:  # noqa: ANN401 - moto's backend
@@ -197,5 +206,7 @@ def check_call(action: str, params: _Params, backend: Any) -> None:  # noqa: ANN
     Raises:
         EC2ClientError: With EC2's code.
     """
+    if action in _UNTRUE or not (action in _CHANGES or action.startswith(_READING)):
+        raise refuse("UnsupportedOperation", f"The local EC2 does not support {action}.")
     for check in REFUSALS.get(action, ()):
         check(params, backend)

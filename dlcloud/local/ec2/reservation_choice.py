@@ -12,7 +12,6 @@ from typing import Any
 from dlcloud.local.capacity.reservations import LINUX, LocalReservations, Reservation
 from dlcloud.local.ec2.launch_checks import refuse
 
-BLOCK_MARKET = "capacity-block"
 _PREFERENCES = ("capacity-reservations-only", "open", "none")
 _RESERVATION_ID = re.compile(r"cr-([0-9a-f]{8}|[0-9a-f]{17})")
 # Source: terraform-provider-aws, pull request 35745.
@@ -58,8 +57,6 @@ class ReservationChoice:
             instance.capacity_reservation_specification = shown
             if number < len(free):
                 instance.capacity_reservation_id = free[number].reservation_id
-                if free[number].block:
-                    instance.lifecycle = BLOCK_MARKET
 
     def _takers(self, zone: str) -> list[Reservation]:
         if self.target is not None:
@@ -90,6 +87,8 @@ def read_choice(
     specification = request.get("CapacityReservationSpecification") or {}
     market = (request.get("InstanceMarketOptions") or {}).get("MarketType") or ""
     preference = specification.get("CapacityReservationPreference") or ""
+    if market not in ("", "spot"):
+        raise refuse("UnsupportedOperation", f"The local EC2 has no market {market}.")
     named = specification.get("CapacityReservationTarget") or {}
     if preference and preference not in _PREFERENCES:
         # [from memory]: EC2's code; its text is another.
@@ -104,10 +103,6 @@ def read_choice(
     if named:
         target = find_reservation(str(named.get("CapacityReservationId")), reservations, region)
         _check_target(target, reservations, instance_type=instance_type, group_arn=group_arn)
-    if (market == BLOCK_MARKET) != (target is not None and target.block):
-        # [from memory]: EC2's code; its text is another.
-        message = "The market type capacity-block and the id of an active Capacity Block belong together."
-        raise refuse("InvalidParameterCombination", message)
     return ReservationChoice(
         reservations=reservations,
         instance_type=instance_type,

@@ -1,13 +1,10 @@
-"""The EC2 actions of Capacity Reservations and Capacity Blocks. Importing this imports moto.
+"""The EC2 actions of Capacity Reservations. Importing this imports moto.
 
-Source: EC2 API reference, CreateCapacityReservation and the actions beside it; EC2 user guide, "Capacity
-Blocks for ML". Blocks of any type and of any whole number of hours are offered here, which EC2 does not do.
+Source: EC2 API reference, CreateCapacityReservation and the actions beside it.
 """
 
-import base64
-import json
 import secrets
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, ClassVar
 
 from moto.core.responses import ActionResult
@@ -15,11 +12,10 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX
 
 from dlcloud.local.capacity.pools import OVER_QUOTA, VcpuQuotas
-from dlcloud.local.capacity.reservations import LINUX, Reservation
+from dlcloud.local.capacity.reservations import Reservation
 from dlcloud.local.ec2.connect_endpoints import ConnectEndpointResponses
 from dlcloud.local.ec2.launch_checks import refuse
 from dlcloud.local.ec2.reservation_choice import find_reservation
-from dlcloud.local.ec2.services import on_demand_price
 from dlcloud.model.instance import Market
 
 MOST = 1000
@@ -38,7 +34,6 @@ _FILTERS = {
     "state": "shown_state",
     "tenancy": "tenancy",
 }
-_HOURS_A_DAY = 24
 
 
 class ReservationResponses(ConnectEndpointResponses):
@@ -89,9 +84,6 @@ class ReservationResponses(ConnectEndpointResponses):
         reservations = self.instances.reservations
         reservation = self._named()
         used = len(reservations.instances(reservation))
-        if reservation.block:
-            # [from memory]: EC2's code; its text is another.
-            raise refuse("InvalidCapacityReservationState", "A Capacity Block cannot be modified.")
         count = self._count(reservation.total)
         if count < used:
             # [from memory]: EC2's code; its text is another.
@@ -112,80 +104,9 @@ class ReservationResponses(ConnectEndpointResponses):
     def cancel_capacity_reservation(self) -> ActionResult:
         """Cancel a reservation; the instances in it run on, as on-demand ones."""
         reservation = self._named()
-        if reservation.block:
-            # [from memory]: EC2's code; its text is another.
-            raise refuse("InvalidCapacityReservationState", "A Capacity Block cannot be cancelled.")
         self.error_on_dryrun()
         self.instances.reservations.end(reservation)
         return ActionResult({"Return": True})
-
-    def get_capacity_reservation_usage(self) -> ActionResult:
-        """Return how much of a reservation is used, here by the one account that there is."""
-        self.error_on_dryrun()
-        reservation = self._named(any_state=True)
-        shown = self.instances.reservations.describe(reservation)
-        used = len(self.instances.reservations.instances(reservation))
-        keys = (
-            "CapacityReservationId",
-            "InstanceType",
-            "TotalInstanceCount",
-            "AvailableInstanceCount",
-            "State",
-        )
-        usages = [{"AccountId": self.current_account, "UsedInstanceCount": used}]
-        return ActionResult({**{key: shown[key] for key in keys}, "InstanceUsages": usages})
-
-    def describe_capacity_block_offerings(self) -> ActionResult:
-        """Offer a Capacity Block of what is asked for, from now on or from the date that is named."""
-        self.error_on_dryrun()
-        hours = int(self.params.get("CapacityDurationHours") or _HOURS_A_DAY)
-        name, count = self._type(), self._count(1)
-        zones = sorted(self.offered(name))
-        start = _date(self.params.get("StartDateRange")) or self.instances.reservations.now()
-        price = on_demand_price(self.catalog, name, self.region)
-        if not zones or hours < 1:
-            return ActionResult({"CapacityBlockOfferings": []})
-        end = start + timedelta(seconds=hours * 60 * self.instances.minute_s)
-        content = {"type": name, "count": count, "zone": zones[0]}
-        content |= {"start": start.isoformat(), "end": end.isoformat()}
-        code = base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
-        offering = {
-            "CapacityBlockOfferingId": f"cb-{code}",
-            "InstanceType": name,
-            "AvailabilityZone": zones[0],
-            "InstanceCount": count,
-            "StartDate": start,
-            "EndDate": end,
-            "CapacityBlockDurationHours": hours,
-            "UpfrontFee": str(price.hourly_usd * count * hours if price else 0),
-            "CurrencyCode": "USD",
-            "Tenancy": "default",
-        }
-        return ActionResult({"CapacityBlockOfferings": [offering]})
-
-    def purchase_capacity_block(self) -> ActionResult:
-        """Make the Capacity Block of an offering: a reservation that is targeted and ends."""
-        code = str(self.params.get("CapacityBlockOfferingId") or "").removeprefix("cb-")
-        try:
-            content = json.loads(base64.urlsafe_b64decode(code + "=" * (-len(code) % 4)))
-        except ValueError as error:
-            # [from memory]: EC2's code; its text is another.
-            message = "The Capacity Block offering does not exist."
-            raise refuse("InvalidCapacityBlockOfferingId.NotFound", message) from error
-        self.error_on_dryrun()
-        with self.instances.launching:
-            self._take(content["type"], content["zone"], content["count"])
-            block = self._add(
-                zone=content["zone"],
-                instance_type=content["type"],
-                total=content["count"],
-                starts_at=datetime.fromisoformat(content["start"]),
-                ends_at=datetime.fromisoformat(content["end"]),
-                platform=str(self.params.get("InstancePlatform") or LINUX),
-                targeted=True,
-                block=True,
-            )
-        return ActionResult({"CapacityReservation": self.instances.reservations.describe(block)})
 
     def _add(self, **properties: Any) -> Reservation:  # noqa: ANN401 - those of a Reservation
         """Make a reservation of the request's tags."""
@@ -200,7 +121,7 @@ class ReservationResponses(ConnectEndpointResponses):
             zone_id=str(zone_ids.get(properties["zone"], "")),
             created_at=now,
             tags=lambda: backend.tags.get(name, {}),
-            **{"starts_at": now, **properties},
+            **properties,
         )
         specified = self.params.get("TagSpecifications") or ()
         tags = {tag["Key"]: tag.get("Value", "") for entry in specified for tag in entry.get("Tags") or ()}
@@ -210,11 +131,11 @@ class ReservationResponses(ConnectEndpointResponses):
         self.instances.reservation_ends.schedule(reservation)
         return reservation
 
-    def _named(self, *, any_state: bool = False) -> Reservation:
+    def _named(self) -> Reservation:
         reservations = self.instances.reservations
         name = str(self.params.get("CapacityReservationId"))
         reservation = find_reservation(name, reservations, self.region)
-        if not any_state and reservation.state(reservations.now()) not in {"active", "scheduled"}:
+        if reservation.state(reservations.now()) != "active":
             # [from memory]: EC2's code; its text is another.
             message = f"The capacity reservation '{name}' is not active."
             raise refuse("InvalidCapacityReservationState", message)

@@ -1,9 +1,8 @@
 """The EC2 actions that launch, change and end instances, where moto differs from EC2."""
 
-import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from moto.core.responses import ActionResult, EmptyResult
 from moto.core.types import Base64EncodedString
@@ -21,8 +20,6 @@ from dlcloud.local.ec2.launch_checks import (
 )
 from dlcloud.local.ec2.network import check_default_vpc, check_network, has_public_address
 from dlcloud.local.ec2.record import InstanceRecord, StateReason, template_version
-from dlcloud.local.ec2.services import on_demand_price
-from dlcloud.local.ec2.spot import ONE_TIME, SpotRequest, SpotRequests
 
 __all__ = ["NO_CAPACITY", "LocalResponses"]
 
@@ -39,16 +36,6 @@ _FROM_TEMPLATE = (
     "NetworkInterfaces",
     "Placement",
 )
-_SHOWN_OF_LAUNCH = (
-    "BlockDeviceMappings",
-    "ImageId",
-    "InstanceType",
-    "KeyName",
-    "Monitoring",
-    "NetworkInterfaces",
-    "Placement",
-    "SubnetId",
-)
 # EC2 shows terminated instances for about an hour.
 _SHOWN_AFTER_END = timedelta(hours=1)
 
@@ -56,38 +43,8 @@ _SHOWN_AFTER_END = timedelta(hours=1)
 class LocalResponses(GrantingResponses):
     """moto's EC2 answers with these actions in place of its own; bound to one site by a subclass."""
 
-    spot: ClassVar[SpotRequests]
-
     def run_instances(self) -> ActionResult:
         """Launch as many instances as MaxCount asks for and one zone can give, at least MinCount."""
-        return self._launch(None)
-
-    def spot_request(self, parameters: Mapping[str, Any], template: Mapping[str, Any]) -> SpotRequest:
-        """Return a request for a spot instance with the parameters of RunInstances."""
-        options = (parameters.get("InstanceMarketOptions") or {}).get("SpotOptions") or {}
-        shown = {name: parameters.get(name) or template.get(name) for name in _SHOWN_OF_LAUNCH}
-        price = on_demand_price(self.catalog, str(shown["InstanceType"]), self.region)
-        return SpotRequest(
-            ec2_backend=self.ec2_backend,
-            type=options.get("SpotInstanceType") or ONE_TIME,
-            spot_price=str(options.get("MaxPrice") or (price.hourly_usd if price else "")),
-            launch_specification={name: value for name, value in shown.items() if value},
-            launch=lambda request: self._launch_again(parameters, request),
-            valid_until=options.get("ValidUntil"),
-        )
-
-    def _launch_again(self, parameters: Mapping[str, Any], request: SpotRequest) -> Any:  # noqa: ANN401
-        """Launch an instance for a waiting request, and return it."""
-        launch = copy.copy(self)
-        launch.params = {**copy.deepcopy(dict(parameters)), "MinCount": 1, "MaxCount": 1}
-        result = cast("Any", launch._launch(request).result)  # noqa: SLF001 - of this class
-        return result.instances[0]
-
-    def _launch(self, request: SpotRequest | None) -> ActionResult:
-        """Launch what the parameters ask for, for a waiting request for a spot instance if there is one."""
-        original = {
-            name: value for name, value in self.params.items() if name not in ("ClientToken", "DryRun")
-        }
         specification = self.params.get("LaunchTemplate")
         template: dict[str, Any] = {}
         if specification:
@@ -100,9 +57,6 @@ class LocalResponses(GrantingResponses):
             instance_type = self.params.get("InstanceType") or template.get("InstanceType") or "m1.small"
             user_data = self.params.get("UserData") or template.get("UserData")
             image = check_launch(self.ec2_backend, {**self.params, "UserData": user_data}, instance_type)
-            if not any((self.params.get("IamInstanceProfile") or {}).values()):
-                # Some clients name none by an empty name.
-                self.params.pop("IamInstanceProfile", None)
             check_profile(self.current_account, self.params.get("IamInstanceProfile"))
             check_network(self.ec2_backend, {**template, **self.params})
             self.params["BlockDeviceMappings"] = block_devices(
@@ -114,45 +68,31 @@ class LocalResponses(GrantingResponses):
             if self.quotas.account_plan.is_free:
                 check_free_tier(instance_type)  # a dry run does not tell
             self.params["MinCount"] = self._grant(instance_type, zones, placement)
-            original.setdefault("InstanceMarketOptions", self.params.get("InstanceMarketOptions"))
-            if self._is_block():
-                self.params.pop("InstanceMarketOptions")  # moto takes every market for spot
             result = super().run_instances()
             reservation = cast("Any", result.result)
             self._complete(reservation.instances)
-            self.boot(reservation, template, original, request)
+            cards = self.params.get("NetworkInterfaces") or template.get("NetworkInterfaces") or ()
+            self.boot(reservation, template, cards)
             placement.assign(reservation.instances)
         return result
 
     def terminate_instances(self) -> ActionResult:
-        """Begin to terminate instances."""
+        """Begin to terminate instances; answer with the state of each before and now."""
         instances = self._named_instances()
         for instance in instances:
             if instance.disable_api_termination is True:
                 raise OperationNotPermitted4(instance.id)
-        return self._change_states(
-            "TerminatingInstances", instances, lambda ids: self.instances.terminate(ids, StateReason.USER)
-        )
-
-    def stop_instances(self) -> ActionResult:
-        """Begin to stop on-demand instances."""
-        instances = self._named_instances()
-        for instance in instances:
-            if instance.lifecycle == "spot":
-                message = f"The spot instance {instance.id} cannot be stopped."
-                raise EC2ClientError("UnsupportedOperation", message)
-        return self._change_states(
-            "StoppingInstances", instances, lambda ids: self.instances.stop(ids, StateReason.USER)
-        )
-
-    def start_instances(self) -> ActionResult:
-        """Begin to start stopped instances."""
-        instances = self._named_instances()
-        for instance in instances:
-            if instance.state not in ("stopped", "pending", "running"):
-                message = f"The instance '{instance.id}' is not in a state from which it can be started."
-                raise EC2ClientError("IncorrectInstanceState", message)
-        return self._change_states("StartingInstances", instances, self.instances.start)
+        previous = [{"Name": instance.state, "Code": instance.state_code} for instance in instances]
+        self.instances.terminate([instance.id for instance in instances], StateReason.USER)
+        changes = [
+            {
+                "InstanceId": instance.id,
+                "CurrentState": {"Name": instance.state, "Code": instance.state_code},
+                "PreviousState": state,
+            }
+            for instance, state in zip(instances, previous, strict=True)
+        ]
+        return ActionResult({"TerminatingInstances": changes})
 
     def reboot_instances(self) -> ActionResult:
         """Accept a reboot, which changes nothing on a local instance."""
@@ -197,28 +137,14 @@ class LocalResponses(GrantingResponses):
             check_default_vpc(self.ec2_backend)
         return super().create_security_group()
 
-    def request_spot_fleet(self) -> ActionResult:
-        """Refuse Spot Fleets."""
-        raise EC2ClientError(
-            "UnsupportedOperation", "The local EC2 takes fleets of CreateFleet, not Spot Fleets."
-        )
-
-    def boot(
-        self,
-        reservation: Any,  # noqa: ANN401 - moto's object
-        template: dict[str, Any],
-        parameters: Mapping[str, Any],
-        request: SpotRequest | None = None,
-    ) -> None:
+    def boot(self, reservation: Any, template: dict[str, Any], cards: Sequence[Mapping[str, Any]]) -> None:  # noqa: ANN401 - moto's object
         """Boot instances that moto has just made; terminate them if there is no address for one.
 
         Args:
             reservation: Holds the instances.
             template: The data of their launch template.
-            parameters: Those of RunInstances; with them, a persistent spot request launches again.
-            request: The waiting spot request that the launch is for.
+            cards: The network interfaces that the launch states.
         """
-        cards = parameters.get("NetworkInterfaces") or template.get("NetworkInterfaces") or ()
         records = [
             InstanceRecord(instance, template, reservation.id, public=has_public_address(instance, cards))
             for instance in reservation.instances
@@ -230,11 +156,6 @@ class LocalResponses(GrantingResponses):
                 instance.terminate()
             self.ec2_backend.reservations.pop(reservation.id, None)  # EC2 shows none of such a launch
             raise EC2ClientError("InsufficientAddressCapacity", str(error)) from error
-        for instance in reservation.instances:
-            if instance.lifecycle == "spot":
-                fulfilled = request or self.spot_request(parameters, template)
-                fulfilled.fulfil(instance)
-                self.spot.add(fulfilled)
 
     def _complete(self, instances: list[Any]) -> None:
         """Give new instances what moto gives the first of them alone, or none."""
@@ -253,22 +174,6 @@ class LocalResponses(GrantingResponses):
         check_instance_ids(instance_ids)
         instances: list[Any] = self.ec2_backend.get_multi_instances_by_id(instance_ids)
         return instances
-
-    def _change_states(
-        self, result: str, instances: list[Any], change: Callable[[list[str]], None]
-    ) -> ActionResult:
-        """Change the states of instances and answer with each one's state before and after."""
-        previous = [(instance, instance.state, instance.state_code) for instance in instances]
-        change([instance.id for instance in instances])
-        changes = [
-            {
-                "InstanceId": instance.id,
-                "CurrentState": {"Name": instance.state, "Code": instance.state_code},
-                "PreviousState": {"Name": state, "Code": code},
-            }
-            for instance, state, code in previous
-        ]
-        return ActionResult({result: changes})
 
     def _forget_old(self) -> None:
         ended = self.instances.forget(datetime.now(UTC) - _SHOWN_AFTER_END)

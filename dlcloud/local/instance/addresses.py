@@ -67,27 +67,8 @@ class AddressPool:
                         raise
             raise OSError(errno.EADDRINUSE, "no free loopback address for an instance")
 
-    def host(self) -> str:
-        """Return an address that no instance has had.
-
-        Raises:
-            OSError: There is one address only.
-        """
-        if not self._many:
-            raise OSError(errno.EADDRNOTAVAIL, "this system has one loopback address only")
-        with self._lock:
-            return next(self._hosts)
-
-    def bind_ssh(self, host: str, port: int) -> GuardedListener:
-        """Return a socket for one more address of an SSH server; it admits nothing yet.
-
-        Raises:
-            OSError: It cannot be bound.
-        """
-        return _bound(GuardedListener(self._instance_users), host, port)
-
     def _bind_both(self, host: str, usual: tuple[int, int]) -> Listeners:
-        ssh = self.bind_ssh(host, usual[0])
+        ssh = _bound(GuardedListener(self._instance_users), host, usual[0])
         try:
             metadata = _bound(_tcp_socket(), host, usual[1])
         except OSError:

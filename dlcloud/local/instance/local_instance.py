@@ -22,7 +22,6 @@ from dlcloud.local.instance.addresses import Listeners
 from dlcloud.local.instance.cloudinit import WRITE_FILES, describe_files, read_user_data, root_key
 from dlcloud.local.instance.console import read_console
 from dlcloud.local.instance.container import Container
-from dlcloud.local.instance.firewall import GuardedListener
 from dlcloud.local.instance.hosts import hosts_line
 from dlcloud.local.instance.identity import Identity, Notices
 from dlcloud.local.instance.leftovers import remove_root
@@ -96,7 +95,6 @@ class LocalInstance:
         self.services = InstanceServices(container=self.container)
         self.container.on_end = lambda: self.power("0")
         self._ssh: SshServer | None = None
-        self.elastic: GuardedListener | None = None
         self._last_stage: asyncio.Task[object] | None = None
         self.public_host_key = ""
         self._booted_at: datetime | None = None
@@ -152,22 +150,6 @@ class LocalInstance:
             self._console = read_console(self.tree, hostname=name, booted_at=self._booted_at) or self._console
         return self._console
 
-    async def boot_again(self, listeners: Listeners) -> None:
-        """Boot after a stop, on new sockets: the services, and of the user data what each boot runs."""
-        self.listeners = listeners
-        await self._write(self._write_shims)
-        await self._write(self._clear_run)
-        await self._metadata.open(listeners.metadata)
-        if self.machine:
-            self._last_stage = asyncio.create_task(self._run_machine())
-            return
-        await self.container.start(self._hostname())
-        await self._run("bootcmd", self._user_data.boot_commands)
-        if self._ssh is not None:
-            self._ssh.env = self._env
-            await self._ssh.open(listeners.ssh)
-        self._last_stage = asyncio.create_task(self._run_per_boot())
-
     def forbid_logins(self, *, forbid: bool) -> None:
         """Create or remove /run/nologin, with which only root may log in."""
         with contextlib.suppress(OSError):  # it has ended, or its programs interfere
@@ -186,12 +168,6 @@ class LocalInstance:
             return False
         self._ssh.admit(public_key, seconds=seconds)
         return True
-
-    async def answer_at(self, listener: GuardedListener | None) -> None:
-        """Answer SSH at an Elastic IP beside the instance's own address; None: no longer."""
-        self.elastic = listener
-        if self._ssh is not None:
-            await self._ssh.answer_at(listener)
 
     async def end_logins(self) -> None:
         """Take no new SSH connections and cut the open ones, as sshd at SIGTERM."""
@@ -285,11 +261,6 @@ class LocalInstance:
 
     def _root_keys(self) -> tuple[str, ...]:
         return tuple(root_key(key, self._user) for key in self._authorized_keys())
-
-    def _clear_run(self) -> None:
-        """Forget what /run held before a stop: transient units, and that logins are forbidden."""
-        self.tree.remove("run/units")
-        self.forbid_logins(forbid=False)
 
     def _write_shims(self) -> None:
         address = (self.listeners.host, self.listeners.metadata_port)

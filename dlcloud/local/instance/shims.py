@@ -9,7 +9,7 @@ from dlcloud.local.tree.instance_tree import InstanceTree
 POWER_PATH = "/_dlcloud/power"
 POWER_HEADER = "X-Dlcloud-Power"
 FOUND_BY_PATH = (
-    *("apt", "apt-get", "cloud-init", "halt", "init", "logname", "poweroff", "reboot", "shutdown", "sudo"),
+    *("apt", "apt-get", "cloud-init", "halt", "init", "poweroff", "reboot", "shutdown", "sudo"),
     *("systemctl", "systemd-run", "telinit"),
 )
 """Those that an instance with a root file system of its own has in /usr/bin or /usr/sbin too."""
@@ -115,11 +115,6 @@ else
 fi
 """
 
-# The name is that of the login, also under sudo: a session's audit id, which only a real login may set.
-_LOGNAME = """#!/bin/sh
-echo "${LOGNAME:-$(id -un)}"
-"""
-
 _CLOUD_INIT = """#!/bin/sh
 # Of its state, an instance has what its image has not.
 [ "$1" = clean ] && exit 0
@@ -190,7 +185,6 @@ def write_shims(
     python = f'#!/bin/sh\nexec {shlex.quote(interpreter)} "$@"\n'
     programs = {"sudo": _SUDO, "apt-get": _APT, "apt": _APT, "cloud-init": _CLOUD_INIT}
     programs |= {"systemctl": _SYSTEMCTL, "systemd-run": _SYSTEMD_RUN, "init": _INIT, "telinit": _INIT}
-    programs["logname"] = _LOGNAME
     programs |= {"python3": python, "shutdown": _shell_shutdown(root, interpreter)}
     programs |= {name: _power_alias(root, words) for name, words in _ALIASES.items()}
     for name, text in programs.items():

@@ -84,7 +84,6 @@ class SshServer:
     instance_users: range = range(0)
     _admitted: dict[bytes, float] = field(default_factory=dict)
     _acceptors: list[asyncssh.SSHAcceptor] = field(default_factory=list)
-    _elastic: asyncssh.SSHAcceptor | None = None
     _connections: set[asyncssh.SSHServerConnection] = field(default_factory=set)
     _running: "set[asyncio.Task[Any] | None]" = field(default_factory=set)
 
@@ -115,12 +114,6 @@ class SshServer:
             raise
         self._acceptors.append(acceptor)
         return acceptor
-
-    async def answer_at(self, listener: socket.socket | None) -> None:
-        """Answer on one more socket in place of the last that was given here; None: on none."""
-        if self._elastic is not None:
-            self._elastic.close()
-        self._elastic = None if listener is None else await self.open(listener)
 
     def admit(self, public_key: str, *, seconds: float) -> None:
         """Accept one more key for a while.

@@ -10,8 +10,6 @@ from xml.etree import ElementTree as ET
 
 from dlcloud.local.api.call import Call
 from dlcloud.local.api.policy import AccessRequest
-from dlcloud.local.s3.forms import is_form
-from dlcloud.local.s3.signatures_v2 import NAMES, is_presigned, key_id_of
 
 ARN = "arn:aws:s3:::"
 # Of a host: the name that stands before it is a bucket.
@@ -149,38 +147,44 @@ class S3Call(Call):
 
 
 def is_s3(environ: Mapping[str, Any]) -> bool:
-    """True if a request is signed for S3, in its header, in its query or in a form."""
-    if is_presigned(environ) or (is_form(environ) and environ["PATH_INFO"].strip("/")):
+    """True if a request is signed for S3, in its header or in its query, or in a way that S3 alone had."""
+    if is_old_signature(environ):
         return True
     scope = _scope(environ)
     return len(scope) == _SCOPE_PARTS and scope[3] == "s3"
 
 
-def read_s3_call(environ: Mapping[str, Any], body: bytes, caller: tuple[str, str] | None = None) -> S3Call:
-    """Read a request that is signed for S3; of a form, `caller` is the access key and the region."""
+def is_old_signature(environ: Mapping[str, Any]) -> bool:
+    """True for a signature of version 2, in the query or the header, and for the form of a presigned POST."""
+    authorization = environ.get("HTTP_AUTHORIZATION", "")
+    if authorization:
+        return str(authorization).startswith("AWS ")
+    is_form = environ.get("CONTENT_TYPE", "").startswith("multipart/form-data")
+    return is_form or "AWSAccessKeyId=" in environ.get("QUERY_STRING", "")
+
+
+def read_s3_call(environ: Mapping[str, Any], body: bytes) -> S3Call:
+    """Read a request that is signed for S3."""
     query = tuple(parse_qsl(environ["QUERY_STRING"], keep_blank_values=True))
     address = _address(environ)
     table = _OBJECT if address.key else _BUCKET if address.bucket else _SERVICE
     names = [
-        name
-        for name, _ in query
-        if name not in (*_PARAMETERS, *NAMES) and not name.startswith(("X-Amz-", "response-"))
+        name for name, _ in query if name not in _PARAMETERS and not name.startswith(("X-Amz-", "response-"))
     ]
     operation = names[0] if names else ""
     action, iam_action = table.get((environ["REQUEST_METHOD"], operation), ("", ""))
     presigned = dict(query)
-    key_id, _, region, service, _ = _caller(environ, caller)
+    scope = _scope(environ)
+    key_id, region = (scope[0], scope[2]) if len(scope) == _SCOPE_PARTS else ("", "")
     return S3Call(
-        service=service,
+        service="s3",
         region=region,
         action=action or f"{environ['REQUEST_METHOD']} {operation}".strip(),
         body=body,
         parameters=query,
         is_json=False,
         access_key=key_id,
-        session_token=environ.get("HTTP_X_AMZ_SECURITY_TOKEN")
-        or presigned.get("X-Amz-Security-Token")
-        or presigned.get("x-amz-security-token", ""),
+        session_token=environ.get("HTTP_X_AMZ_SECURITY_TOKEN") or presigned.get("X-Amz-Security-Token", ""),
         bucket=address.bucket,
         key=address.key,
         path=address.path,
@@ -194,13 +198,6 @@ def content_md5(body: bytes) -> bytes:
     return hashlib.md5(body, usedforsecurity=False).digest()
 
 
-def _caller(environ: Mapping[str, Any], caller: tuple[str, str] | None) -> list[str]:
-    """Return the parts of the scope; a signature of version 2 has no region."""
-    if caller is not None:
-        return [caller[0], "", caller[1], "s3", ""]
-    return [key_id_of(environ), "", "", "s3", ""] if is_presigned(environ) else _scope(environ)
-
-
 def _scope(environ: Mapping[str, Any]) -> list[str]:
     """Return key id, date, region, service and "aws4_request" of a signature, without verifying it."""
     _, _, rest = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")
@@ -208,11 +205,6 @@ def _scope(environ: Mapping[str, Any]) -> list[str]:
     if not text and "X-Amz-Credential=" in environ.get("QUERY_STRING", ""):
         text = dict(parse_qsl(environ["QUERY_STRING"])).get("X-Amz-Credential", "")
     return str(text).split("/")
-
-
-def bucket_of(environ: Mapping[str, Any]) -> str:
-    """Return the bucket that a request is addressed to."""
-    return _address(environ).bucket
 
 
 def _address(environ: Mapping[str, Any]) -> Address:

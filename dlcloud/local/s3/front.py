@@ -13,9 +13,7 @@ from dlcloud.local.api.call import Reply
 from dlcloud.local.api.signature import SignatureError
 from dlcloud.local.s3.bodies import CHECKSUMS, BodyError, decode_body, verify_digests
 from dlcloud.local.s3.calls import S3Call
-from dlcloud.local.s3.forms import FormUpload, verify_form
 from dlcloud.local.s3.signatures import verify
-from dlcloud.local.s3.signatures_v2 import NAMES
 
 _ANY_REGION = frozenset({"CreateBucket", "GetBucketLocation", "ListBuckets"})
 _REGION = "x-amz-bucket-region"
@@ -38,17 +36,6 @@ class S3Front:
         except SignatureError as error:
             return _signature_reply(call, error)
         return None
-
-    def form_refusal(
-        self, call: S3Call, upload: FormUpload, environ: dict[str, Any], secret: str | None
-    ) -> Reply | None:
-        """Verify an upload by a form and make it one that moto reads; return the reply if it is refused."""
-        try:
-            verify_form(upload, secret)
-        except SignatureError as error:
-            return _signature_reply(call, error)
-        _rewrite(call, environ, upload.content, {})
-        return self._wrong_region(call)
 
     def refusal(self, call: S3Call, environ: dict[str, Any], secret: str | None) -> Reply | None:
         """Verify a request and make it one that moto reads; return the reply if it is refused."""
@@ -129,11 +116,7 @@ def _signature_reply(call: S3Call, error: SignatureError) -> Reply:
 
 def _rewrite(call: S3Call, environ: dict[str, Any], body: bytes, trailers: dict[str, str]) -> None:
     """Make the request one in path style, signed in its header, whose body is whole."""
-    query = "&".join(
-        part
-        for part in environ["QUERY_STRING"].split("&")
-        if not part.startswith("X-Amz-") and part.partition("=")[0] not in NAMES
-    )
+    query = "&".join(part for part in environ["QUERY_STRING"].split("&") if not part.startswith("X-Amz-"))
     for name, value in trailers.items():
         environ["HTTP_" + name.upper().replace("-", "_")] = value
     encodings = [name.strip() for name in environ.pop("HTTP_CONTENT_ENCODING", "").split(",")]

@@ -21,8 +21,7 @@ from dlcloud.local.api.signature import (
     parse_time,
     sign_canonical,
 )
-from dlcloud.local.s3.calls import S3Call
-from dlcloud.local.s3.signatures_v2 import is_presigned, verify_presigned
+from dlcloud.local.s3.calls import S3Call, is_old_signature
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
 STREAMING = "STREAMING-"
@@ -58,8 +57,9 @@ def verify(call: S3Call, environ: Mapping[str, Any], secret: str | None, *, is_w
     Raises:
         SignatureError: It is missing, malformed, late or wrong, or of an unknown key.
     """
-    if is_presigned(environ):
-        return _verify_v2(call, environ, secret)
+    if is_old_signature(environ):
+        message = "The local EC2 takes signatures of version 4 ('s3v4'), and no presigned POST."
+        raise SignatureError(AuthError.UNSUPPORTED, message)
     claim = _presigned(environ) or _in_header(environ)
     if secret is None:
         raise SignatureError(
@@ -80,15 +80,6 @@ def verify(call: S3Call, environ: Mapping[str, Any], secret: str | None, *, is_w
         )
         raise SignatureError(AuthError.WRONG, message)
     return Signed(time=claim.time, scope=claim.scope, signature=claim.signature, secret=secret)
-
-
-def _verify_v2(call: S3Call, environ: Mapping[str, Any], secret: str | None) -> Signed:
-    if secret is None:
-        raise SignatureError(
-            AuthError.UNKNOWN_KEY, "The AWS Access Key Id you provided does not exist in our records."
-        )
-    verify_presigned(environ, call.path, secret)
-    return Signed(time="", scope="", signature="", secret=secret)
 
 
 def _in_header(environ: Mapping[str, Any]) -> _Claim:

@@ -42,13 +42,14 @@ def parts(rig):
     template = ec2.create_launch_template(
         LaunchTemplateName="one", LaunchTemplateData={"InstanceType": "c7i.large"}
     )
+    instance = rig.up()
     interface = ec2.create_network_interface(SubnetId=subnet["SubnetId"])["NetworkInterface"]
     return {
         "group": ec2.create_security_group(GroupName="one", Description="one")["GroupId"],
         "template": template["LaunchTemplate"]["LaunchTemplateName"],
-        "volume": ec2.create_volume(AvailabilityZone=subnet["AvailabilityZone"], Size=1)["VolumeId"],
+        "volume": ec2.describe_volumes()["Volumes"][0]["VolumeId"],
         "interface": interface["NetworkInterfaceId"],
-        "instance": rig.up()["InstanceId"],
+        "instance": instance["InstanceId"],
     }
 
 

@@ -104,7 +104,6 @@ def test_a_filter_finds_the_instance(rig, instance, name, value):
         ("dns-name", ["PublicDnsName"]),
         ("ip-address", ["PublicIpAddress"]),
         ("private-ip-address", ["PrivateIpAddress"]),
-        ("spot-instance-request-id", ["SpotInstanceRequestId"]),
         ("network-interface.network-interface-id", ["NetworkInterfaces", 0, "NetworkInterfaceId"]),
         ("network-interface.mac-address", ["NetworkInterfaces", 0, "MacAddress"]),
         (

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from botocore.exceptions import ClientError
 
 from dlcloud.local.instance.addresses import AddressPool
 from dlcloud.local.instance.container import MOST_PROCESSES
@@ -129,23 +128,6 @@ def test_an_instance_has_a_limit_of_processes(rig, instance):
         "except BlockingIOError: print('refused')"
     )
     assert rig.on(instance, "python3 -", script.encode())[1] == "refused\n"
-
-
-@pytest.mark.parametrize("device", ["/dev/sdf", "/dev/sda1"])
-def test_a_volume_is_attached_once_and_to_a_free_device(rig, instance, device):
-    zone = instance["Placement"]["AvailabilityZone"]
-    [first, second] = [rig.ec2.create_volume(Size=1, AvailabilityZone=zone)["VolumeId"] for _ in range(2)]
-    attach, codes = rig.ec2.attach_volume, []
-    for volume, place in ((first, device), (first, "/dev/sdg"), (second, device)):
-        try:
-            attach(VolumeId=volume, InstanceId=instance["InstanceId"], Device=place)
-        except ClientError as error:
-            codes.append(error.response["Error"]["Code"])
-    other = rig.ec2.create_volume(Size=1, AvailabilityZone=f"{zone[:-1]}{'b' if zone[-1] == 'a' else 'a'}")
-    with pytest.raises(ClientError, match="ZoneMismatch"):
-        attach(VolumeId=other["VolumeId"], InstanceId=instance["InstanceId"], Device="/dev/sdh")
-    used = "InvalidParameterValue"
-    assert codes == (["VolumeInUse", used] if device == "/dev/sdf" else [used, used])
 
 
 def test_programs_that_listen_everywhere_keep_no_instance_from_its_launch():

@@ -298,7 +298,7 @@ def test_a_controller_does_nothing_for_another_cluster(rig, controller, owner, s
 def test_a_controller_cannot_reach_beyond_what_is_listed(rig, coordinator):
     ec2 = client(rig, "ec2", credentials(rig, coordinator))
     assert refusal(ec2.create_vpc, CidrBlock="10.9.0.0/16") == "UnauthorizedOperation"
-    assert refusal(ec2.stop_instances, InstanceIds=[coordinator.instance_id]) == "UnauthorizedOperation"
+    assert refusal(ec2.reboot_instances, InstanceIds=[coordinator.instance_id]) == "UnauthorizedOperation"
     ssm = client(rig, "ssm", credentials(rig, coordinator))
     assert refusal(ssm.get_parameters, Names=["/mine"]) == "AccessDeniedException"
     forged = client(rig, "ec2", credentials(rig, coordinator), secret_key="wrong")

@@ -18,29 +18,6 @@ from dlcloud.local.site_files import SitePaths
 from tests.fakes.local_ec2 import wait_for
 from tests.fakes.other_daemon import ORDINARY, ROOT, has_namespaces, other_daemon
 
-FLINTROCK_LIKE = """
-set -e
-sudo mkdir -p /media/root /media/ephemeral0
-echo '/dev/xvdb /media/ephemeral0 ext4 defaults 0 0' | sudo tee -a /etc/fstab >/dev/null
-sudo sed -i 's/defaults/noatime/' /etc/fstab
-sudo chown "$(logname):$(logname)" /media/root
-for device in $(lsblk --noheadings --paths --output name); do sudo mkfs.ext4 -F "$device"; done
-sudo tee /etc/profile.d/spark.sh >/dev/null <<'END'
-export SPARK_HOME=/opt/spark
-END
-sudo mkdir -p /opt/spark /data && sudo ln -sf /opt/spark /usr/local/spark
-sudo tee /usr/local/bin/spark-submit >/dev/null <<'END'
-#!/bin/sh
-echo submitted
-END
-sudo chmod +x /usr/local/bin/spark-submit
-sudo tee /etc/security/limits.d/spark.conf /etc/sysctl.d/99-spark.conf >/dev/null </dev/null
-sudo hostname spark-master
-mkdir /tmp/release && echo spark >/tmp/release/LICENSE
-tar -C /tmp/release -cf - . | tar -C /opt/spark -xf -
-spark-submit
-"""
-
 
 @pytest.fixture(scope="module", params=["own user", "ordinary user"])
 def isolated(request, rig):
@@ -210,13 +187,6 @@ def test_cores_shared_memory_and_terminals_are_there(isolated, instance, there):
         assert out.read().decode().split() == ["/dev/pts/0", "0"]
 
 
-def test_a_set_up_script_like_flintrocks_succeeds(isolated, instance):
-    status, output, error = isolated.on(instance, "bash -s", FLINTROCK_LIKE.encode())
-    assert (status, output) == (0, "submitted\n"), error
-    assert isolated.on(instance, "hostname")[1] == "spark-master\n"
-    assert not Path("/media/ephemeral0").exists()
-
-
 def test_names_of_instances_resolve_on_each_other(isolated, instance):
     other = isolated.up()
     private, public, host = other["PrivateDnsName"], other["PublicDnsName"], other["PublicIpAddress"]
@@ -264,16 +234,6 @@ def test_an_instance_whose_first_process_ends_is_terminated(isolated):
     (first,) = [process for process in sleeping if (process / "root" / mark).exists()]
     os.kill(int(first.name), signal.SIGKILL)
     isolated.await_state(instance["InstanceId"], "terminated")
-
-
-def test_an_instance_that_is_started_again_keeps_its_disk(isolated):
-    instance = isolated.up()
-    isolated.on(instance, "echo kept | sudo tee /etc/kept /opt/kept /kept >/dev/null")
-    isolated.ec2.stop_instances(InstanceIds=[instance["InstanceId"]])
-    isolated.await_state(instance["InstanceId"], "stopped")
-    isolated.ec2.start_instances(InstanceIds=[instance["InstanceId"]])
-    instance = isolated.await_state(instance["InstanceId"], "running")
-    assert isolated.on(instance, "cat /etc/kept /opt/kept /kept")[1] == "kept\n" * 3
 
 
 @pytest.mark.parametrize("limit", [Level.NONE, "unknown"])

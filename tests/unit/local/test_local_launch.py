@@ -275,15 +275,33 @@ def test_terminating_shows_shutting_down_then_terminated(rig):
     assert again["TerminatingInstances"][0]["CurrentState"]["Name"] == "terminated"
 
 
-def test_stop_and_start(rig):
-    instance = rig.up()
-    instance_id = instance["InstanceId"]
-    assert rig.on(instance, "echo kept > kept")[0] == 0
-    rig.ec2.stop_instances(InstanceIds=[instance_id])
-    rig.await_state(instance_id, "stopped")
-    rig.ec2.start_instances(InstanceIds=[instance_id])
-    instance = rig.await_state(instance_id, "running")
-    assert rig.on(instance, "cat kept") == (0, "kept\n", "")
+def test_an_instance_that_shuts_down_stops_or_terminates_as_its_launch_says(rig):
+    kept, gone = (rig.up(InstanceInitiatedShutdownBehavior=end) for end in ("stop", "terminate"))
+    for instance, state in ((kept, "stopped"), (gone, "terminated")):
+        rig.on(instance, "sudo shutdown now")
+        ended = rig.await_state(instance["InstanceId"], state)
+        assert ended["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+
+
+UNSUPPORTED = {
+    "allocate_address": {},
+    "attach_volume": {"Device": "/dev/sdf", "InstanceId": "i-0123456789abcdef0", "VolumeId": "vol-1"},
+    "create_launch_template_version": {"LaunchTemplateName": "one", "LaunchTemplateData": {}},
+    "create_volume": {"AvailabilityZone": "us-east-1a", "Size": 1},
+    "describe_spot_instance_requests": {},
+    "purchase_capacity_block": {"CapacityBlockOfferingId": "cb-1", "InstancePlatform": "Linux/UNIX"},
+    "register_image": {"Name": "image"},
+    "request_spot_instances": {"LaunchSpecification": {}},
+    "start_instances": {"InstanceIds": ["i-0123456789abcdef0"]},
+    "stop_instances": {"InstanceIds": ["i-0123456789abcdef0"]},
+}
+
+
+@pytest.mark.parametrize("action", UNSUPPORTED)
+def test_what_is_not_supported_says_so(rig, action):
+    with pytest.raises(ClientError, match=r"\(UnsupportedOperation\).*does not support") as refused:
+        getattr(rig.ec2, action)(**UNSUPPORTED[action])
+    assert action.replace("_", "") in str(refused.value).lower()
 
 
 def test_sixty_four_instances(rig):
