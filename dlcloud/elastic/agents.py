@@ -98,7 +98,8 @@ def program_of(recipe: Recipe, recipe_folder: Path, *, run: str) -> "TrainingPro
         files=files,
         elastic=workload.elastic,
         image=recipe.setup.image,
-        workload=workload.model_dump_json(),
+        # How many workers an instance has does not change what is trained.
+        workload=workload.model_dump_json(exclude={"elastic": {"workers_per_instance"}}),
     )
 
 
@@ -152,6 +153,8 @@ class TrainingProgram:
         # A worker has at least half of that time to leave before it is killed.
         words += ["--last-seconds", f"{min(LAST_S, elastic.leave_seconds / 2):g}"]
         words += ["--hash-every", str(elastic.exact_hash_every), "--end-alone-after", f"{END_ALONE_S:g}"]
+        if elastic.workers_per_instance is not None:
+            words += ["--workers", str(elastic.workers_per_instance)]
         if not self.image:
             words += ["--successor", SUCCESSOR]
         if worker == coordinator.instance_id:

@@ -44,6 +44,7 @@ class StepCommitted:
         step: Committed steps, this one included.
         instance_id: Of the worker that took it: the coordinator's file has the steps of the others, too.
         world_size: Workers that took it.
+        instances: On which they ran.
         loss: The mean over the samples of all workers.
         seconds: Since the commit before.
         generation: Of the control file that the worker followed.
@@ -52,6 +53,7 @@ class StepCommitted:
     step: int
     instance_id: str
     world_size: int | None = None
+    instances: int | None = None
     loss: float | None = None
     seconds: float | None = None
     generation: int = 0
@@ -111,6 +113,7 @@ def _parse_step(instance_id: str, record: Mapping[str, Any]) -> StepCommitted | 
         # A worker is called by its instance; where an instance has several, ".1" and so on follow.
         instance_id=str(record.get("worker", instance_id)).partition(".")[0],
         world_size=_whole_or_none(record.get("world_size")),
+        instances=_whole_or_none(record.get("instances")),
         loss=number_or_none(record.get("loss")),
         seconds=number_or_none(record.get("seconds")),
         generation=_whole_or_none(record.get("generation")) or 0,
@@ -157,10 +160,10 @@ class Coordinator:
 
 
 STEPS_KEPT = 50
-"""Of each world size; older ones may be of other instances."""
+"""Of each number of instances; older ones may be of other instances."""
 
 FEWEST_STEPS = 3
-"""So many steps of a world size are measured before they count."""
+"""A number of instances counts once this many steps with it are measured."""
 
 ASSUMED_CHANGEOVER_S = 10.0
 """The pause of a change until one is measured: the longest that is promised (docs/elastic.md)."""
@@ -177,7 +180,8 @@ class SpeedMeter:
 
     def observe(self, report: StepCommitted) -> None:
         """Take a step into account."""
-        size, seconds = report.world_size or 0, report.seconds or 0.0
+        # By instances: these are what a scaler requests, however many workers each has.
+        size, seconds = report.instances or report.world_size or 0, report.seconds or 0.0
         if report.step <= self._step:
             return
         self._step = report.step
@@ -192,7 +196,7 @@ class SpeedMeter:
 
     @property
     def scaling(self) -> Scaling:
-        """The loss by further workers, of the smallest and the largest world size that were measured."""
+        """The loss by further instances, of the smallest and the largest number that were measured."""
         rates = self._rates()
         if len(rates) < 2:  # noqa: PLR2004  two points make a line
             return Scaling()
@@ -205,7 +209,7 @@ class SpeedMeter:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Of one worker alone, by the newest world size that was measured; None before."""
+        """Of one instance alone, by the newest number of them that was measured; None before."""
         rates = self._rates()
         if not rates:
             return None
@@ -397,11 +401,16 @@ class TrainingProgress:
     emit: Emit
     _shown_at: float = field(init=False, default=float("-inf"))
     _waiting: str = field(init=False, default="")
+    _last: dict[str, tuple[EventName, int | None]] = field(init=False, default_factory=dict)  # by instance
 
     def show_event(self, instance_id: str, report: WorkerReport) -> None:
         """Emit an event, if it is shown."""
         if not isinstance(report, EventReported) or report.name not in MESSAGES:
             return
+        event = (report.name, report.step)
+        if report.step is not None and self._last.get(instance_id) == event:
+            return  # the workers of an instance join and leave together: once is enough
+        self._last[instance_id] = event
         step = "?" if report.step is None else report.step
         text = MESSAGES[report.name].format(cause=report.cause, step=step)
         # Before the first step it is normal to wait for the others.

@@ -43,6 +43,7 @@ FIRST_KEYS = {
         *("benchmark", "command", "elastic", "files", "final", "json_field", "parameters", "repeats"),
         *("reported", "settings", "throughput", "unit"),
     },
+    "workload.elastic": {"checkpoint_seconds", "exact_hash_every", "leave_seconds"},
 }
 """The keys of the first recipes, by section: their values are always part of the hash.
 
@@ -232,8 +233,10 @@ class Recipe(Part):
         """Return all values, without later keys that are not set: stored digests are of these."""
         content = self.model_dump(mode="json")
         for section, first_keys in FIRST_KEYS.items():
-            part, values = (getattr(self, section), content[section]) if section else (self, content)
-            for key, field in type(part).model_fields.items():
+            part, values = self, content
+            for name in section.split(".") if section else ():
+                part, values = getattr(part, name), values and values[name]
+            for key, field in type(part).model_fields.items() if values else ():
                 is_unset = not values[key] or values[key] == field.get_default(call_default_factory=True)
                 if key not in first_keys and is_unset:
                     del values[key]

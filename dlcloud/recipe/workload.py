@@ -55,7 +55,14 @@ class Setting(Part):
 
 
 class Elastic(Part):
-    """A command that trains with one worker per instance; workers join and leave at any step."""
+    """A command that trains with the workers of all instances, which join and leave at any step."""
+
+    workers_per_instance: int | None = Field(
+        default=None,
+        ge=1,
+        le=64,
+        description="Workers on each instance. Default: one per GPU; one on an instance without GPUs.",
+    )
 
     checkpoint_seconds: float = Field(
         default=CHECKPOINT_S, gt=0, le=86400, description="Seconds between checkpoints."

@@ -4,7 +4,7 @@
      "step": 812, "least": 811}
 
 generation  grows with every change of coordinator; a file with a lower one than was read before is ignored
-minimum     workers that every step needs; below it the workers wait, on a checkpoint, for others
+minimum     instances that every step needs; below it the workers wait, on a checkpoint, for others
 drain       why this instance is to leave after its step, or null
 coordinator HOST:PORT of the lighthouse, the ledger has the next port; null: as the agent was started
 coordinates true if that is this instance: its agent runs lighthouse and ledger from now on

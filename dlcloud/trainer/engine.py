@@ -26,6 +26,8 @@ class QuorumMember:
         quorum: Grows with every change of membership; begins again with a new lighthouse.
         healed: True if the state has just been fetched from a peer.
         left: Workers that have left so far, and said so.
+        instances: On which they run.
+        leaves: True if the workers of this instance leave after the step.
     """
 
     rank: int
@@ -33,6 +35,8 @@ class QuorumMember:
     quorum: int
     healed: bool = False
     left: int = 0
+    instances: int = 1
+    leaves: bool = False
 
 
 class Engine(Protocol):
@@ -41,18 +45,19 @@ class Engine(Protocol):
     step: int
     """Committed steps."""
 
-    def begin(self) -> QuorumMember | None:
+    def begin(self, *, leaving: bool) -> QuorumMember | None:
         """Agree on the participants of the next step and fetch a peer's state if this one is behind.
 
-        Returns None where that failed and is to be repeated.
+        `leaving` says that this worker was asked to leave. Returns None where that failed and is to be
+        repeated.
 
         Raises:
             NoQuorumError: No agreement; to be repeated.
             WrongRunError: The peer's state belongs to another run.
         """
 
-    def ask(self) -> None:
-        """Ask for the next step now: the answer comes while this worker does what else the last one needs."""
+    def ask(self, *, leaving: bool) -> None:
+        """Ask for the next step now, as `begin` does, while this worker still finishes the last one."""
 
     def depart(self) -> None:
         """Leave after the step that has begun, so that peers don't wait for this worker then."""
@@ -87,10 +92,10 @@ class Solo:
     def __init__(self, step: int = 0) -> None:
         self.step = step
 
-    def begin(self) -> QuorumMember:
-        return QuorumMember(rank=0, size=1, quorum=0)
+    def begin(self, *, leaving: bool) -> QuorumMember:
+        return QuorumMember(rank=0, size=1, quorum=0, leaves=leaving)
 
-    def ask(self) -> None:
+    def ask(self, *, leaving: bool) -> None:
         """Do nothing: there is no peer."""
 
     def depart(self) -> None:

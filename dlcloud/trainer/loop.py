@@ -175,7 +175,14 @@ class Loop:
         is_unchanged = self._membership.is_unchanged(member)
         limit_s = self._pace.limit_s(self.settings.timing) if is_unchanged else None
         self._pace.attempts += 1
-        self._is_leaving = self.drain.cause is not None
+        if self.settings.mates > 1:
+            # All workers of this instance announce it in the same step, so that they leave together: what
+            # counts is what they have agreed on, not when a signal has reached one of them.
+            self._is_leaving = member.leaves
+            if member.leaves:
+                self.drain.request("the workers of this instance leave")
+        else:
+            self._is_leaving = self.drain.cause is not None
         if self._is_leaving and is_unchanged:
             # No peer fetches state from here in this step: that needs a new quorum.
             engine.depart()
@@ -267,6 +274,7 @@ class Loop:
             share=self._compute.share(share),
             loss=loss,
             world_size=member.size,
+            instances=member.instances,
             rank=member.rank,
             quorum=member.quorum,
             generation=control.generation,
@@ -381,7 +389,7 @@ class Membership:
         """Ask for the next step before this worker is ready, unless it is to follow a new coordinator."""
         if not self._has_moved():
             self._has_asked = True
-            engine.ask()
+            engine.ask(leaving=self.drain.cause is not None)
 
     def agree(self, control: Control) -> tuple[Engine, QuorumMember] | None:
         """Agree on the participants of the next step; None: try again."""
@@ -423,7 +431,7 @@ class Membership:
         try:
             # An interrupted wait returns None: no other worker came for a while.
             with self.drain.interruptible(self._has_moved):
-                member = engine.begin()
+                member = engine.begin(leaving=self.drain.cause is not None)
                 if member is None:
                     # The others may have continued without this worker, even to the end.
                     self._is_proven = False
@@ -465,7 +473,7 @@ class Membership:
         Raises:
             AlreadyDoneError: The run is done.
         """
-        decision = check_size(member.size, control.minimum)
+        decision = check_size(member.instances, control.minimum)
         if decision.verdict is not CommitVerdict.GO or not self._is_proven:
             history = check_history(engine.step, self.reporter.read(), control.least)
             # Where the run is done, no other worker will come.

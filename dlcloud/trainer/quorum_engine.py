@@ -45,6 +45,8 @@ class QuorumEngine:
         lighthouse: `HOST:PORT`.
         host: This machine's address, as the others reach it.
         name: Of this worker; decides its rank.
+        instance: On which it runs.
+        mates: Workers of that instance.
         run: Name of the run.
         history: The records of steps, for the coordinator and for peers.
 
@@ -61,6 +63,8 @@ class QuorumEngine:
         lighthouse: str,
         host: str,
         name: str,
+        instance: str,
+        mates: int,
         run: str,
         timing: Timing,
         history: History,
@@ -69,6 +73,7 @@ class QuorumEngine:
         self._lighthouse, self._host, self._run = lighthouse, host, run
         self._timing, self._history = timing, history
         self._id = f"{name}:{uuid.uuid4().hex[:12]}"
+        self._instance, self._mates = instance or self._id, mates
         self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=5))
         self._server = StateServer(host, history)
         self._probes = Probes()
@@ -84,9 +89,9 @@ class QuorumEngine:
             self.close()
             raise
 
-    def begin(self) -> QuorumMember | None:
+    def begin(self, *, leaving: bool) -> QuorumMember | None:
         self._server.withdraw()
-        self._agreement = agreement = self._agree()
+        self._agreement = agreement = self._agree(leaving=leaving)
         self._history.recorded = agreement.recorded
         try:
             if agreement.number != self._connected:
@@ -102,12 +107,14 @@ class QuorumEngine:
             quorum=agreement.number,
             healed=is_healed,
             left=agreement.left,
+            instances=len({peer.instance or peer.id for peer in agreement.members}),
+            leaves=any(peer.leaving for peer in agreement.members if peer.instance == self._instance),
         )
 
-    def ask(self) -> None:
+    def ask(self, *, leaving: bool) -> None:
         if self._client is not None:
             self._asks += 1
-            self._client.ask(self._request(), self._unrecorded())
+            self._client.ask(self._request(leaving=leaving), self._unrecorded())
             self._has_asked = True
 
     def depart(self) -> None:
@@ -152,13 +159,13 @@ class QuorumEngine:
 
     def _connect(self) -> QuorumClient:
         hello = {"id": self._id, "host": self._host, "store": self._store.port}
-        hello["state"] = self._server.server_address[1]
+        hello |= {"state": self._server.server_address[1], "instance": self._instance, "mates": self._mates}
         timing = self._timing
         return QuorumClient(
             self._lighthouse, self._run, hello, beat_s=timing.beat_s, silent_s=timing.silent_s
         )
 
-    def _agree(self) -> Agreement:
+    def _agree(self, *, leaving: bool) -> Agreement:
         """Ask for the next quorum.
 
         Raises:
@@ -169,7 +176,7 @@ class QuorumEngine:
         deadline = time.monotonic() + self._timing.quorum_s
         while (left := deadline - time.monotonic()) > 0:
             if not self._has_asked:
-                self.ask()
+                self.ask(leaving=leaving)
             self._has_asked = False
             # A worker that others do not reach asks again once they do.
             limit_s = min(left, self._probes.interval_s) if self._probes.suspects else left
@@ -178,7 +185,7 @@ class QuorumEngine:
                 return agreement
         raise NoQuorumError(f"no agreement with other workers within {self._timing.quorum_s:g} s")
 
-    def _request(self) -> Ask:
+    def _request(self, *, leaving: bool) -> Ask:
         return Ask(
             number=self._asks,
             step=self.step,
@@ -186,6 +193,7 @@ class QuorumEngine:
             quorum=self._agreement.number,
             before=tuple(peer.id for peer in self._agreement.members),
             unreachable=tuple(self._probes.suspects),
+            leaving=leaving,
         )
 
     def _unrecorded(self) -> list[str]:

@@ -5,12 +5,12 @@ ignores unknown keys and kinds. By kind:
 
 start       settings {name: value}; software {name: version}; device; once per process
 step        step: number of committed steps, this one included; samples; share [first, end) of them computed
-            here; loss: mean over all of them; world_size; rank; quorum; generation: of the control file;
-            reduced_bytes: that each worker summed with the others;
+            here; loss: mean over all of them; world_size: workers; instances: on which they run; rank;
+            quorum; generation: of the control file; reduced_bytes: that each worker summed with the others;
             attempts: 1, and one for each that was rolled back; seconds since the commit before; hash: of
-            parameters and optimizer, or null; lineage: distinguishes commits of one step; parent: lineage
-            of the step before: where a step has two commits, the run continued with the one that later
-            steps descend from
+            parameters and optimizer, or null; lineage: distinguishes commits of one step; parent: lineage of
+            the step before: where a step has two commits, the run continued with the one that later steps
+            descend from
 event       event: one of `EventName`; cause; and what else belongs to it (step, deadline, path, seconds)
 end         ok; status: of the process; step
 

@@ -61,6 +61,8 @@ class Settings:
     Attributes:
         run: Name of the run; workers of another run are refused.
         worker: Name of this worker.
+        instance: Name of the instance that it runs on; empty: it is alone on one of its own.
+        mates: Workers of that instance, this one included: they join and leave together.
         host: This machine's address, as peers reach it.
         lighthouse: `HOST:PORT`; None trains alone.
         ledger: `HOST:PORT`.
@@ -75,6 +77,8 @@ class Settings:
 
     run: str = RUN_ALONE
     worker: str = "worker"
+    instance: str = ""
+    mates: int = 1
     host: str = "127.0.0.1"
     lighthouse: str | None = None
     ledger: str | None = None

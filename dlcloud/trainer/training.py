@@ -152,6 +152,8 @@ def _make_connect(settings: Settings, history: History) -> Connect:
         lighthouse=settings.lighthouse,
         host=settings.host,
         name=settings.worker,
+        instance=settings.instance,
+        mates=settings.mates,
         run=settings.run,
         timing=settings.timing,
         history=history,

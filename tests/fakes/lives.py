@@ -383,7 +383,7 @@ class LongLife:
             if record["record"] == "step":
                 return False
             if record.get("event") == "hold":
-                return f"of {minimum} workers needed" in record["cause"]
+                return f"of {minimum} instances needed" in record["cause"]
         return False
 
     def clock(self):

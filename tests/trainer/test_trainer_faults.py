@@ -110,7 +110,7 @@ def test_below_its_minimum_a_run_waits_and_goes_on_when_others_join(trainer_pyth
         cluster.start("c")
         together(cluster, "c", 2)
         some_steps(cluster, "a")
-        assert "1 of 2 workers needed" in cluster.events("a", "hold")[0]["cause"]
+        assert "1 of 2 instances needed" in cluster.events("a", "hold")[0]["cause"]
         assert all(record["world_size"] == 2 for record in cluster.steps("a"))
         assert cluster.steps("c")[0]["step"] == held + 1
         check_exactly_once([cluster.steps(name) for name in "abc"], samples)

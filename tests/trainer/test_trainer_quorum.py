@@ -11,6 +11,7 @@ import pytest
 from dlcloud.trainer.coordination.history import History, Journal
 from dlcloud.trainer.coordination.ledger import WrongRunError
 from dlcloud.trainer.coordination.quorum import (
+    MATES_S,
     REJOIN_S,
     Ask,
     Attendant,
@@ -35,6 +36,41 @@ def roster(*names, minimum=1):
 def ask(made, *names, group=None, **more):
     for name in names:
         made.ask(name, Ask(group=made.last.number if group is None else group, **more))
+
+
+def test_the_workers_of_an_instance_join_together():
+    made = roster("a")
+    ask(made, "a")
+    assert made.decide().members == ("a",)
+    for name in ("b.0", "b.1"):
+        made.arrive(Attendant(id=name, instance="b", mates=2))
+    ask(made, "a", "b.0")
+    assert made.decide().members == ("a",), "its mate has not come yet"
+    ask(made, "a", "b.1")
+    assert made.decide().members == ("a", "b.0", "b.1")
+
+
+def test_a_worker_whose_mates_do_not_come_joins_without_them():
+    made = roster("a")
+    made.arrive(Attendant(id="b.0", instance="b", mates=2))
+    ask(made, "a", "b.0")
+    assert made.decide().members == ("a",)
+    made.now += MATES_S
+    for name in ("a", "b.0"):
+        made.hear(name)
+    ask(made, "a")
+    assert made.decide().members == ("a", "b.0")
+
+
+def test_a_minimum_counts_instances():
+    made = roster(minimum=2)
+    for name in ("a.0", "a.1"):
+        made.arrive(Attendant(id=name, instance="a", mates=2))
+    ask(made, "a.0", "a.1")
+    assert made.decide() is None
+    made.arrive(Attendant(id="b"))
+    ask(made, "b")
+    assert made.decide().members == ("a.0", "a.1", "b")
 
 
 def formed(*names):

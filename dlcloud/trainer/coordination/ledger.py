@@ -207,11 +207,11 @@ class CommitDecision:
 GO = CommitDecision(CommitVerdict.GO)
 
 
-def check_size(size: int, minimum: int) -> CommitDecision:
-    """Decide on a step of so many workers."""
-    if size >= minimum:
+def check_size(instances: int, minimum: int) -> CommitDecision:
+    """Decide on a step of the workers of so many instances."""
+    if instances >= minimum:
         return GO
-    return CommitDecision(CommitVerdict.HOLD, f"{size} of {minimum} workers needed")
+    return CommitDecision(CommitVerdict.HOLD, f"{instances} of {minimum} instances needed")
 
 
 def check_history(step: int, entry: Entry | None, least: int = 0) -> CommitDecision:

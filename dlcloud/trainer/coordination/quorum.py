@@ -5,9 +5,12 @@ ended is noticed at once, when its connection closes; one that hangs, or whose m
 `silent_s`. A worker that is only slow keeps its place for `join_s`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+
+MATES_S = 30.0
+"""How long a newcomer waits for the other workers of its instance, which start at the same time."""
 
 REJOIN_S = 5.0
 """How long a lighthouse that has restarted waits for the workers that others know of."""
@@ -28,6 +31,7 @@ class Ask:
         quorum: Number of the last quorum that it took part in.
         before: Ids of the members of that one.
         unreachable: Ids of workers that it has no connection to.
+        leaving: It was asked to leave, and so were the other workers of its instance.
     """
 
     number: int = 0
@@ -36,6 +40,7 @@ class Ask:
     quorum: int = 0
     before: tuple[str, ...] = ()
     unreachable: tuple[str, ...] = ()
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +50,16 @@ class Attendant:
     Attributes:
         id: Unique to its process.
         host, store, state: Its address, and the ports of its rendezvous store and of its state.
+        instance: On which it runs; empty: on one of its own.
+        mates: Workers of that instance, this one included.
     """
 
     id: str
     host: str = ""
     store: int = 0
     state: int = 0
+    instance: str = ""
+    mates: int = 1
     heard_at: float = 0.0
     asked_at: float = 0.0
     ask: Ask | None = None
@@ -58,13 +67,18 @@ class Attendant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A member of a quorum: its address, the ports of its store and its state, and its committed steps."""
+    """A member of a quorum: its address, the ports of its store and its state, and its committed steps.
+
+    `instance` is the one on which it runs, and `leaving` says that it was asked to leave.
+    """
 
     id: str
     host: str
     store: int
     state: int
     step: int
+    instance: str = ""
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +94,7 @@ class Roster:
     """The workers that are connected to a lighthouse.
 
     Args:
-        minimum: Workers of a quorum, at least.
+        minimum: Instances of a quorum, at least.
         join_s: How long the others wait for a worker of the quorum before that is late.
         silent_s: A worker that was not heard of for so long hangs, or is gone.
         now: When the lighthouse was started.
@@ -140,13 +154,29 @@ class Roster:
         since = min((heard[name].asked_at for name in expected if name in asks), default=None)
         if late and (since is None or self.now - since < self.join_s):
             return None
-        members = sorted(choose_connected({name: ask.unreachable for name, ask in asks.items()}))
-        if len(members) < max(self.minimum, 1):
+        ready = {name: ask for name, ask in asks.items() if not self._awaits_mates(name, asks)}
+        members = sorted(choose_connected({name: ask.unreachable for name, ask in ready.items()}))
+        if self._count_instances(members) < max(self.minimum, 1):
             return None
         self.last = Quorum(self._number(tuple(members), asks), tuple(members))
         for name in members:
             self.attendants[name] = replace(self.attendants[name], ask=None)
         return self.last
+
+    def _awaits_mates(self, worker: str, asks: Mapping[str, Ask]) -> bool:
+        """True for a newcomer before all workers of its instance are there, for a while.
+
+        They join together: each change of membership costs all workers new connections.
+        """
+        own = self.attendants[worker]
+        if worker in self.last.members or own.mates < 2:  # noqa: PLR2004
+            return False
+        mates = [name for name in asks if self.attendants[name].instance == own.instance]
+        first_at = min(self.attendants[name].asked_at for name in mates)
+        return len(mates) < own.mates and self.now - first_at < MATES_S
+
+    def _count_instances(self, members: Sequence[str]) -> int:
+        return len({self.attendants[name].instance or name for name in members})
 
     def _number(self, members: tuple[str, ...], asks: Mapping[str, Ask]) -> int:
         number = self.last.number

@@ -3,7 +3,7 @@
 Workers agree at the lighthouse on the participants of each step, and leave the record of the step before.
 Each worker keeps one connection open, of JSON lines. It sends
 
-    {"hello": {"id", "host", "store", "state"}, "run": RUN}   first
+    {"hello": {"id", "host", "store", "state", "instance", "mates"}, "run": RUN}   first
     {"ask": {...}, "records": [...]}    before each step: as in `quorum.Ask`; steps, as in `records.py`
     {"beat": N}                         as a sign of life, which is repeated to it
     {"leave": true}                     it is not to be waited for after the step that has begun
@@ -128,19 +128,21 @@ class QuorumServer:
 
     def _advance(self) -> None:
         """Do all that the present state asks for."""
-        steps = {who.id: who.ask.step for who in self._roster.attendants.values() if who.ask}
-        numbers = {who.id: who.ask.number for who in self._roster.attendants.values() if who.ask}
+        asks = {who.id: who.ask for who in self._roster.attendants.values() if who.ask}
         if broken := self._roster.find_broken():
             for name in self._roster.last.members:
-                if name in self._writers and name not in steps:
+                if name in self._writers and name not in asks:
                     _send(self._writers[name], {"broken": broken})
         quorum = self._roster.decide()
         if quorum is not None:
-            self._answer(quorum, steps, numbers)
+            self._answer(quorum, asks)
 
-    def _answer(self, quorum: Quorum, steps: dict[str, int], numbers: dict[str, int]) -> None:
-        members = [_address(self._roster.attendants[name]) | {"step": steps[name]} for name in quorum.members]
-        most = max(steps[name] for name in quorum.members)
+    def _answer(self, quorum: Quorum, asks: dict[str, Ask]) -> None:
+        members = [
+            _address(self._roster.attendants[name]) | {"step": asks[name].step, "leaving": asks[name].leaving}
+            for name in quorum.members
+        ]
+        most = max(asks[name].step for name in quorum.members)
         answer = {
             "run": self._run,
             "quorum": quorum.number,
@@ -150,7 +152,7 @@ class QuorumServer:
             "left": self._roster.departures,
         }
         for name in quorum.members:
-            _send(self._writers[name], {**answer, "ask": numbers[name]})
+            _send(self._writers[name], {**answer, "ask": asks[name].number})
 
 
 async def _close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -168,7 +170,7 @@ async def _discard(reader: asyncio.StreamReader) -> None:
 
 def _address(attendant: Attendant) -> dict[str, Any]:
     values = asdict(attendant)
-    return {name: values[name] for name in ("id", "host", "store", "state")}
+    return {name: values[name] for name in ("id", "host", "store", "state", "instance")}
 
 
 def _send(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
@@ -211,6 +213,8 @@ def parse_hello(message: dict[str, Any]) -> Attendant:
         host=_name(hello, "host"),
         store=_port(hello, "store"),
         state=_port(hello, "state"),
+        instance=parse_text(hello, "instance"),
+        mates=parse_number(hello, "mates") or 1,
     )
 
 
@@ -226,6 +230,7 @@ def parse_ask(message: dict[str, Any]) -> tuple[Ask, list[str]]:
         quorum=_whole(values, "quorum"),
         before=_names(values, "before"),
         unreachable=_names(values, "unreachable"),
+        leaving=values.get("leaving") is True,
     )
     records = message.get("records", [])
     if not isinstance(records, list) or not all(isinstance(line, str) for line in records):
@@ -286,6 +291,8 @@ def _peer(value: Any) -> Peer:  # noqa: ANN401 - whatever JSON holds
         store=_port(value, "store"),
         state=_port(value, "state"),
         step=_whole(value, "step"),
+        instance=parse_text(value, "instance"),
+        leaving=value.get("leaving") is True,
     )
 
 

@@ -182,7 +182,7 @@ def _add_leaving(parser: argparse.ArgumentParser, metadata: str) -> None:
 
 def _add_quorum(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
     add = parser.add_argument
-    add("--minimum", type=positive, default=1, metavar="N", help="workers that every step needs")
+    add("--minimum", type=positive, default=1, metavar="N", help="instances that every step needs")
     add("--join-ms", type=positive, default=JOIN_MS, metavar="MS",
         help="how long a step waits for a worker that is late")  # fmt: skip
     add("--heartbeat-ms", type=positive, default=HEARTBEAT_MS, metavar="MS",

@@ -127,6 +127,8 @@ def settings_of(options: Options, number: int) -> Settings:
     return Settings(
         run=options.run,
         worker=options.worker if options.workers == 1 else f"{options.worker}.{number}",
+        instance=options.worker,
+        mates=options.workers,
         host=options.host,
         lighthouse=f"{options.coordinator}:{options.port}",
         ledger=options.ledger_address,

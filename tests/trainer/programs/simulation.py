@@ -323,7 +323,7 @@ class Worker:
         if self.world.deaths.get(self.name) == point:
             raise KilledError
 
-    def begin(self):
+    def begin(self, *, leaving):  # noqa: ARG002  each worker has an instance of its own
         self.answer, self.has_asked = None, False
         self.world.arrive(self)
         self.world.baton.wait_for(lambda: self.answer is not None)
@@ -340,7 +340,7 @@ class Worker:
             return QuorumMember(rank=member.rank, size=member.size, quorum=member.quorum, healed=True)
         return member
 
-    def ask(self):
+    def ask(self, *, leaving):  # noqa: ARG002
         self.has_asked = True
         self.die_at("after_ask")
 

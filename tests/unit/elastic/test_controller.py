@@ -154,19 +154,19 @@ def test_a_target_below_the_minimum_lowers_it_for_all_that_train():
 
 
 def test_while_workers_wait_the_progress_says_for_what():
-    waits = event(EventName.HOLD) | {"cause": "1 of 2 workers needed"}
+    waits = event(EventName.HOLD) | {"cause": "1 of 2 instances needed"}
     script = {
         "i-0": [reports("i-0", step(4)), reports("i-0", waits), reports("i-0", DONE)],
         "i-2": [ends("i-0"), ends("i-1"), ends("i-2")],
     }
     world = World(script).go()
-    (warning,) = [event for event in world.events if event.message == "waiting: 1 of 2 workers needed"]
+    (warning,) = [event for event in world.events if event.message == "waiting: 1 of 2 instances needed"]
     assert isinstance(warning, Warned)
-    assert "step 4, loss 1.5, waiting: 1 of 2 workers needed" in world.messages
+    assert "step 4, loss 1.5, waiting: 1 of 2 instances needed" in world.messages
 
 
 def test_waiting_for_the_first_step_is_no_warning():
-    waits = event(EventName.HOLD) | {"cause": "1 of 2 workers needed"}
+    waits = event(EventName.HOLD) | {"cause": "1 of 2 instances needed"}
     script = {"i-0": [reports("i-0", waits, DONE)], "i-2": [ends("i-0"), ends("i-1"), ends("i-2")]}
     assert not [event for event in World(script).go().events if isinstance(event, Warned)]
 

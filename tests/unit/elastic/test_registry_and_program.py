@@ -83,8 +83,8 @@ def test_a_step_that_the_coordinator_recorded_for_another_is_not_its_own():
 def test_what_the_workers_wait_for_is_known_until_the_next_step(event):
     made = registry()
     observe(made, "i-1", {"record": "step", "step": 5})
-    observe(made, "i-1", {"record": "event", "event": event, "cause": "1 of 2 workers needed"})
-    assert made.waiting == "1 of 2 workers needed"
+    observe(made, "i-1", {"record": "event", "event": event, "cause": "1 of 2 instances needed"})
+    assert made.waiting == "1 of 2 instances needed"
     observe(made, "i-1", {"record": "step", "step": 5})
     assert made.waiting
     observe(made, "i-1", {"record": "step", "step": 6})
