@@ -24,7 +24,7 @@ export RANK WORLD_SIZE MASTER_ADDR MASTER_PORT={PORT} LOCAL_RANK=0 LOCAL_WORLD_S
 export PET_NNODES=$WORLD_SIZE PET_NODE_RANK=$RANK PET_MASTER_ADDR=$MASTER_ADDR PET_MASTER_PORT={PORT}
 export DLCLOUD_NODE_RANK=$RANK DLCLOUD_NODES=$WORLD_SIZE DLCLOUD_HEAD_ADDRESS=$MASTER_ADDR
 """
-"""Shell lines: those variables of `dlcloud/benchmarks/nodes/environment.py` that AWS Batch can give."""
+"""Shell lines: those variables of `dlcloud/benchmarks/nodes/node.py` that AWS Batch can give."""
 
 
 def refuse_unknown_nodes(recipe: Recipe) -> None:

@@ -13,10 +13,9 @@ import sys
 from pathlib import Path
 
 from benchmarks.harness import program
-from benchmarks.harness.case import Case, Limits, Session
+from benchmarks.harness.case import Case, Limits, Session, WorkerVariant
 from benchmarks.harness.protocol import measure
 from benchmarks.harness.records import Recorder, open_records
-from benchmarks.harness.variant import WorkerVariant
 
 ALLOWED = 0.07
 

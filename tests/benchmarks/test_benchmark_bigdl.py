@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.benchmarks.harness import environment
-from dlcloud.benchmarks.harness.variant import VariantError
+from dlcloud.benchmarks.harness import preparation
+from dlcloud.benchmarks.harness.case import VariantError
 
 CACHE = Path("~/.cache/dlcloud-tests").expanduser()
 SHORT = ["--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1", "--warm-up-seconds", "1"]
@@ -65,13 +65,13 @@ def bigdl_python():
     """Give a Python with BigDL: 423 MB, so it is installed only where CI is set, and used where it lies."""
     if shutil.which("java") is None:
         pytest.skip("there is no java")
-    requirements = Path(environment.__file__).parents[1] / "requirements" / "quantization_bigdl.txt"
+    requirements = Path(preparation.__file__).parents[1] / "requirements" / "quantization_bigdl.txt"
     if "CI" not in os.environ and not any(CACHE.glob("dlcloud/environments/quantization_bigdl-*/complete")):
         pytest.skip("BigDL is not installed yet; CI=1 installs it")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(CACHE))
         try:
-            python = environment.build_environment(requirements, version="3.11", report=lambda _message: None)
+            python = preparation.build_environment(requirements, version="3.11", report=lambda _message: None)
         except VariantError as error:
             pytest.skip(str(error))
         yield python
@@ -127,7 +127,7 @@ def test_a_missing_python_is_named(tmp_path, monkeypatch):
     requirements = tmp_path / "some.txt"
     requirements.write_text("six==1.17.0\n")
     with pytest.raises(VariantError, match=r"needs Python 3.2, which is not installed"):
-        environment.build_environment(requirements, version="3.2", report=lambda _message: None)
+        preparation.build_environment(requirements, version="3.2", report=lambda _message: None)
 
 
 def test_an_environment_is_built_once_and_rebuilt_if_incomplete(tmp_path, monkeypatch):
@@ -136,9 +136,9 @@ def test_an_environment_is_built_once_and_rebuilt_if_incomplete(tmp_path, monkey
     requirements.write_text("# nothing\n")
     version = ".".join(map(str, sys.version_info[:2]))
     messages = []
-    python = environment.build_environment(requirements, version=version, report=messages.append)
-    assert environment.build_environment(requirements, version=version, report=messages.append) == python
+    python = preparation.build_environment(requirements, version=version, report=messages.append)
+    assert preparation.build_environment(requirements, version=version, report=messages.append) == python
     assert messages == ["installing the packages of none, once on this machine"]
     (Path(python).parents[1] / "complete").unlink()
-    environment.build_environment(requirements, version=version, report=messages.append)
+    preparation.build_environment(requirements, version=version, report=messages.append)
     assert len(messages) == 2

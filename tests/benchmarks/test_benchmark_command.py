@@ -13,7 +13,7 @@ from dlcloud.benchmarks.command.arguments import read_settings
 from dlcloud.benchmarks.command.output import LONGEST_LINE, JsonField, OutputLines, Pattern, after_warm_up
 from dlcloud.benchmarks.command.variant import CommandVariant, Setting
 from dlcloud.benchmarks.harness import masking, redaction
-from dlcloud.benchmarks.harness.variant import VariantError
+from dlcloud.benchmarks.harness.case import VariantError
 
 JOB = """
 import json, os, sys

@@ -14,7 +14,7 @@ from dlcloud.benchmarks.distributed import mpirun
 from dlcloud.benchmarks.distributed.job import Job, read_job
 from dlcloud.benchmarks.distributed.lifecycle import run_job
 from dlcloud.benchmarks.distributed.services import Service, ServiceError, run_services
-from dlcloud.benchmarks.nodes.process import free_ports
+from dlcloud.benchmarks.nodes.node import free_ports
 
 SERVER = """
 import pathlib, signal, sys, time

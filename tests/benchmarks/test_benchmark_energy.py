@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlcloud.benchmarks.harness.energy import facts_of, joules_between, read_energy
+from dlcloud.benchmarks.harness.usage import energy_facts, joules_between, read_energy
 
 
 def write_counter(root, name, used, turn=1000):
@@ -28,10 +28,10 @@ def test_a_machine_that_counts_nothing_states_nothing(tmp_path):
     (tmp_path / "intel-rapl:0").mkdir()  # only root may read the counter
     assert read_energy(tmp_path) == nothing
     assert joules_between(nothing, nothing) is None
-    assert facts_of([None, None], 10) == {}
-    assert facts_of([], 0) == {}
+    assert energy_facts([None, None], 10) == {}
+    assert energy_facts([], 0) == {}
 
 
 def test_an_item_has_its_part_of_the_energy_of_all_slices():
-    assert facts_of([2.0, 4.0], 12) == {"package_joules_per_item": 0.5}
-    assert facts_of([2.0, None], 12) == {}
+    assert energy_facts([2.0, 4.0], 12) == {"package_joules_per_item": 0.5}
+    assert energy_facts([2.0, None], 12) == {}

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from dlcloud.benchmarks.harness import usage
-from dlcloud.benchmarks.harness.case import Case, Limits, Session
+from dlcloud.benchmarks.harness.case import Case, Finish, Limits, Session, Slice, VariantError, WarmUp
+from dlcloud.benchmarks.harness.program import render
 from dlcloud.benchmarks.harness.protocol import measure
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.harness.schema import MetricName
-from dlcloud.benchmarks.harness.table import render
 from dlcloud.benchmarks.harness.usage import CpuTimes, disturbance, read_cpu_times
-from dlcloud.benchmarks.harness.variant import Finish, Slice, VariantError, WarmUp
 
 
 @dataclass

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import dlcloud
-from dlcloud.benchmarks.nodes.environment import PORTS, Node, host_file_of, node_environment
+from dlcloud.benchmarks.nodes.node import PORTS, Node, host_file_of, node_environment
 
 ROOT = Path(dlcloud.__file__).parent
 ENDS_S = 120.0

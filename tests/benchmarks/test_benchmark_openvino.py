@@ -7,8 +7,8 @@ from io import StringIO
 import pytest
 
 from dlcloud.benchmarks import catalog
-from dlcloud.benchmarks.harness import hardware, table
-from dlcloud.benchmarks.harness.cache import ModelCache
+from dlcloud.benchmarks.harness import hardware, program
+from dlcloud.benchmarks.harness.preparation import ModelCache
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.quantization import engine_models
 from dlcloud.benchmarks.quantization.engines import ENGINES, InferencePrecision, Isa
@@ -167,7 +167,7 @@ def test_bf16_is_skipped_with_a_reason_if_the_processor_lacks_it():
     assert possible == [InferencePrecision.FP32, InferencePrecision.INT8]
     message = "skipped: tiny, openvino bf16: this processor has neither AVX512_BF16 nor AMX"
     assert message in recorder.messages.getvalue()
-    assert message in table.render(recorder)
+    assert message in program.render(recorder)
     record = json.loads(recorder.output.getvalue())
     assert (record["record"], record["setting"]) == ("skip", "openvino bf16")
     assert not recorder.failures

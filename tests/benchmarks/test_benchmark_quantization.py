@@ -8,9 +8,8 @@ from functools import partial
 import pytest
 
 from dlcloud.benchmarks import catalog
-from dlcloud.benchmarks.harness.cache import ModelCache
-from dlcloud.benchmarks.harness.facts import FactReader
-from dlcloud.benchmarks.harness.variant import VariantError
+from dlcloud.benchmarks.harness.case import VariantError
+from dlcloud.benchmarks.harness.preparation import FactReader, ModelCache
 from dlcloud.benchmarks.quantization import builders
 from dlcloud.benchmarks.quantization.cases import compare_logits
 

@@ -2,7 +2,7 @@ import io
 import json
 from datetime import UTC, datetime
 
-from dlcloud.benchmarks.harness import table
+from dlcloud.benchmarks.harness import program
 from dlcloud.benchmarks.harness.records import Recorder, open_records
 from dlcloud.benchmarks.harness.schema import Comparison, Measurement, MetricName, Result
 
@@ -91,7 +91,7 @@ def test_the_table_shows_results_comparisons_warnings_and_failures():
     writer.result(result("int8", warnings=("other work",), facts={"model_bytes": 1 << 18}))
     writer.comparison(comparison())
     writer.failure("resnet50", None, "no room")
-    lines = table.render(writer).splitlines()
+    lines = program.render(writer).splitlines()
     assert lines[0].split("  ")[0] == "case"
     assert "throughput (images/s)" in lines[0]
     assert "10 [9, 11]" in lines[2]
@@ -107,10 +107,10 @@ def test_the_table_shows_how_settings_compare_with_the_best_baseline():
     writer.result(result())
     writer.result(result("int8"))
     writer.overall_comparison(comparison())
-    fp32, int8 = table.render(writer).splitlines()[2:4]
+    fp32, int8 = program.render(writer).splitlines()[2:4]
     assert fp32.endswith("the best")
     assert int8.endswith("3.6 [3.5, 3.7] faster")
 
 
 def test_the_table_of_nothing_is_empty():
-    assert table.render(recorder()) == ""
+    assert program.render(recorder()) == ""

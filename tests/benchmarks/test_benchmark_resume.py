@@ -14,12 +14,11 @@ import time
 import pytest
 
 from dlcloud.benchmarks.harness import resume
-from dlcloud.benchmarks.harness.case import Case, Limits, Session
+from dlcloud.benchmarks.harness.case import Case, Finish, Limits, Session, Slice, WarmUp
 from dlcloud.benchmarks.harness.protocol import measure
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.harness.schema import MetricName
 from dlcloud.benchmarks.harness.usage import CpuTimes
-from dlcloud.benchmarks.harness.variant import Finish, Slice, WarmUp
 
 START = {
     "record": "start",

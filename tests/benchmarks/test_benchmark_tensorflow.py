@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from dlcloud.benchmarks import catalog
-from dlcloud.benchmarks.harness.case import Limits, Session
+from dlcloud.benchmarks.harness.case import Finish, Limits, Session, Slice, WarmUp
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.harness.schema import MetricName
 from dlcloud.benchmarks.harness.usage import CpuTimes
-from dlcloud.benchmarks.harness.variant import Finish, Slice, WarmUp
 from dlcloud.benchmarks.tensorflow_cpu import __main__ as main
 from dlcloud.benchmarks.tensorflow_cpu import experiment
 from dlcloud.benchmarks.tensorflow_cpu.knobs import (

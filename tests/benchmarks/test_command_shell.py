@@ -9,7 +9,7 @@ import pytest
 from dlcloud.benchmarks.command.output import Pattern
 from dlcloud.benchmarks.command.shell import shell_words, takes_arguments, with_arguments
 from dlcloud.benchmarks.command.variant import CommandVariant, Setting
-from dlcloud.benchmarks.harness.variant import VariantError
+from dlcloud.benchmarks.harness.case import VariantError
 
 ARGUMENTS = ("--lr", "0 .1", "$HOME", "it's")
 SHOW = "printf '%s|'"

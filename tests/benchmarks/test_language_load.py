@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from dlcloud.benchmarks.harness.variant import VariantError
+from dlcloud.benchmarks.harness.case import VariantError
 from dlcloud.benchmarks.language import serving
 from dlcloud.benchmarks.language.load import Answer, LoadResult, arrivals, percentile, send_load
 

@@ -10,9 +10,9 @@ import pytest
 
 from dlcloud.benchmarks import catalog
 from dlcloud.benchmarks.harness import hardware
+from dlcloud.benchmarks.harness.case import VariantError
 from dlcloud.benchmarks.harness.kernels import uses_tensor_cores
 from dlcloud.benchmarks.harness.records import Recorder
-from dlcloud.benchmarks.harness.variant import VariantError
 from dlcloud.benchmarks.mixed_precision import __main__ as program
 from dlcloud.benchmarks.mixed_precision import precisions, proof
 from dlcloud.benchmarks.mixed_precision.cases import compare_training, sign_test

@@ -139,7 +139,7 @@ import torch
 from torch import nn
 from benchmarks.mixed_precision import depthwise, torch_networks
 from benchmarks.mixed_precision.pytorch_engine import PyTorchTrainer
-from benchmarks.harness import torch_work
+from benchmarks.harness import torch_roofline
 from benchmarks.mixed_precision.precisions import IMAGE_SIZES, TrainingJob
 
 PUBLISHED = {
@@ -164,7 +164,7 @@ with torch.device("meta"), torch.no_grad():
     for name, expected in MULTIPLY_ADDS.items():
         model = torch_networks.build(name, classes=1000, small_head=False).eval()
         images = torch.empty(1, 3, IMAGE_SIZES[name], IMAGE_SIZES[name])
-        counted = torch_work.count_work(lambda: model(images), 1).flop / 2
+        counted = torch_roofline.count_work(lambda: model(images), 1).flop / 2
         assert abs(counted / expected - 1) <= 0.02, (name, counted)
         print(name, f"{counted / 1e9:.4f} GMAC, {counted / expected - 1:+.1%}")
 

@@ -60,10 +60,9 @@ def main() -> None:
 def between_slices(rounds: int) -> float:
     """Return the share of the rounds' wall time that no worker was measured in."""
     from benchmarks.harness import program  # noqa: PLC0415 - the copy, which is on the path only now
-    from benchmarks.harness.case import Case, Limits, Session  # noqa: PLC0415
+    from benchmarks.harness.case import Case, Limits, Session, WorkerVariant  # noqa: PLC0415
     from benchmarks.harness.protocol import measure  # noqa: PLC0415
     from benchmarks.harness.records import Recorder  # noqa: PLC0415
-    from benchmarks.harness.variant import WorkerVariant  # noqa: PLC0415
 
     times: list[tuple[float, float, float]] = []
 

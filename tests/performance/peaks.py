@@ -60,9 +60,9 @@ def measure(engine: str, precision: str, seconds: float) -> tuple[float, float]:
     sys.path[0] = str(ROOT / "dlcloud")
     threads = len(os.sched_getaffinity(0))
     if engine == "pytorch":
-        from benchmarks.harness import torch_peak  # noqa: PLC0415
+        from benchmarks.harness import torch_roofline  # noqa: PLC0415
 
-        peak = torch_peak.measure_peak(precision, device="cpu", seconds=seconds)
+        peak = torch_roofline.measure_peak(precision, device="cpu", seconds=seconds)
     elif engine == "tensorflow":
         from benchmarks.tensorflow_cpu import work  # noqa: PLC0415
 

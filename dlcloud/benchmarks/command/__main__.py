@@ -11,8 +11,7 @@ from ..harness.case import Case, Limits
 from ..harness.protocol import measure
 from .arguments import ENTRY, make_reader, parse, read_facts, read_settings
 from .output import ThroughputReader
-from .turn import Turn
-from .variant import CommandVariant, Setting
+from .variant import CommandVariant, Setting, Turn
 
 
 def main(argv: Sequence[str] | None = None) -> int:

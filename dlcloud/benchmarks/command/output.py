@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..harness import statistics
-from ..harness.variant import VariantError
+from ..harness.case import VariantError
 
 LONGEST_LINE = 1 << 20
 """Characters; of a longer line only its end is read."""

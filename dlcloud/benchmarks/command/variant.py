@@ -1,5 +1,13 @@
-"""The variant that runs the user's command once a slice."""
+"""The variant that runs the user's command once a slice.
 
+The command runs in a process group of its own, with the programs of this virtual environment first on PATH.
+Its output is copied and read as it comes; the run ends with the command, although a process that it left in
+the background may hold the output open. Secrets are masked in everything that is kept. With `--turn` a
+variant holds a file while it measures, so that of several programs on one machine only one measures at a
+time.
+"""
+
+import fcntl
 import os
 import re
 import select
@@ -18,13 +26,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from ..harness import masking, redaction
+from ..harness.case import Finish, Slice, VariantError, WarmUp, describe_exit
 from ..harness.schema import Measurement, MetricName
-from ..harness.variant import Finish, Slice, VariantError, WarmUp, describe_exit
 from . import reporting
-from .activation import activate
 from .output import OutputLines, Reported, ThroughputReader, after_warm_up
 from .shell import shell_words
-from .turn import Turn
 
 REPORT_MODULE = "dlcloud_report.py"
 
@@ -54,6 +60,35 @@ class _Run:
 
     seconds: float
     values: list[float]
+
+
+@dataclass
+class Turn:
+    """Holds a file, until this process ends at the latest; without a path there is nothing to wait for."""
+
+    path: Path | None = None
+    _file: int | None = field(init=False, default=None)
+
+    def take(self) -> None:
+        """Wait until no other process holds the file.
+
+        Raises:
+            VariantError: It cannot be made.
+        """
+        if self.path is None or self._file is not None:
+            return
+        try:
+            # No program that this process starts inherits it.
+            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        except OSError as error:
+            raise VariantError(f"--turn {self.path}: {error.strerror}") from error
+
+    def end(self) -> None:
+        """Let the next one go on."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -247,3 +282,11 @@ class _Ending:
                     break
                 yield piece
         self._waiting.join()
+
+
+def activate(environment: Mapping[str, str]) -> dict[str, str]:
+    """Put the programs of this virtual environment first on PATH, if it is one."""
+    if sys.prefix == sys.base_prefix:
+        return dict(environment)
+    programs = filter(None, (str(Path(sys.executable).parent), environment.get("PATH")))
+    return {**environment, "PATH": os.pathsep.join(programs)}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..nodes.process import slots
+from ..nodes.node import slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

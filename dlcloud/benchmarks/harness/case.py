@@ -1,18 +1,300 @@
-"""A case: the same work in several settings, its limits and results, and the session that cases share."""
+"""What is measured: a variant is one setting of an experiment, a case the same work in several settings.
 
+A program makes its cases; `protocol.measure` starts each variant, most of them as a process of its own
+(`WorkerProcess`, driven by `worker.py`), warms it up, measures slices of it in turn with the others, and asks
+it at the end for what is known only then. A worker is frozen between its slices so that it cannot disturb the
+others, and no process of a variant may be left when its case ends. A `Session` has what the cases of one
+program share: limits, records, clocks, and the cases that an earlier run measured.
+"""
+
+import json
+import os
 import random
+import select
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol, runtime_checkable
 
 from . import statistics, usage
-from .energy import Energy, read_energy
 from .records import Recorder
 from .resume import MeasuredCase
-from .roofline import Peaks
-from .usage import CpuTimes, Disturbance
-from .variant import Finish, Slice, Variant, WarmUp
+from .roofline import Peak, Peaks
+from .schema import Measurement, MetricName
+from .usage import CpuTimes, Disturbance, Energy, MemoryUser, read_energy
+
+PIECE_BYTES = 1 << 16
+
+PREPARE_TIMEOUT_S = 3600.0
+
+STEP_TIMEOUT_S = 600.0
+"""How long one step may take beyond the requested time."""
+
+PROCESS_SPREAD = 0.02
+"""How far two processes of one program may differ for their whole life, as a share.
+
+The cause is where their memory lies. Two equal workers on an otherwise quiet machine differed by up to 3 %,
+mostly by less than 2, in every slice; no number of slices shows that, so intervals are widened by it.
+"""
+
+
+class VariantError(Exception):
+    """A setting cannot be measured; the message says why, `missing` names a module not installed."""
+
+    def __init__(self, message: str, missing: str | None = None) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUp:
+    """How a warm-up went; `settled` is False if it was cut off before the times agreed."""
+
+    steps: int
+    seconds: float
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What a variant did in one slice of time."""
+
+    value: float  # the main metric over the slice
+    items: float  # number of images, or of runs
+    seconds: float  # length of the slice
+    latencies_ms: tuple[float, ...] = ()  # single steps, if they are recorded
+    # Values within the slice, if the variant reports several; `value` is their median.
+    parts: tuple[float, ...] = ()
+    settled: bool = True  # False if the parts never agreed with each other
+
+    @classmethod
+    def of_parts(cls, parts: tuple[float, ...], *, seconds: float, settled: bool) -> "Slice":
+        return cls(value=median(parts), items=1, seconds=seconds, parts=parts, settled=settled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """What is known of a variant only after it was measured."""
+
+    metrics: Mapping[str, Measurement]
+    outputs: list[list[float]]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Variant(MemoryUser, Protocol):
+    """One setting of an experiment. Every method may raise VariantError: the setting cannot be measured."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the setting."""
+
+    @property
+    def metric(self) -> MetricName:
+        """Return the main metric, by which settings are compared."""
+
+    @property
+    def unit(self) -> str:
+        """Return the unit of the main metric."""
+
+    @property
+    def process_spread(self) -> float:
+        """Return how far one process of the setting may be from another, as a share (0 to 1)."""
+
+    def start(self) -> Mapping[str, Any]:
+        """Make everything ready and return the facts."""
+
+    def warm_up(self, limit_s: float) -> WarmUp:
+        """Run until the times no longer fall, for about `limit_s` at most."""
+
+    def measure(self, seconds: float) -> Slice:
+        """Run for at least `seconds`."""
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds used so far."""
+
+    def finish(self) -> Finish:
+        """Return metrics, outputs and facts that are known only after measuring."""
+
+    def close(self) -> None:
+        """End all its processes; allowed even if `start` failed or was never called."""
+
+
+@runtime_checkable
+class PeakMeter(Protocol):
+    """A variant that can measure what its machine reaches at best."""
+
+    @property
+    def peak_name(self) -> str:
+        """Return what the peak is called, such as `openvino int8`; empty if it is compared with none."""
+
+    def measure_peak(self, peaks: Peaks, seconds: float) -> None:
+        """Measure the peak unless it was measured before; may raise VariantError."""
+
+
+@dataclass(slots=True)
+class WorkerProcess:
+    """A running worker; between requests it is frozen so that it cannot disturb the others.
+
+    Processes that it starts itself, such as a Java machine, are ended with it, but not frozen: a frozen
+    process would outlive a coordinator that is killed.
+    """
+
+    environment: Mapping[str, str]  # the whole environment of the process
+    python: str = sys.executable
+    _process: subprocess.Popen[bytes] = field(init=False)
+    _unread: bytes = field(init=False, default=b"")
+
+    def __post_init__(self) -> None:
+        package = __package__ or "benchmarks.harness"
+        root = Path(__file__).resolve().parents[package.count(".") + 1]
+        path = os.pathsep.join(part for part in (str(root), self.environment.get("PYTHONPATH", "")) if part)
+        self._process = subprocess.Popen(
+            [self.python, "-m", f"{package}.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**self.environment, "PYTHONPATH": path},
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        """Send a request, wait for its reply, and freeze the process again.
+
+        Raises:
+            VariantError: The worker refused, died, or did not answer in time.
+        """
+        try:
+            # Not Popen.send_signal: it polls under a lock that an interruption could leave held for `close`.
+            os.kill(self.pid, signal.SIGCONT)
+            assert self._process.stdin is not None  # noqa: S101 - requested as a pipe above
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise VariantError(self._death()) from None
+        reply: dict[str, Any] = json.loads(self._read_line(request["do"], timeout_s))
+        if "error" in reply:
+            raise VariantError(reply["error"], reply["missing"])
+        os.kill(self.pid, signal.SIGSTOP)
+        return reply
+
+    def close(self) -> None:
+        """Kill the process and its descendants, frozen or not, and wait until it is gone."""
+        if self._process.poll() is None:
+            for pid in usage.process_tree(self.pid):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(BrokenPipeError):  # what is still buffered for a dead process
+                assert pipe is not None  # noqa: S101 - requested as a pipe above
+                pipe.close()
+
+    def _read_line(self, request: str, timeout_s: float) -> bytes:
+        assert self._process.stdout is not None  # noqa: S101 - requested as a pipe above
+        stream = self._process.stdout.fileno()
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._unread:
+            readable, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
+            if not readable:
+                raise VariantError(f"no answer to {request} within {timeout_s:.0f} s")
+            piece = os.read(stream, PIECE_BYTES)
+            if not piece:
+                raise VariantError(self._death())
+            self._unread += piece
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def _death(self) -> str:
+        return f"the worker process {describe_exit(self._process.wait())}"
+
+
+def describe_exit(status: int) -> str:
+    """Return how a process ended, from its exit status as subprocess gives it."""
+    if status >= 0:
+        return f"ended with status {status}"
+    name = signal.Signals(-status).name
+    return f"was ended by {name}" + (", perhaps for want of memory" if name == "SIGKILL" else "")
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerVariant:
+    """A variant in a fresh worker process with an environment of its own."""
+
+    name: str
+    unit: str  # unit of the throughput, such as images/s
+    factory: str  # `module:function` of `benchmarks` that makes the workload
+    arguments: Mapping[str, Any]  # its keyword arguments; must survive JSON
+    environment: Mapping[str, str]  # the whole environment of the process
+    latencies: bool = False  # record the time of every step
+    # Facts known before it starts, added to those of the workload.
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    metric: MetricName = MetricName.THROUGHPUT
+    process_spread: float = PROCESS_SPREAD
+    python: str = sys.executable  # the interpreter, if it is not the one that measures
+    expected_bytes: int = 0  # the most memory it may hold; 0 if unknown
+    peak_name: str = ""  # what the machine's peak is called, such as `openvino int8`; empty without one
+    _worker: WorkerProcess | None = field(init=False, default=None)
+
+    def start(self) -> Mapping[str, Any]:
+        self._worker = WorkerProcess(self.environment, self.python)
+        request = {"do": "prepare", "factory": self.factory, "arguments": self.arguments}
+        facts: Mapping[str, Any] = self._worker.ask(request, timeout_s=PREPARE_TIMEOUT_S)["facts"]
+        return {**facts, **self.facts}
+
+    def warm_up(self, limit_s: float) -> WarmUp:
+        timeout_s = limit_s + STEP_TIMEOUT_S
+        return WarmUp(**self._running.ask({"do": "warm_up", "seconds": limit_s}, timeout_s=timeout_s))
+
+    def measure(self, seconds: float) -> Slice:
+        request = {"do": "measure", "seconds": seconds, "latencies": self.latencies}
+        reply = self._running.ask(request, timeout_s=seconds + STEP_TIMEOUT_S)
+        return Slice(
+            value=reply["items"] / reply["seconds"],
+            items=reply["items"],
+            seconds=reply["seconds"],
+            latencies_ms=tuple(reply["latencies_ms"]),
+        )
+
+    def cpu_s(self) -> float:
+        return usage.process_cpu_s(self._running.pid)
+
+    def peak_bytes(self) -> int:
+        return usage.memory_of(self._running.pid, "VmHWM")
+
+    def finish(self) -> Finish:
+        reply = self._running.ask({"do": "finish"}, timeout_s=STEP_TIMEOUT_S)
+        metrics: dict[str, Measurement] = {
+            MetricName.RESIDENT_MEMORY: Measurement.exact(reply["resident_mib"], "MiB"),
+            MetricName.PEAK_MEMORY: Measurement.exact(reply["peak_mib"], "MiB"),
+        }
+        return Finish(metrics=metrics, outputs=reply["outputs"], facts=reply["facts"])
+
+    def measure_peak(self, peaks: Peaks, seconds: float) -> None:
+        if self.peak_name:
+            environment = json.dumps([self.python, dict(self.environment)], sort_keys=True)
+            peaks.keep(self.peak_name, environment, lambda: self._ask_peak(seconds))
+
+    def _ask_peak(self, seconds: float) -> Peak | None:
+        reply = self._running.ask({"do": "peak", "seconds": seconds}, timeout_s=seconds + STEP_TIMEOUT_S)
+        return Peak(**reply) if reply else None
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+
+    @property
+    def _running(self) -> WorkerProcess:
+        if self._worker is None:
+            raise VariantError("not started")
+        return self._worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,10 @@ from statistics import fmean
 from typing import Any
 
 from ..harness import hardware, program
-from ..harness.case import Case, Session
-from ..harness.facts import FactReader
+from ..harness.case import Case, Session, Variant, VariantError, WorkerVariant
+from ..harness.preparation import FactReader
 from ..harness.protocol import measure
 from ..harness.records import Recorder
-from ..harness.variant import Variant, VariantError, WorkerVariant
 from .engines import ENGINES, GENERATE, PROMPT, LanguageEngine, product_dtype
 from .networks import NETWORKS, title_of
 from .serving import ServingVariant

@@ -79,11 +79,11 @@ class GenerationJob:
         """Measure PyTorch's peak, whatever the engine: PyTorch is installed beside each of them."""
         import torch  # noqa: PLC0415 - not before the engine was measured
 
-        from ..harness import torch_peak  # noqa: PLC0415 - as above
+        from ..harness import torch_roofline  # noqa: PLC0415 - as above
 
         torch.set_num_threads(self.threads)
         dtype = product_dtype(self.precision, self.device)
-        return torch_peak.measure_peak(dtype, device=self.device, seconds=seconds)
+        return torch_roofline.measure_peak(dtype, device=self.device, seconds=seconds)
 
 
 class LanguageModel(Protocol):

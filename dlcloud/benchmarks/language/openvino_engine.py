@@ -8,7 +8,7 @@ import numpy as np
 import openvino  # type: ignore[import-not-found]  # only in the benchmark's own environment
 
 from ..harness import hardware
-from ..harness.cache import ModelCache
+from ..harness.preparation import ModelCache
 from ..harness.workload import UntimedWorkload
 from .generation import Generation, GenerationJob, PromptReading, make_workload, size_of
 from .networks import is_encoder

@@ -18,8 +18,8 @@ from statistics import median
 from typing import Any, ClassVar
 
 from ..harness import program, usage
+from ..harness.case import Finish, Slice, VariantError, WarmUp
 from ..harness.schema import Measurement, MetricName
-from ..harness.variant import Finish, Slice, VariantError, WarmUp
 from .load import LoadResult, percentile, send_load
 from .text import read_text
 

@@ -10,7 +10,7 @@ import torch
 import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..harness import torch_peak
+from ..harness import torch_roofline
 from ..harness.roofline import Peak, Work
 from .networks import is_encoder, read_configuration
 from .training_settings import CHECKPOINTING, COMPILE, LORA, LanguageTraining
@@ -35,7 +35,7 @@ class LanguageTrainingSteps:
     facts: Mapping[str, Any]
 
     def measure_peak(self, seconds: float) -> Peak:
-        return torch_peak.measure_peak(self.precision, device=self.tokens.device.type, seconds=seconds)
+        return torch_roofline.measure_peak(self.precision, device=self.tokens.device.type, seconds=seconds)
 
     def step(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

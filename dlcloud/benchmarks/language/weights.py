@@ -13,7 +13,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from ..harness.cache import ModelCache
+from ..harness.preparation import ModelCache
 from ..harness.workload import UntimedWorkload
 from .generation import size_of
 from .networks import ENCODERS, HUB, NETWORKS, TEXT, read_configuration, title_of

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..harness import program
-from ..harness.case import Case, Session
+from ..harness.case import Case, Session, WorkerVariant
 from ..harness.protocol import measure
 from ..harness.roofline import Work
-from ..harness.variant import WorkerVariant
 from .precisions import (
     BASELINE,
     DEPTHWISE_NETWORKS,

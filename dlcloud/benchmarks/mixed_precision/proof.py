@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..harness.case import VariantError, WorkerVariant
 from ..harness.kernels import read_primitives, uses_tensor_cores
 from ..harness.records import Recorder
-from ..harness.variant import VariantError, WorkerVariant
 from .precisions import Optimization, TrainingPrecision, TrainingSetting
 
 RECORDED_KERNELS = 12

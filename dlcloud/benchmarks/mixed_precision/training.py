@@ -15,8 +15,7 @@ import torch
 from ..harness.digits import CLASSES, FOLDS, Fold, load_folds
 from ..harness.kernels import capture_output
 from ..harness.roofline import Peak
-from ..harness.torch_peak import measure_peak
-from ..harness.torch_work import count_work
+from ..harness.torch_roofline import count_work, measure_peak
 from ..harness.usage import MIB
 from ..harness.workload import UntimedWorkload
 from .precisions import BASELINE, DIGITS, TrainingJob

@@ -16,8 +16,7 @@ from multiprocessing.connection import Client
 from pathlib import Path
 
 from .channel import Channel, LostError
-from .environment import PORTS
-from .process import NodeProcess, free_ports, slots, start_node
+from .node import PORTS, NodeProcess, free_ports, slots, start_node
 
 ALONE_S = 900.0
 RETRY_S = 0.2

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..harness import hardware, usage
-from ..harness.cache import ModelCache
+from ..harness.preparation import ModelCache
 from ..harness.roofline import ELEMENT_BYTES, Peak, best_product, best_rate
 from ..harness.workload import UntimedWorkload
 from .inference import Inference, InferenceJob, Part, repeat_images

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
 from ..harness import usage
-from ..harness.facts import FactReader
+from ..harness.preparation import FactReader
 from .formats import is_user_model
 
 AT_ONCE = 2

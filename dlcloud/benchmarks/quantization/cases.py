@@ -10,11 +10,10 @@ from statistics import fmean
 from typing import Any
 
 from ..harness import program
-from ..harness.case import Case
-from ..harness.facts import FactReader
+from ..harness.case import Case, VariantError, WorkerVariant
+from ..harness.preparation import FactReader
 from ..harness.records import Recorder
 from ..harness.roofline import Work
-from ..harness.variant import VariantError, WorkerVariant
 from .engine_models import EngineModel, build_engine_models
 from .engines import DEFAULT, ENGINES, Isa
 from .formats import read_description, read_title

@@ -10,10 +10,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from ..harness import environment, hardware, usage
-from ..harness.facts import FactReader
+from ..harness import hardware, preparation, usage
+from ..harness.case import VariantError
+from ..harness.preparation import FactReader
 from ..harness.records import Recorder
-from ..harness.variant import VariantError
 from .arguments import ENTRY
 from .builders import build_all, count_at_once
 from .engines import Engine, InferencePrecision, Isa
@@ -98,7 +98,7 @@ def _prepare_interpreter(engine: Engine, recorder: Recorder) -> str:
         return sys.executable
     requirements = ENTRY.requirements_path.with_name(engine.own_requirements)
     report = partial(recorder.progress, done=0, total=1)
-    return environment.build_environment(requirements, version=engine.own_python, report=report)
+    return preparation.build_environment(requirements, version=engine.own_python, report=report)
 
 
 def select_cpu_precisions(

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..harness.cache import ModelCache
 from ..harness.digits import load_folds
+from ..harness.preparation import ModelCache
 from ..harness.workload import UntimedWorkload
 from . import digits
 from .inference import DIGITS, InferenceJob, Part, draw_images, repeat_images

@@ -13,7 +13,7 @@ from typing import Self
 
 import numpy as np
 
-from ..harness.cache import ModelCache
+from ..harness.preparation import ModelCache
 from ..harness.workload import UntimedWorkload
 from .formats import DESCRIPTION_SUFFIX, Format, detect_format, read_description
 from .inference import draw_shaped_images

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..harness import program
-from ..harness.case import Case, Limits, Session
-from ..harness.variant import VariantError, WorkerVariant
+from ..harness.case import Case, Limits, Session, VariantError, WorkerVariant
 from .arguments import ARTICLE, STOCK, TODAY
 from .knobs import (
     Configuration,

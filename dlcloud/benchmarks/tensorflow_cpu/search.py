@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..harness import protocol
-from ..harness.case import Case, Limits, Session
+from ..harness.case import Case, Limits, Session, Variant
 from ..harness.schema import Comparison
-from ..harness.variant import Variant
 from .knobs import Configuration, Knob, KnobValue, describe, stock_configuration
 
 LOSS_TOLERANCE = 0.1

@@ -6,9 +6,8 @@ from functools import partial
 
 from .harness import program
 from .harness.benchmark import Benchmark, Option
-from .harness.case import Case
+from .harness.case import Case, WorkerVariant
 from .harness.protocol import measure
-from .harness.variant import WorkerVariant
 
 ENTRY = Benchmark(
     name="sample",
