@@ -10,18 +10,12 @@ from dlcloud.app.context import Context
 from dlcloud.app.month_budget import hold_month
 from dlcloud.app.terminal.screen import confirm
 from dlcloud.app.termination import destroy_cluster
-from dlcloud.launch.acquire import (
-    ClusterLock,
-    RecipeFile,
-    acquire_cluster,
-    lock_cluster,
-    new_cluster,
-    resolve_cluster,
-)
+from dlcloud.launch.acquire import ClusterLock, acquire_cluster, lock_cluster, new_cluster, resolve_cluster
 from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.errors import BudgetError, RecipeError, StoreError
 from dlcloud.model.events import Info
 from dlcloud.planning.plan import Plan
+from dlcloud.recipe.recipe import RecipeFile
 
 
 def plan_cluster(

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from dlcloud.app.profiles import chosen_profile
-from dlcloud.launch.acquire import RecipeFile
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.profile import apply_profile, merge
-from dlcloud.recipe.recipe import Recipe, read_recipe
+from dlcloud.recipe.recipe import Recipe, RecipeFile, read_recipe
 from dlcloud.recipe.requirements_file import include_requirements
 from dlcloud.resources.texts import LARGEST_RECIPE, recipe_text
 

@@ -14,7 +14,7 @@ from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import NO_OWNER, Cluster, ClusterState
 from dlcloud.model.errors import RecipeError, StoreError
 from dlcloud.model.ownership import Owner
-from dlcloud.recipe.recipe import Recipe, read_recipe
+from dlcloud.recipe.recipe import Recipe, RecipeFile, read_recipe
 from dlcloud.resources.texts import user_data
 from dlcloud.ssh.keys import create_key, new_secret, public_key
 from dlcloud.store.home import Store
@@ -42,25 +42,6 @@ class ClusterLock(AbstractContextManager["ClusterLock"]):
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeFile:
-    """A recipe with the text it was read from and the path of that (empty for a bundled one).
-
-    `profile` is the name of the profile that it is launched with; `written` is the text before that profile
-    completed it.
-    """
-
-    recipe: Recipe
-    text: str
-    path: str
-    profile: str = ""
-    written: str = ""
-
-    def is_of(self, cluster: Cluster) -> bool:
-        """True if a cluster was launched from this recipe with this profile."""
-        return (cluster.recipe_hash, cluster.profile) == (self.recipe.hash, self.profile)
 
 
 def acquire_cluster(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import PurePosixPath
@@ -17,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from dlcloud.model.cluster import DEFAULT_REGION
+from dlcloud.model.cluster import DEFAULT_REGION, Cluster
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.account import BOUNDARY, TAGS, PolicyArn, Tags
 from dlcloud.recipe.data import DataItem, S3Uri
@@ -260,6 +261,25 @@ def read_recipe(text: str, file: str) -> Recipe:
             "dlcloud schema prints what a recipe may say",
         )
     return recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeFile:
+    """A recipe with the text it was read from and the path of that (empty for a bundled one).
+
+    `profile` is the name of the profile that it is launched with; `written` is the text before that profile
+    completed it.
+    """
+
+    recipe: Recipe
+    text: str
+    path: str
+    profile: str = ""
+    written: str = ""
+
+    def is_of(self, cluster: Cluster) -> bool:
+        """True if a cluster was launched from this recipe with this profile."""
+        return (cluster.recipe_hash, cluster.profile) == (self.recipe.hash, self.profile)
 
 
 def recipe_schema() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dlcloud.app.terminal.screen import say
 from dlcloud.app.terminal.signals import Termination, TerminationTexts, holding
 from dlcloud.app.termination import destroy_at_end, undo_on_failure
 from dlcloud.elastic.agents import program_of as training_of
-from dlcloud.launch.acquire import ClusterLock, RecipeFile
+from dlcloud.launch.acquire import ClusterLock
 from dlcloud.launch.image import (
     ImageRequest,
     await_image,
@@ -36,7 +36,7 @@ from dlcloud.model.money import money, snapshot_usd
 from dlcloud.model.own_images import OwnImage, image_name
 from dlcloud.model.surcharges import HOURS_PER_MONTH
 from dlcloud.planning.plan import Plan
-from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.recipe import Recipe, RecipeFile
 from dlcloud.report.account import images_report
 from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, render

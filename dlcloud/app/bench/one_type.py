@@ -11,7 +11,6 @@ from dlcloud.app.lifecycle import acquire_for_command
 from dlcloud.app.recipe_files import profile_of
 from dlcloud.app.termination import destroy_at_end
 from dlcloud.cloud.ec2 import Ec2Cloud
-from dlcloud.launch.acquire import RecipeFile
 from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
 from dlcloud.model.cluster import Member
@@ -20,6 +19,7 @@ from dlcloud.model.events import Emit, Event, Info, Warned
 from dlcloud.model.remote import Dial
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.recipe import RecipeFile
 from dlcloud.report.bench_tables import TypePlan
 from dlcloud.results.bench import BenchJob, BenchmarkMatrix, TypeResult, fits
 from dlcloud.runs.nodes import run_workload

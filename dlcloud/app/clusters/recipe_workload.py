@@ -15,7 +15,6 @@ from dlcloud.elastic.agents import program_of as training_of
 from dlcloud.elastic.controller import TrainingControl
 from dlcloud.elastic.rehearsal import Rehearsal
 from dlcloud.elastic.train import train
-from dlcloud.launch.acquire import RecipeFile
 from dlcloud.launch.data_access import check_data
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.user_files import check_files
@@ -25,7 +24,7 @@ from dlcloud.planning.plan import Plan
 from dlcloud.recipe.deadline import check_deadline
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.overrides import Overrides
-from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.recipe import Recipe, RecipeFile
 from dlcloud.runs.program import RunProgram, program_of
 from dlcloud.runs.tiny import describe_tiny, tiny_form
 

@@ -5,9 +5,10 @@ import threading
 
 import pytest
 
-from dlcloud.launch.acquire import RecipeFile, acquire_cluster, lock_cluster, remove_secrets, write_user_data
+from dlcloud.launch.acquire import acquire_cluster, lock_cluster, remove_secrets, write_user_data
 from dlcloud.model.cluster import ClusterState
 from dlcloud.model.errors import RecipeError, StoreError
+from dlcloud.recipe.recipe import RecipeFile
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.home import Store
