@@ -23,7 +23,6 @@ from pathlib import Path
 
 from dlcloud.detached.handover import CONTROL, DIAL_WAIT_S, HOME, HandOver, install_dlcloud, runtime_of
 from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.members import terminate_members
 from dlcloud.launch.remote_jobs import start_job
 from dlcloud.launch.setup import FOLDER
 from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, Member, control_role_name
@@ -156,7 +155,7 @@ class Succession:
         stored = {m.instance.instance_id: m for m in clusters.members(managed.cluster_id)}
         # Also those whose end was begun before: whether EC2 was asked is not known.
         fenced = [stored.get(name) or Member(instance=listed[name]) for name in decision.fence]
-        terminate_members(managed, fenced)
+        managed.shrink(fenced)
         terms = {intent.detail for intent in clusters.intents(managed.cluster_id, SUCCESSION)}
         if str(decision.term) not in terms:
             now = managed.clock.now()

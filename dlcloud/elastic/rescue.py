@@ -5,7 +5,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.members import list_members
 from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, RemoteCommandError
@@ -44,7 +43,7 @@ def bring_home(managed: ManagedCluster, recipe: Recipe) -> None:
 
 def _members(managed: ManagedCluster) -> list[Member]:
     try:
-        return list_members(managed)
+        return managed.members()
     except DlcloudError:
         return []
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dlcloud.cloud.compute.batch_queues import BatchRequest
 from dlcloud.launch.launcher import Launcher
-from dlcloud.launch.members import mark_ended
+from dlcloud.launch.managed import mark_ended
 from dlcloud.model.cluster import ClusterState, Member
 from dlcloud.model.events import stage
 from dlcloud.model.instance import InstanceType

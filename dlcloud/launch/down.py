@@ -7,9 +7,8 @@ from operator import not_
 from dlcloud.cloud.compute.batch_queues import BATCH_KIND
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.network.network_access import Ec2Network
-from dlcloud.launch import members as existing
-from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.members import LAUNCH, UNSEEN, mark_ended, unlisted_ids
+from dlcloud.launch import managed as existing
+from dlcloud.launch.managed import LAUNCH, UNSEEN, ManagedCluster, mark_ended
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import CLUSTER_TAG, ClusterState, Intent, Leftover, Member
 from dlcloud.model.errors import CloudError
@@ -173,7 +172,7 @@ def _terminate_all(managed: ManagedCluster) -> dict[str, Instance]:
         terminate_living,
         lambda listed: (
             all(instance.ended for instance in listed.values())
-            and not unlisted_ids(managed, listed)
+            and not managed.unlisted_ids(listed)
             and clock.monotonic() - started >= appear_s
         ),
         clock=clock,

@@ -9,16 +9,8 @@ from dlcloud.launch.connect import too_few_usable, wait_until_reachable
 from dlcloud.launch.data_access import describe_storage
 from dlcloud.launch.down import terminate_cluster
 from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.members import (
-    existing_capacity,
-    list_members,
-    reconcile_members,
-    terminate_members,
-    wait_for_consistency,
-)
 from dlcloud.launch.preflight import run_preflight
 from dlcloud.launch.provision import Provisioner
-from dlcloud.launch.remainder import Remainder, find_remainder
 from dlcloud.model.cluster import NEW_GROUP, ClusterState, Member
 from dlcloud.model.errors import CloudError, DlcloudError, UnwritableError
 from dlcloud.model.events import Info, Warned, stage
@@ -96,7 +88,7 @@ class Launcher(ManagedCluster):
         facts = replace(facts, asked_at=self.clock.now())
         if members is None:
             members = self.members() if clusters.has_intents(self.cluster_id) else []
-        plan = make_plan(resized, facts, existing_capacity(self, resized, members, facts.prices))
+        plan = make_plan(resized, facts, self.existing_capacity(resized, members, facts.prices))
         room = describe_room(size_of_data, plan, facts.hardware)
         return replace(plan, reasons=(*plan.reasons, *storage, *room))
 
@@ -153,28 +145,6 @@ class Launcher(ManagedCluster):
         kept = [member for member in provisioned.members if member.instance.instance_id in connected]
         return replace(grown, members=kept + grown.members)
 
-    def members(self) -> list[Member]:
-        """Return the living instances; changes nothing."""
-        return list_members(self)
-
-    def reconcile(self, *, consistent: bool = False) -> list[Member]:
-        """Return the living instances, after finishing the ends that an earlier command began.
-
-        With `consistent`, EC2's lists first get the time to show what launches without an answer gave: for a
-        cluster that is to have no more instances.
-        """
-        if consistent:
-            wait_for_consistency(self)
-        return reconcile_members(self)
-
-    def shrink(self, members: Sequence[Member]) -> list[Member]:
-        """End some instances; returns them with the times at which they ended.
-
-        Raises:
-            CloudError: EC2 still lists one as running; the message names it. Running it again goes on.
-        """
-        return terminate_members(self, members)
-
     def destroy(self) -> list[Member]:
         """Terminate the cluster, with its keys and its unfinished runs; returns its instances as they ended.
 
@@ -196,14 +166,6 @@ class Launcher(ManagedCluster):
             raise UnwritableError(message, f"{error.hint}: dlcloud down {name}") from error
         remove_secrets(self.cluster, paths=self.store.paths)
         return members
-
-    def mark_ready(self) -> None:
-        """Store that no command works on the cluster, which stays up."""
-        self.store.clusters.set_state(self.cluster_id, ClusterState.READY)
-
-    def remainder(self, keeping: Collection[str] = ()) -> Remainder:
-        """Return what may still be up besides the instances of these ids; EC2 is not asked what is up."""
-        return find_remainder(self, keeping)
 
     def _provisioner(self, plan: Plan) -> Provisioner:
         """Return what requests the plan's instances, its security group made."""

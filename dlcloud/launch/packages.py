@@ -1,7 +1,11 @@
 """The packages of an instance: a workload's, with the build of PyTorch that suits the instance type."""
 
-from dlcloud.launch.managed import ManagedCluster
+from typing import TYPE_CHECKING
+
 from dlcloud.launch.setup import packages_of
+
+if TYPE_CHECKING:  # pydantic, which `logs` and `ssh` never need
+    from dlcloud.launch.managed import ManagedCluster
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's builds for CPUs, `2.13.0+cpu` of 2.13.0, which pip takes for the newer ones of the same version.
@@ -11,7 +15,7 @@ Locally"; metadata of torch 2.13.0 on PyPI, read 2026-11.
 """
 
 
-def requirements_on(managed: ManagedCluster, instance_type: str, requirements: str) -> str:
+def requirements_on(managed: "ManagedCluster", instance_type: str, requirements: str) -> str:
     """Return the requirements for a type: PyTorch without CUDA where the type has no GPU.
 
     A rehearsal installs what this machine's pip is configured for, whatever the type. Where the hardware of

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from dlcloud.launch.acquire import write_user_data
-from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.members import LAUNCH, UNSEEN, reconcile_members
+from dlcloud.launch.managed import LAUNCH, UNSEEN, ManagedCluster
 from dlcloud.model.cluster import Member, client_token
 from dlcloud.model.errors import CapacityError, CloudError, QuotaError
 from dlcloud.model.events import Info, Warned
@@ -154,7 +153,7 @@ class Provisioner:
                 repeated += self._request(attempt, intent.intent_id).instances
             elif intent.outcome is None:
                 clusters.end_intent(intent.intent_id, UNSEEN, clock.now())
-        members = reconcile_members(self.managed, repeated=repeated)
+        members = self.managed.reconcile(repeated=repeated)
         return [self._member(member.instance) if member.hourly_usd is None else member for member in members]
 
     def _next_attempt(self, members: Sequence[Member], market: Market, *, zone: str) -> LaunchAttempt:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.setup import FOLDER, JOB
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CloudError, DlcloudError, InstanceError, RemoteCommandError, UnreachableError
@@ -20,6 +19,9 @@ from dlcloud.model.untrusted import parse_json, printable
 from dlcloud.model.wait import wait_until
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.results.result import Run, RunState, is_good_end
+
+if TYPE_CHECKING:  # pydantic, which `logs` never needs
+    from dlcloud.launch.managed import ManagedCluster
 
 RECORDS = "records.jsonl"
 _COMMAND_OF_WORK = "../command"
@@ -61,7 +63,7 @@ class RemoteJobs:
     With `trusts_records`, a run whose last record says that all is well has ended well, unasked.
     """
 
-    managed: ManagedCluster
+    managed: "ManagedCluster"
     any_may_keep: bool = False
     trusts_records: bool = False
 

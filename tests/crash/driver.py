@@ -20,7 +20,7 @@ import dlcloud.cli
 import dlcloud.cloud
 import dlcloud.ssh
 from dlcloud.cli import main as cli
-from dlcloud.launch import acquire, members
+from dlcloud.launch import acquire, managed
 from dlcloud.store.database import Database
 from tests.prefork import fork_daemons
 from tests.preloading import preload
@@ -62,7 +62,7 @@ def child(order, trail, output):
     BaseClient._make_api_call = killer.around(BaseClient._make_api_call, lambda given: given[1])
     Database.write = killer.around(Database.write, lambda given: " ".join(given[1].split()[:3]))
     # The lists of the local EC2 are consistent at once: waiting as for AWS's would gain nothing.
-    members.CONSISTENCY_WINDOW_S = 0.5
+    managed.CONSISTENCY_WINDOW_S = 0.5
     acquire.STALE_FOLDER_AGE_S = 0.0
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from dlcloud.app.context import SystemClock
-from dlcloud.launch import members
+from dlcloud.launch import managed
 from dlcloud.launch.launcher import Launcher
 from dlcloud.local.site import LocalSite
 from dlcloud.model.cluster import CLUSTER_TAG, ClusterState
@@ -61,7 +61,7 @@ def rig(tmp_path_factory):
 @pytest.fixture
 def launcher(rig, tmp_path, monkeypatch):
     """Make a launcher of a new cluster on the local EC2; its instances need not boot."""
-    monkeypatch.setattr(members, "CONSISTENCY_WINDOW_S", 1.0)
+    monkeypatch.setattr(managed, "CONSISTENCY_WINDOW_S", 1.0)
     cluster_id = f"fail{secrets.token_hex(4)}"
     database, paths = Database(tmp_path / "store.sqlite"), Paths(tmp_path / "home")
     clusters = Clusters(database)

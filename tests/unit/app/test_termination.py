@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from dlcloud.app.termination import terminating
-from dlcloud.launch.remainder import Remainder
+from dlcloud.launch.managed import Remainder
 from dlcloud.model.errors import CloudError, StoreError, UnwritableError
 
 TIMEOUT_S = 240
@@ -21,7 +21,7 @@ from decimal import Decimal
 from types import SimpleNamespace
 from dlcloud.app.terminal import signals
 from dlcloud.app import termination
-from dlcloud.launch.remainder import Remainder
+from dlcloud.launch.managed import Remainder
 from dlcloud.model.errors import InstanceError
 from dlcloud.runs.stoppable import StoppedError, run_parallel, stop_emitting
 from dlcloud.system.parallel import fan_out

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlcloud.launch.members import CONSISTENCY_WINDOW_S, existing_capacity, wait_for_consistency
+from dlcloud.launch.managed import CONSISTENCY_WINDOW_S
 from dlcloud.launch.setup import PREPARED, prepare_all
 from dlcloud.model.errors import CapacityError, CloudError, HostKeyError, RemoteCommandError
 from dlcloud.model.instance import Market
@@ -27,8 +27,7 @@ def grown(world, count, text=ONE_TYPE, reached=()):
 
 def shrunk(world, count):
     """Shrink as a command does that begins now."""
-    wait_for_consistency(world.launcher)
-    return world.launcher.shrink(decide_size(world.launcher.reconcile(), count).end)
+    return world.launcher.shrink(decide_size(world.launcher.reconcile(consistent=True), count).end)
 
 
 def ids(members):
@@ -191,7 +190,7 @@ def test_the_size_asked_for_last_is_remembered(world):
 
 def test_what_is_there_takes_its_part_of_the_budget(world):
     members = world.provision()
-    there = existing_capacity(world.launcher, recipe(), members, [price()])
+    there = world.launcher.existing_capacity(recipe(), members, [price()])
     assert (there.count, there.on_demand) == (2, 2)
     assert 1.46 < there.committed_usd < 1.52  # 2 x 4 h x 0.1785, two disks, two addresses
 

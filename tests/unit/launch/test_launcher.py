@@ -2,7 +2,6 @@
 
 import pytest
 
-from dlcloud.launch.members import existing_capacity
 from dlcloud.model.cluster import ClusterState
 from dlcloud.model.errors import HostKeyError, UnreachableError
 from dlcloud.model.events import Warned
@@ -111,7 +110,7 @@ def test_the_replacement_lives_for_what_the_lost_instance_had_left(world):
     assert '--on-active="240min"' in first
     assert "--on-active=" in second
     assert '--on-active="240min"' not in second
-    worst = existing_capacity(world.launcher, recipe(FLEXIBLE), world.launcher.members(), [price()])
+    worst = world.launcher.existing_capacity(recipe(FLEXIBLE), world.launcher.members(), [price()])
     assert worst.committed_usd <= world.plan(FLEXIBLE, price()).worst_case_usd
 
 

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.launch.remainder import NOTHING_UP, Remainder
+from dlcloud.launch.managed import NOTHING_UP, Remainder
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Market, Price
 from tests.fakes.cloud import Failure, Killed
