@@ -22,14 +22,11 @@ from typing import Any
 
 import dlcloud.trainer
 from dlcloud.elastic.registry import Coordinator, WorkerRegistry, WorkerReport, parse_reports
-from dlcloud.launch.container import send_command
 from dlcloud.launch.data_access import Storage, peer_of
 from dlcloud.launch.launcher import Launcher
-from dlcloud.launch.packages import requirements_on
-from dlcloud.launch.peers import EnvironmentPeer
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, RECORDS, RemoteJobs, folder_of
-from dlcloud.launch.setup import OLDEST_PYTHON, prepare
+from dlcloud.launch.setup import OLDEST_PYTHON, EnvironmentPeer, prepare, requirements_on, send_command
 from dlcloud.launch.user_files import check_files, send_files
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, RecipeError, RemoteCommandError

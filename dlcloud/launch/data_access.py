@@ -11,8 +11,7 @@ from typing import Any
 
 from dlcloud.cloud.storage.buckets import S3Buckets
 from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.peers import EnvironmentPeer, copy_environment, read_answer
-from dlcloud.launch.setup import FOLDER, prepare
+from dlcloud.launch.setup import FOLDER, EnvironmentPeer, copy_environment, prepare, read_answer
 from dlcloud.model.cluster import CONTROLLER_TAG, Member
 from dlcloud.model.errors import CloudError, CredentialsError, RecipeError
 from dlcloud.model.events import Info, Warned, stage

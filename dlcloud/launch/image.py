@@ -10,8 +10,14 @@ from pathlib import PurePosixPath
 from shlex import quote
 
 from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.packages import requirements_on
-from dlcloud.launch.setup import FOLDER, commands_digest, environment_key, packages_of, prepare
+from dlcloud.launch.setup import (
+    FOLDER,
+    commands_digest,
+    environment_key,
+    packages_of,
+    prepare,
+    requirements_on,
+)
 from dlcloud.model.cluster import NAME_TAG
 from dlcloud.model.errors import CloudError
 from dlcloud.model.events import stage

@@ -1,39 +1,130 @@
-"""Ask everything that a plan needs to know, at once; nothing is created."""
+"""Ask everything that a plan needs to know, in parallel; nothing is created.
+
+`run_preflight` asks EC2 for identity, types, image, prices, network, limits and, by dry runs, whether it
+would take the launch (`check_launch`). One question that is refused stops no other; `Preflight.facts` raises
+the refusal of a required one, and notes the others as unchecked.
+"""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from operator import call
 from threading import Lock
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from dlcloud.cloud.account.caller import Ec2Caller
 from dlcloud.cloud.account.limits import Ec2Account
 from dlcloud.cloud.compute.images import Images
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.offers.prices import Prices
-from dlcloud.launch.dry_run import LaunchChecks, check_launch
-from dlcloud.model.errors import CloudError
+from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
+from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
 from dlcloud.model.instance import FEWEST_SCORED_TYPES, X86_64, Image, InstanceType, Market, Price
 from dlcloud.model.remote import Access
+from dlcloud.planning.launch_request import LaunchRequest, MachineSpec
 from dlcloud.planning.limits import CODES, Quota, quota_key, quotas
-from dlcloud.planning.networks import FoundNetwork, Subnet
+from dlcloud.planning.networks import (
+    FoundNetwork,
+    PlannedNetwork,
+    Subnet,
+    best_zones,
+    default_network,
+    plan_network,
+    usable_subnets,
+)
+from dlcloud.planning.placement import fabric_interfaces
 from dlcloud.planning.plan import PreflightFacts
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.system.parallel import fan_out
+
+if TYPE_CHECKING:
+    from dlcloud.cloud.account.limits import Ec2Account
 
 REQUIRED = ("identity", "zones", "image", "prices", "network", "cidr")
 """The questions that a plan cannot be made without, in the order in which a refusal is raised."""
 
 ACCOUNT_PLAN = "account plan"
 """The question for the account's plan of AWS."""
+
 NOT_NOTED = {*REQUIRED, ACCOUNT_PLAN}
 """What a plan does not note as unchecked: policies of earlier versions do not allow the account's plan."""
 
 Answer = TypeVar("Answer")
-
 log = logging.getLogger(__name__)
+TAGS = {MANAGED_TAG: "true", CLUSTER_TAG: "dry-run"}
+NOT_OF_THE_LAUNCH = {"security-group", "subnet", "vpc"}
+"""Resources that a dry run takes from the default VPC; the launch has the cluster's own group."""
+
+OF_AN_IMAGE = {"RunInstances", "CreateLaunchTemplate"}
+"""The actions whose requests name the image."""
+
+NO_IMAGE = Image(image_id="", name="", root_device="")
+
+
+def run_preflight(
+    recipe: Recipe,
+    *,
+    cloud: Ec2Cloud,
+    account: Ec2Account | None = None,
+    cidrs: Sequence[str] = (),
+    dry_run: bool = True,
+    thorough: bool = False,
+) -> "Preflight":
+    """Ask every question at once; one that is refused stops no other.
+
+    Args:
+        recipe: The instances to be launched.
+        cloud: Knows the caller's identity, the offer, the image and the prices.
+        account: Knows limits, subnets and scores, which are noted as unknown where it refuses.
+        cidrs: The networks that may reach the instances; the own address is asked for if there are none.
+        thorough: List the account's reservations although the recipe uses none, and ask again what EC2
+            allowed within the last hour.
+        dry_run: Ask EC2 whether it would take the launch, too, where there is an account.
+    """
+    types = recipe.instances.types
+    hardware = _Once(lambda: cloud.types.hardware(types))
+    image = _Once(lambda: _find_image(recipe, cloud, hardware.value))
+    network = _Once(lambda: _find_network(recipe, account))
+    questions: dict[str, Callable[[], Any]] = {
+        "identity": cloud.caller.identity,
+        "zones": lambda: cloud.types.zones(types),
+        "hardware": hardware.value,
+        "image": image.value,
+        "prices": lambda: cloud.prices.find(types, recipe.instances.markets),
+        "cidr": lambda: cidrs or _cidrs(recipe, cloud.caller, network.value),
+    }
+    if recipe.network is not None and account is not None:
+        questions["network"] = network.value
+    if recipe.instances.uses_reservations or thorough:
+        questions["reservations"] = cloud.capacity.reservations
+    if account is not None:
+        subnets = _Once(account.subnets)
+        questions |= _account_questions(recipe, account, subnets.value)
+    if account is not None and dry_run:
+        questions["launch"] = lambda: check_launch(
+            recipe,
+            account,
+            image.value,
+            network=network.value,
+            subnets=subnets.value,
+            hardware=hardware.value,
+            last=cloud.images.last(recipe.instances.image, **_expected_kind(recipe, cloud)),
+            fresh=thorough,
+        )
+    asked = fan_out(call, list(questions.values()), failures=CloudError)
+    outcomes = dict(zip(questions, asked, strict=True))
+    errors = {name: outcome.error for name, outcome in outcomes.items() if outcome.error is not None}
+    answers = {name: outcome.value for name, outcome in outcomes.items() if outcome.error is None}
+    return Preflight(
+        recipe=recipe,
+        account=account,
+        hardware=answers.get("hardware") or {},
+        answers=answers,
+        errors=errors,
+        names_cidrs=bool(cidrs) or (recipe.network is not None and recipe.network.is_private),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +151,7 @@ class Preflight:
         return first or (self.launch.refusal if self.launch is not None else None)
 
     @property
-    def launch(self) -> LaunchChecks | None:
+    def launch(self) -> "LaunchChecks | None":
         """The dry runs of the launch, where they were made."""
         checks: LaunchChecks | None = self.answers.get("launch")
         return checks
@@ -122,70 +213,6 @@ class Preflight:
         return quotas({**answers["limits"], **fresh}, answers["usage"])
 
 
-def run_preflight(
-    recipe: Recipe,
-    *,
-    cloud: Ec2Cloud,
-    account: Ec2Account | None = None,
-    cidrs: Sequence[str] = (),
-    dry_run: bool = True,
-    thorough: bool = False,
-) -> Preflight:
-    """Ask every question at once; one that is refused stops no other.
-
-    Args:
-        recipe: The instances to be launched.
-        cloud: Knows the caller's identity, the offer, the image and the prices.
-        account: Knows limits, subnets and scores, which are noted as unknown where it refuses.
-        cidrs: The networks that may reach the instances; the own address is asked for if there are none.
-        thorough: List the account's reservations although the recipe uses none, and ask again what EC2
-            allowed within the last hour.
-        dry_run: Ask EC2 whether it would take the launch, too, where there is an account.
-    """
-    types = recipe.instances.types
-    hardware = _Once(lambda: cloud.types.hardware(types))
-    image = _Once(lambda: _find_image(recipe, cloud, hardware.value))
-    network = _Once(lambda: _find_network(recipe, account))
-    questions: dict[str, Callable[[], Any]] = {
-        "identity": cloud.caller.identity,
-        "zones": lambda: cloud.types.zones(types),
-        "hardware": hardware.value,
-        "image": image.value,
-        "prices": lambda: cloud.prices.find(types, recipe.instances.markets),
-        "cidr": lambda: cidrs or _cidrs(recipe, cloud.caller, network.value),
-    }
-    if recipe.network is not None and account is not None:
-        questions["network"] = network.value
-    if recipe.instances.uses_reservations or thorough:
-        questions["reservations"] = cloud.capacity.reservations
-    if account is not None:
-        subnets = _Once(account.subnets)
-        questions |= _account_questions(recipe, account, subnets.value)
-    if account is not None and dry_run:
-        questions["launch"] = lambda: check_launch(
-            recipe,
-            account,
-            image.value,
-            network=network.value,
-            subnets=subnets.value,
-            hardware=hardware.value,
-            last=cloud.images.last(recipe.instances.image, **_expected_kind(recipe, cloud)),
-            fresh=thorough,
-        )
-    asked = fan_out(call, list(questions.values()), failures=CloudError)
-    outcomes = dict(zip(questions, asked, strict=True))
-    errors = {name: outcome.error for name, outcome in outcomes.items() if outcome.error is not None}
-    answers = {name: outcome.value for name, outcome in outcomes.items() if outcome.error is None}
-    return Preflight(
-        recipe=recipe,
-        account=account,
-        hardware=answers.get("hardware") or {},
-        answers=answers,
-        errors=errors,
-        names_cidrs=bool(cidrs) or (recipe.network is not None and recipe.network.is_private),
-    )
-
-
 def _find_network(recipe: Recipe, account: Ec2Account | None) -> FoundNetwork | None:
     """Return what the recipe's network is; None where it names none, or no account can be asked."""
     return account.network(recipe.network) if recipe.network is not None and account is not None else None
@@ -244,21 +271,45 @@ def _find_image(recipe: Recipe, cloud: Ec2Cloud, hardware: Callable[[], Mapping[
     return early.value() if described == expected else cloud.images.resolve(name, **described)
 
 
+def _expected_kind(recipe: Recipe, cloud: Ec2Cloud) -> "_ImageKind":
+    types = recipe.instances.types
+    return _kind(types, cloud.types.listed(types))
+
+
+def _kind(types: Sequence[str], hardware: Mapping[str, InstanceType]) -> "_ImageKind":
+    return {
+        "gpu": any(entry.has_nvidia_gpu for entry in hardware.values()),
+        "architecture": next((entry.architecture for name in types if (entry := hardware.get(name))), X86_64),
+    }
+
+
 class _ImageKind(TypedDict):
     gpu: bool
     architecture: str
 
 
-def _expected_kind(recipe: Recipe, cloud: Ec2Cloud) -> _ImageKind:
-    types = recipe.instances.types
-    return _kind(types, cloud.types.listed(types))
-
-
-def _kind(types: Sequence[str], hardware: Mapping[str, InstanceType]) -> _ImageKind:
-    return {
-        "gpu": any(entry.has_nvidia_gpu for entry in hardware.values()),
-        "architecture": next((entry.architecture for name in types if (entry := hardware.get(name))), X86_64),
+def _account_questions(
+    recipe: Recipe, account: Ec2Account, subnets: Callable[[], Mapping[str, Subnet]]
+) -> dict[str, Callable[[], Any]]:
+    types, markets = recipe.instances.types, recipe.instances.markets
+    keys = {quota_key(name, market) for name in types for market in markets}
+    codes = sorted(CODES[key] for key in keys if key is not None)
+    questions: dict[str, Callable[[], Any]] = {
+        "limits": lambda: account.limits(codes),
+        "usage": account.usage,
+        ACCOUNT_PLAN: account.account_plan,
     }
+    if recipe.network is None:
+        questions["subnets"] = subnets
+    if Market.SPOT in markets and len(types) >= FEWEST_SCORED_TYPES:
+        questions["scores"] = lambda: account.spot_scores(types, recipe.instances.maximum)
+    return questions
+
+
+def _scores_by_zone(scores: Mapping[str, int], subnets: Mapping[str, Subnet]) -> dict[str, int]:
+    """Name zones as this account does; EC2 scores them by ids that are the same for all accounts."""
+    names = {subnet.zone_id: zone for zone, subnet in subnets.items()}
+    return {names.get(zone_id, zone_id): score for zone_id, score in scores.items()}
 
 
 class PriceLookup:
@@ -288,25 +339,138 @@ class PriceLookup:
             return []
 
 
-def _account_questions(
-    recipe: Recipe, account: Ec2Account, subnets: Callable[[], Mapping[str, Subnet]]
-) -> dict[str, Callable[[], Any]]:
-    types, markets = recipe.instances.types, recipe.instances.markets
-    keys = {quota_key(name, market) for name in types for market in markets}
-    codes = sorted(CODES[key] for key in keys if key is not None)
-    questions: dict[str, Callable[[], Any]] = {
-        "limits": lambda: account.limits(codes),
-        "usage": account.usage,
-        ACCOUNT_PLAN: account.account_plan,
-    }
-    if recipe.network is None:
-        questions["subnets"] = subnets
-    if Market.SPOT in markets and len(types) >= FEWEST_SCORED_TYPES:
-        questions["scores"] = lambda: account.spot_scores(types, recipe.instances.maximum)
-    return questions
+def check_launch(
+    recipe: Recipe,
+    account: "Ec2Account",
+    image: Callable[[], Image],
+    *,
+    network: Callable[[], FoundNetwork | None] = lambda: None,
+    subnets: Callable[[], Mapping[str, Subnet] | None] = lambda: None,
+    hardware: Callable[[], Mapping[str, InstanceType]] = dict,
+    last: Image | None = None,
+    fresh: bool = False,
+) -> "LaunchChecks":
+    """Make the dry runs of a launch in parallel: at most five calls, none for what was allowed an hour ago.
+
+    Each is the request that the launch would make of the recipe's first type, in each market, but for what
+    exists only then: the cluster's own groups, and user data.
+
+    Args:
+        recipe: What is to be launched.
+        account: Asks EC2.
+        image: Returns the image once it is known; the requests that name none do not wait for it.
+        network: Returns what the recipe's network is, likewise; None for the default VPC.
+        subnets: Returns the subnets of the default VPC, likewise; None if they are unknown.
+        hardware: Returns the types, likewise; only those of a recipe with EFA wait for it.
+        last: What the image was when it was last looked up: the dry runs do not wait for it, and are
+            repeated if it is another one now.
+        fresh: Ask for what was allowed an hour ago, too.
+    """
+    instances = recipe.instances
+    first = instances.markets[0]
+    keys = [*(("RunInstances", market) for market in instances.markets), ("CreateSecurityGroup", first)]
+    if len(instances.types) > 1:
+        keys += [("CreateLaunchTemplate", first), ("CreateFleet", first)]
+
+    def refusal(action: str, market: Market, image: Image) -> CloudError | None:
+        try:
+            place, zone = _place(recipe, network(), subnets)
+            known = hardware() if instances.efa else {}
+            is_public = place.has_public_address
+            interfaces, _ = fabric_interfaces(instances, instances.types, known, is_public=is_public)
+            request = LaunchRequest(
+                machine=MachineSpec.for_recipe(instances, image, network=place, interfaces=interfaces),
+                instance_type=instances.types[0],
+                zone=zone,
+                market=market,
+                min_count=1,
+                max_count=instances.maximum,
+                security_group_id="",
+                user_data="#cloud-config\n",
+                client_token="",
+                tags={**recipe.tags, **TAGS},
+            )
+            account.dry_run(action, request, fresh=fresh)
+        except CloudError as error:
+            return error
+        return None
+
+    def ask(action: str, market: Market) -> CloudError | None:
+        if action not in OF_AN_IMAGE:
+            return refusal(action, market, NO_IMAGE)
+        early = refusal(action, market, last) if last is not None else None
+        try:
+            present = image()
+        except CloudError as error:
+            return error
+        return early if present == last else refusal(action, market, present)
+
+    outcomes = fan_out(lambda call: call(), [partial(ask, *key) for key in keys])
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+    errors = {key: outcome.value for key, outcome in zip(keys, outcomes, strict=True)}
+    return LaunchChecks(
+        types=len(instances.types),
+        refused={
+            action: error for (action, _), error in errors.items() if error and action != "RunInstances"
+        },
+        launches={market: error for (action, market), error in errors.items() if action == "RunInstances"},
+    )
 
 
-def _scores_by_zone(scores: Mapping[str, int], subnets: Mapping[str, Subnet]) -> dict[str, int]:
-    """Name zones as this account does; EC2 scores them by ids that are the same for all accounts."""
-    names = {subnet.zone_id: zone for zone, subnet in subnets.items()}
-    return {names.get(zone_id, zone_id): score for zone_id, score in scores.items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchChecks:
+    """EC2's refusals of the dry runs, by the API action; those of RunInstances by market.
+
+    `types` is how many instance types the recipe names, of which the first was asked for.
+    """
+
+    types: int
+    refused: Mapping[str, CloudError]
+    launches: Mapping[Market, CloudError | None]
+
+    @property
+    def errors(self) -> list[CloudError]:
+        """Return every refusal."""
+        return [*self.refused.values(), *(error for error in self.launches.values() if error is not None)]
+
+    @property
+    def refusal(self) -> CloudError | None:
+        """Return the refusal that the launch is certain to meet, too.
+
+        A market that is refused leaves the others, the first type leaves the others, and a denial of the
+        default group or subnet says nothing about the cluster's own. Neither do refusals of a pool.
+        """
+        group = self.refused.get("CreateSecurityGroup")
+        if group is not None and _is_certain(group):
+            return group
+        launches = [error for error in self.launches.values() if error is not None]
+        if self.types > 1 or len(launches) < len(self.launches):
+            return None
+        return next((error for error in launches if _is_certain(error, NOT_OF_THE_LAUNCH)), None)
+
+
+def _is_certain(error: CloudError, unlike: Collection[str] = ()) -> bool:
+    """True for a refusal of the request itself, unless it is about a type of resource in `unlike`."""
+    if isinstance(error, CredentialsError):
+        return error.denial is not None and error.denial.resource_type not in unlike
+    return error.is_final and not isinstance(error, CapacityError | QuotaError)
+
+
+def _place(
+    recipe: Recipe,
+    resolved: FoundNetwork | None,
+    default_subnets: Callable[[], Mapping[str, Subnet] | None],
+) -> tuple[PlannedNetwork, str]:
+    """Return the network of the launch, and a zone of it; an empty one leaves the choice to EC2."""
+    named = recipe.instances.zones
+    if recipe.network is not None and resolved is not None:
+        place = plan_network(recipe.network, resolved, usable_subnets(recipe.network, resolved, named))
+        return place, next(iter(place.subnets))
+    try:
+        subnets = default_subnets()
+    except CloudError:  # the plan notes that they are unknown
+        subnets = None
+    zones = best_zones(named or [*(subnets or {})], subnets)
+    return default_network(zones, subnets), named[0] if len(named) == 1 else ""

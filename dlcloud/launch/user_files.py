@@ -1,19 +1,36 @@
-"""Send the user's files to an instance: all at first, then only what changed, as rsync would."""
+"""Send the user's files to instances: all at first, then only what changed, as rsync would.
 
+`send_files` compares the files with the manifest that the instance keeps, and sends what differs. `Sharing`
+sends the same files to many instances: this machine sends to a few, and those pass the archive on to the
+others, verified by its digest. An instance that no other can serve is sent the files from here.
+"""
+
+import hashlib
 import json
+import logging
+import os
+import secrets
 import shlex
+import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
-from dlcloud.launch.setup import FOLDER
+from dlcloud.launch.setup import COPY_TIMEOUT_S, FOLDER, KEY_BYTES, EnvironmentPeer, read_answer
 from dlcloud.model.clock import Clock
-from dlcloud.model.errors import RemoteCommandError
+from dlcloud.model.errors import DlcloudError, RemoteCommandError
 from dlcloud.model.events import Emit, Progress, stage
 from dlcloud.model.remote import Connection
+from dlcloud.model.sent_file import SentFile
 from dlcloud.model.untrusted import parse_json
 from dlcloud.recipe.sent_files import Changes, FileSet, count_files, format_size
 from dlcloud.resources.texts import template
+from dlcloud.ssh.copy import pack_files
 from dlcloud.ssh.listing import list_files
 
 COPY = f"{FOLDER}/files"
@@ -27,7 +44,32 @@ INSTALL = f"mkdir -p {FOLDER} && cat > {PROGRAM}.$$ && mv -f {PROGRAM}.$$ {PROGR
 SOURCE = ""
 """The name in a manifest of the folder that it describes: no file has it."""
 
+Send = Callable[..., None]
+"""`Connection.send_files`, or what takes its arguments and sends them in another way."""
+
 PROGRESS_EVERY_S = 1.0
+FEWEST = 8
+"""Instances from which on files are passed on."""
+
+LEAST_BYTES = 4 << 20
+"""To be sent to all instances together; less is sent from here sooner than a copy between two is arranged."""
+
+SEEDS = 4
+"""Instances that are sent to from here at once, until one of them can give."""
+
+CLIENTS = 2
+"""Copies that an instance gives at once."""
+
+MOST_GIVERS = 2
+"""So many instances are asked before an instance is sent the files from here."""
+
+WAKE_S = 60.0
+"""Every change wakes as many threads as it serves: a thousand that wake for one copy cost more than it."""
+
+PLACE = f"{FOLDER}/sent"
+PEER = f"python3 -I -S {FOLDER}/peer.py"
+_PIECE = 1 << 18
+log = logging.getLogger(__name__)
 
 
 def check_files(source: Path) -> FileSet:
@@ -39,10 +81,6 @@ def check_files(source: Path) -> FileSet:
     files = list_files(source)
     files.check()
     return files
-
-
-Send = Callable[..., None]
-"""`Connection.send_files`, or what takes its arguments and sends them in another way."""
 
 
 def send_files(
@@ -134,3 +172,215 @@ class _Reporter:
         self._emit(
             Progress(message=message, instance_id=self._instance_id, done=self._sent, total=self._total)
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """What the instances of one cluster are sent alike.
+
+    Args:
+        allow: Lets the instances reach each other; called once, if they are to.
+    """
+
+    allow: Callable[[], None]
+    _counts: list[int] = field(default_factory=list, init=False)
+    _archives: dict[str, "Archive"] = field(default_factory=dict, init=False)
+    _locks: defaultdict[str, threading.Lock] = field(
+        default_factory=lambda: defaultdict(threading.Lock), init=False
+    )
+    _allowed: list[bool] = field(default_factory=list, init=False)
+
+    @property
+    def is_used(self) -> bool:
+        """True if there are enough instances for files to be passed on."""
+        return sum(self._counts) >= FEWEST
+
+    def expect(self, count: int) -> None:
+        """State how many instances will be sent the same."""
+        self._counts[:] = [count]
+
+    def send(
+        self,
+        connection: Connection,
+        receiver: EnvironmentPeer,
+        files: Sequence[SentFile],
+        target: str,
+        *,
+        on_sent: Callable[[int], None] | None = None,
+    ) -> None:
+        """Copy listed files, folders and links to the folder `target` on an instance.
+
+        Args:
+            connection: To it.
+            receiver: How others reach it.
+            files: As of `Connection.send_files`.
+            target: As of `Connection.send_files`.
+            on_sent: Called with the bytes of each piece that is on its way from here.
+
+        Raises:
+            RecipeError: A file cannot be read.
+            RemoteCommandError, UnreachableError: The instance could not take them.
+        """
+        if not self.is_used or sum(file.size for file in files) * self._counts[0] < LEAST_BYTES:
+            connection.send_files(files, target, on_sent=on_sent)
+            return
+        archive = self._pack(files)
+        if not self._take_from_others(connection, receiver, archive, target):
+            with _sent_from_here(archive.givers, receiver):
+                _upload(connection, archive, target, on_sent)
+
+    def _take_from_others(
+        self, connection: Connection, receiver: EnvironmentPeer, archive: "Archive", target: str
+    ) -> bool:
+        """Copy an archive from an instance that has it; False if this machine is to send it."""
+        givers = archive.givers
+        for _ in range(MOST_GIVERS):
+            giver = givers.take()
+            if giver is None:
+                return False
+            try:
+                _copy(connection, giver, archive, target)
+            except DlcloudError as error:
+                givers.failed()
+                name = connection.endpoint.instance_id
+                log.warning("%s: no files from %s: %s", name, giver.instance_id, error.message)
+            except BaseException:
+                givers.failed()
+                raise
+            else:
+                givers.gave(giver, receiver)
+                return True
+        givers.send()
+        return False
+
+    def _pack(self, files: Sequence[SentFile]) -> "Archive":
+        """Return the archive of files, packed when it is first needed."""
+        listing = json.dumps([[str(file.path), file.name, file.stamp, file.size] for file in files])
+        key = hashlib.sha256(listing.encode()).hexdigest()
+        with self._locks[""]:
+            lock = self._locks[key]
+            if not self._allowed:
+                self.allow()
+                self._allowed.append(True)
+        with lock:
+            if key not in self._archives:
+                file = tempfile.TemporaryFile(prefix="dlcloud-")  # noqa: SIM115 - it lives as long as this
+                digest = pack_files(files, file)
+                self._archives[key] = Archive(file=file, digest=digest, givers=Givers())
+            return self._archives[key]
+
+
+@contextmanager
+def _sent_from_here(givers: "Givers", receiver: EnvironmentPeer) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        givers.sent(None)
+        raise
+    givers.sent(receiver)
+
+
+def _upload(
+    connection: Connection, archive: "Archive", target: str, on_sent: Callable[[int], None] | None
+) -> None:
+    folder = archive.folder
+    keep = f"mkdir -p {folder} && cat > {folder}/archive && : > {folder}/complete"
+    connection.pipe(f"{keep} && {archive.unpack_command(target)}", _counted(archive.read(), on_sent))
+
+
+def _counted(pieces: Iterator[bytes], on_sent: Callable[[int], None] | None) -> Iterator[bytes]:
+    for piece in pieces:
+        if on_sent is not None:
+            on_sent(len(piece))
+        yield piece
+
+
+def _copy(connection: Connection, giver: EnvironmentPeer, archive: "Archive", target: str) -> None:
+    """Let an instance offer the archive, and another fetch it; the key goes over SSH, to both."""
+    source = giver.connect()
+    key = secrets.token_hex(KEY_BYTES)
+    order = {"folder": PLACE, "name": archive.name, "key": key, "host": giver.host}
+    offer = source.check(f"{PEER} serve", stdin=json.dumps({**order, "system": ""}).encode())
+    request = {**order, "port": read_answer(source, offer).get("port")}
+    command = f"{PEER} fetch && {archive.unpack_command(target)}"
+    connection.check(command, stdin=json.dumps(request).encode(), timeout_s=COPY_TIMEOUT_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """Files packed into a temporary file, which has no name and goes with this process."""
+
+    file: IO[bytes]
+    digest: str
+    givers: "Givers"
+
+    @property
+    def folder(self) -> str:
+        """The folder on an instance."""
+        return f"{PLACE}/{self.name}"
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.digest[:32]
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the content in pieces; several threads may read at once."""
+        position = 0
+        while piece := os.pread(self.file.fileno(), _PIECE, position):
+            yield piece
+            position += len(piece)
+
+    def unpack_command(self, target: str) -> str:
+        """Return the command that verifies the archive, and then unpacks it."""
+        path, folder = f"{self.folder}/archive", shlex.quote(target)
+        check = f"echo '{self.digest}  {path}' | sha256sum -c --status"
+        return f"{check} && mkdir -p {folder} && tar -xzof {path} -C {folder}"
+
+
+class Givers:
+    """The instances that have an archive, and may give a copy now."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._free: deque[EnvironmentPeer] = deque()
+        self._turns = 0
+        self._sending = 0
+
+    def take(self) -> EnvironmentPeer | None:
+        """Wait for an instance that can give a copy, and reserve it; None: this machine is to send."""
+        with self._changed:
+            while not self._free:
+                if not self._turns and self._sending < SEEDS:
+                    self._sending += 1
+                    return None
+                self._changed.wait(WAKE_S)
+            return self._free.popleft()
+
+    def send(self) -> None:
+        """Count one more that this machine sends to."""
+        with self._changed:
+            self._sending += 1
+
+    def gave(self, giver: EnvironmentPeer, receiver: EnvironmentPeer) -> None:
+        """Let both of them give from now on."""
+        self._add(giver, *[receiver] * CLIENTS, new=CLIENTS)
+
+    def failed(self) -> None:
+        """Forget a copy that an instance was to give."""
+        self._add(new=-1)
+
+    def sent(self, receiver: EnvironmentPeer | None) -> None:
+        """Let an instance give that this machine has sent to; None: it could not be sent to."""
+        with self._changed:
+            self._sending -= 1
+        if receiver is None:
+            self._add(new=0)
+        else:
+            self._add(*[receiver] * CLIENTS, new=CLIENTS)
+
+    def _add(self, *free: EnvironmentPeer, new: int) -> None:
+        with self._changed:
+            self._free.extend(free)
+            self._turns += new
+            self._changed.notify(len(free) or SEEDS)

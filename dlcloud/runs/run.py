@@ -9,16 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from dlcloud.benchmarks.harness.records import FINISH
-from dlcloud.launch.container import send_command
 from dlcloud.launch.data_access import Storage, peer_of
 from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.packages import requirements_on
-from dlcloud.launch.peers import EnvironmentPeer
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, RemoteJobs, folder_of
-from dlcloud.launch.setup import prepare
-from dlcloud.launch.sharing import Sharing
-from dlcloud.launch.user_files import check_files, send_files
+from dlcloud.launch.setup import EnvironmentPeer, prepare, requirements_on, send_command
+from dlcloud.launch.user_files import Sharing, check_files, send_files
 from dlcloud.model.cluster import Member
 from dlcloud.model.events import Info, Progress, Warned, stage
 from dlcloud.model.remote import Connection

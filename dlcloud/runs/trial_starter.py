@@ -4,9 +4,8 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from dlcloud.launch.container import command_files
 from dlcloud.launch.remote_jobs import RECORDS, RemoteJobs, folder_of
-from dlcloud.launch.setup import FOLDER
+from dlcloud.launch.setup import FOLDER, command_files
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import UnreachableError
 from dlcloud.model.remote import Connection

@@ -23,6 +23,7 @@ GIT_TIMEOUT_S = 20.0
 ALWAYS = frozenset({"__pycache__", ".git"})
 ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
 """What every virtual environment, or every one of Conda, has at its top."""
+
 EXCLUDED = frozenset({"__pycache__", ".git"})
 MOST_LISTED = 4 * MOST_FILES
 """The listing is given up at so many files: a message about more would come late."""

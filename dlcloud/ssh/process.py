@@ -33,8 +33,10 @@ log = logging.getLogger(__name__)
 Write = Callable[[bytes], None]
 Feed = Callable[[Write], None]
 """Writes a command's standard input in pieces, by calling its argument."""
+
 SIGNALLED = -1
 """Exit status where the server sent none: the command was killed by a signal, or its channel closed."""
+
 _PIECE = 1 << 16
 _OPEN_TIMEOUT_S = 60.0
 # Fits into the first window that servers grant (2 MiB: OpenSSH, asyncssh), so sending it cannot block.

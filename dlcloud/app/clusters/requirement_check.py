@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
-from dlcloud.launch.build_failures import MISSING
+from dlcloud.launch.setup import MISSING
 from dlcloud.model.events import Event, Warned
 from dlcloud.system.parallel import all_or_raise, fan_out
 

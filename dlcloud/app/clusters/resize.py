@@ -13,9 +13,8 @@ from dlcloud.app.termination import terminating, termination_of, undo_on_failure
 from dlcloud.elastic.agents import program_of as training_of
 from dlcloud.launch.acquire import lock_cluster
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
-from dlcloud.launch.packages import requirements_on
 from dlcloud.launch.provision import Provisioned, capacity_error
-from dlcloud.launch.setup import prepare_all
+from dlcloud.launch.setup import prepare_all, requirements_on
 from dlcloud.model.cluster import Cluster, ClusterState, Member
 from dlcloud.model.errors import DlcloudError, PartialError, RecipeError
 from dlcloud.model.events import PREFLIGHT, stage

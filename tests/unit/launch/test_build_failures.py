@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlcloud.launch.build_failures import name_failure
+from dlcloud.launch.setup import name_failure
 from dlcloud.model.errors import RemoteCommandError
 
 COMMAND = "i-1: `python3 dlcloud/environment.py ab` ended with status 1:\ninstalling numpy==9\n"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlcloud.launch.connect import await_addresses, connect
+from dlcloud.launch.launcher import await_addresses, connect
 from dlcloud.model.errors import CapacityError, HostKeyError, UnreachableError
 from dlcloud.model.events import StageDone, StageStarted
 from tests.fakes.cloud import Failure

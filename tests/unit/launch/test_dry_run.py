@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlcloud.launch.dry_run import check_launch
+from dlcloud.launch.preflight import check_launch
 from dlcloud.model.denials import Denial
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError
 from dlcloud.model.instance import Image, Market

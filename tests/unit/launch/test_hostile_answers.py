@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from dlcloud.launch import remote_jobs
-from dlcloud.launch.peers import read_answer
 from dlcloud.launch.remote_jobs import log_tail, parse_job_state, whole_lines
+from dlcloud.launch.setup import read_answer
 from dlcloud.model.errors import RemoteCommandError
 
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlcloud.launch.packages import CPU_INDEX, requirements_on
-from dlcloud.launch.setup import environment_key
+from dlcloud.launch.setup import CPU_INDEX, environment_key, requirements_on
 from dlcloud.model.instance import Accelerator
 from tests.fakes.samples import hardware
 

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from dlcloud.launch.peers import EnvironmentPeer
-from dlcloud.launch.setup import prepare
+from dlcloud.launch.setup import EnvironmentPeer, prepare
 from dlcloud.model.errors import UnreachableError
 from dlcloud.model.events import Info, Warned
 from dlcloud.model.remote import Endpoint

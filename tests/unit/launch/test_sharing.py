@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from dlcloud.launch.peers import EnvironmentPeer
-from dlcloud.launch.sharing import CLIENTS, FEWEST, LEAST_BYTES, SEEDS, Sharing
+from dlcloud.launch.setup import EnvironmentPeer
+from dlcloud.launch.user_files import CLIENTS, FEWEST, LEAST_BYTES, SEEDS, Sharing
 from dlcloud.model.errors import RemoteCommandError, UnreachableError
 from dlcloud.model.remote import Endpoint
 from dlcloud.ssh.listing import list_entries

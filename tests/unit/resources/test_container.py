@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.launch.container import RUN, send_command
+from dlcloud.launch.setup import RUN_CONTAINER, send_command
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.resources.texts import template
 from dlcloud.trainer import masking
@@ -188,8 +188,8 @@ def test_a_run_in_an_image_has_no_value_in_any_file():
     names = "BATCH,TOKEN,DLCLOUD_SECRETS"
     assert connection.files == {
         f"{folder}/program": "exec python3 x\n",
-        f"{folder}/stop": f"exec {RUN} stop dlcloud-r-1\n",
-        f"{folder}/command": f"exec {RUN} run {IMAGE} dlcloud-r-1 {names} sh ../program\n",
+        f"{folder}/stop": f"exec {RUN_CONTAINER} stop dlcloud-r-1\n",
+        f"{folder}/command": f"exec {RUN_CONTAINER} run {IMAGE} dlcloud-r-1 {names} sh ../program\n",
     }
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from dlcloud.launch.peers import EnvironmentPeer
-from dlcloud.launch.setup import FOLDER
-from dlcloud.launch.sharing import FEWEST, LEAST_BYTES, PLACE, Sharing
+from dlcloud.launch.setup import FOLDER, EnvironmentPeer
+from dlcloud.launch.user_files import FEWEST, LEAST_BYTES, PLACE, Sharing
 from dlcloud.resources.texts import template
 from dlcloud.ssh.listing import list_files
 from tests.needs import needs
