@@ -148,7 +148,7 @@ class HandOver:
             connection = self.managed.connect(instance, DIAL_WAIT_S)
             state = job_state(connection)
             if state == "running":
-                message = "goes on with the hand-over that was cut off"
+                message = "completing the interrupted hand-over"
                 self.managed.emit(Info(message=message, instance_id=begun.detail))
                 self._wait_until_in_charge(connection)
             if state == "running" or self._is_in_charge(connection):
@@ -380,21 +380,21 @@ def check_detachable(recipe: Recipe) -> None:
     """
     if recipe.instances.market != "on-demand" and not recipe.instances.on_demand_base:
         raise RecipeError(
-            "--detach: an on-demand instance is to control the others, and the recipe may have none",
+            "--detach needs at least one on-demand instance",
             "instances.on_demand_base: 1 makes one of them on-demand",
         )
     if recipe.instances.profile:
         raise RecipeError(
-            f"--detach: the coordinator gets a role of its own beside {recipe.instances.profile}",
-            "an instance has one profile: leave one of the two out",
+            f"--detach: the coordinator needs its own role, in addition to {recipe.instances.profile}",
+            "an instance has one profile: omit one of the two",
         )
     if any(not item.is_remote for item in recipe.data):
         raise RecipeError(
-            "--detach: data from a folder of this machine is not there for later instances",
+            "--detach: later instances cannot read data from a folder of this machine",
             "copy it to a bucket: aws s3 sync FOLDER s3://BUCKET/PREFIX, and name that in data",
         )
     if any(incident.kill == "coordinator" for incident in recipe.rehearsal):
         raise RecipeError(
             "--detach: the rehearsal ends the coordinator, and the controller would end with it",
-            "leave kill: coordinator out, or run it without --detach",
+            "omit kill: coordinator, or run it without --detach",
         )

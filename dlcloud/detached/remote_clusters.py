@@ -99,8 +99,8 @@ class DetachedClusters:
             return detached
         raise UnreachableError(
             f"{cluster.name} was controlled by its own instance {controller}, which is gone",
-            f"another machine took it down, or its budget ended it; {_kept_checkpoints(cluster)}"
-            f"dlcloud down {cluster.name} ends what is left",
+            f"another machine terminated it, or its budget ended; {_kept_checkpoints(cluster)}"
+            f"dlcloud down {cluster.name} terminates what is left",
         )
 
     def find_all(self) -> list[DetachedCluster]:
@@ -237,7 +237,7 @@ class DetachedClusters:
                 with stage(self.emit, self.clock, "ending the controller", instance_id=instance_id):
                     connection.check(f"{JOB} stop {JOB_FOLDER}")
             with (
-                stage(self.emit, self.clock, "bringing the results home", instance_id=instance_id),
+                stage(self.emit, self.clock, "downloading the results", instance_id=instance_id),
                 tempfile.TemporaryDirectory() as temporary,
                 closing(open_foreign(_fetch_store(connection, Path(temporary)))) as fetched,
             ):
@@ -310,4 +310,4 @@ def _fetch_store(connection: Connection, folder: Path) -> Path:
 def _kept_checkpoints(cluster: Cluster) -> str:
     """Return where the checkpoints of a training are that has lost its instances; empty for nowhere."""
     checkpoints = read_recipe(cluster.recipe_text, cluster.recipe_path).checkpoints
-    return f"the next up of its recipe goes on from its checkpoints in {checkpoints}; " if checkpoints else ""
+    return f"the next up of its recipe resumes from its checkpoints in {checkpoints}; " if checkpoints else ""

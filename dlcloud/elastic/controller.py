@@ -415,7 +415,7 @@ class Controller:
         self._failures += 1
         if self._failures >= (1 if is_first else MOST_FAILURES):
             raise self.agents.error_of(exited.run)
-        message = "its worker failed, and is replaced"
+        message = "its worker failed; replacing the instance"
         self.launcher.emit(Warned(message=message, instance_id=exited.instance_id))
 
     def _release_departed(self, name: str) -> None:
@@ -425,7 +425,7 @@ class Controller:
             self._release(name)
             return
         self._release_at[name] = now + EC2_ENDS_WITHIN
-        message = "is left to EC2, which ends it within two minutes: its first hour is then free"
+        message = "is left to EC2, which terminates it within two minutes: its first hour is then free"
         self.launcher.emit(Info(message=message, instance_id=name))
 
     def _release_overdue(self) -> None:

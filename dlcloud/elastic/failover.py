@@ -186,7 +186,7 @@ class CoordinatorFailover:
         )
         self._has_changed, self.phase = True, Phase.STARTING
         name = self.registry.coordinator.instance_id
-        self.emit(Info(message="coordinates the others from now on", instance_id=name))
+        self.emit(Info(message="is the coordinator from now on", instance_id=name))
         self.notify_all()
 
     def observe(self, instance_id: str, reports: Sequence[WorkerReport]) -> None:
@@ -229,7 +229,7 @@ class CoordinatorFailover:
         if self.phase is not Phase.RESUMING:
             repeated = self._lost_at - least
             loss = f"{repeated} step(s) are taken again" if repeated else "no step is lost"
-            self.emit(Info(message=f"the training goes on from step {least}: {loss}"))
+            self.emit(Info(message=f"the training continues from step {least}: {loss}"))
         self.phase, self.registry.coordinator = (
             Phase.RESUMING,
             replace(self.registry.coordinator, least=least),

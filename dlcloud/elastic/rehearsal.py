@@ -68,15 +68,15 @@ class Rehearsal:
         choice = incident.kill if incident.kill is not None else incident.interrupt
         victim = _find_victim(choice, others, coordinator)
         if victim is None:
-            self.emit(Warned(message=f"rehearsal: there is no instance {choice} to interrupt or kill"))
+            self.emit(Warned(message=f"rehearsal: no instance {choice} to interrupt or kill"))
             return
         grace_s = 0.0 if incident.kill is not None else incident.grace
-        effect = f"gets a notice of {grace_s:g} s" if grace_s else "ends without a notice"
+        effect = f"gets a notice of {grace_s:g} s" if grace_s else "is terminated without a notice"
         self.emit(Info(message=f"rehearsal: {effect}", instance_id=victim))
         try:
             self.faults.interrupt(victim, grace_s)
         except InstanceGoneError:
-            message = "rehearsal: is gone already: this incident is skipped"
+            message = "rehearsal: already terminated; this incident is skipped"
             self.emit(Warned(message=message, instance_id=victim))
 
 

@@ -37,7 +37,7 @@ def bring_home(managed: ManagedCluster, recipe: Recipe) -> None:
     try:
         _copy(jobs, member, run, [*recipe.keep.files], name if recipe.checkpoints is None else "")
     except DlcloudError as error:
-        message = f"its checkpoint was not brought home: {error.message}"
+        message = f"its checkpoint was not downloaded: {error.message}"
         managed.emit(Warned(message=message, instance_id=run.instance_id))
 
 
@@ -63,7 +63,7 @@ def _newest_checkpoint(jobs: RemoteJobs, member: Member, run: Run) -> str:
 def _copy(jobs: RemoteJobs, member: Member, run: Run, patterns: Sequence[str], name: str) -> None:
     managed = jobs.managed
     paths, clock = managed.store.paths, managed.clock
-    message = "bringing the newest checkpoint home; Ctrl-C again leaves it there, and loses it"
+    message = "downloading the newest checkpoint; Ctrl-C again loses it"
     with stage(managed.emit, clock, message, instance_id=run.instance_id):
         if name:
             # A worker that is stopped leaves after its step, with a checkpoint of that, and removes no other.
@@ -77,5 +77,5 @@ def _copy(jobs: RemoteJobs, member: Member, run: Run, patterns: Sequence[str], n
     if name and fetched:
         step = int(name.split("-")[1])
         text = f"the checkpoint of step {step} is kept: {fetched[0]}"
-        hint = "with checkpoints: s3://… in the recipe, the next up goes on from it"
+        hint = "with checkpoints: s3://… in the recipe, the next up resumes from it"
         managed.emit(Info(message=f"{text} ({hint})"))

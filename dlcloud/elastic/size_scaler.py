@@ -83,10 +83,10 @@ class SizeScaler:
     def _message(self, ended: RequestEnded, final: CloudError | None, refusals: LaunchRefusals) -> str:
         staying = sum(worker.stays for worker in self.registry.workers)
         if final is not None:
-            return f"no more instances at this size: {final.message}; going on with {staying}"
+            return f"no more instances at this size: {final.message}; continuing with {staying}"
         reason = "" if ended.error is None else f" ({ended.error})"
         wait_s = (refusals.retry_at - refusals.at).total_seconds()
-        return f"no more instances for now{reason}: going on with {staying}, asking again in {wait_s:.0f} s"
+        return f"no more instances for now{reason}: continuing with {staying}, retrying in {wait_s:.0f} s"
 
 
 POLL_S = 10.0
@@ -153,7 +153,7 @@ class ReservationWatch:
             listed = (self.keep_free(), self.ask())
         except DlcloudError as error:
             if not self._has_warned:
-                self.emit(Warned(message=f"reservations are not looked at: {error.message}"))
+                self.emit(Warned(message=f"cannot list reservations: {error.message}"))
             self._has_warned = True
         else:
             if generation == self._generation:

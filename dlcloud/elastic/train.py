@@ -228,7 +228,7 @@ class Relauncher:
 
     @property
     def _hint(self) -> str:
-        return f"the same dlcloud up RECIPE goes on from the newest checkpoint in {self.recipe.checkpoints}"
+        return f"dlcloud up RECIPE resumes from the newest checkpoint in {self.recipe.checkpoints}"
 
     def describe_end(self, lost: StateLostError) -> InstanceError:
         """Return the error of a training that is not launched again here."""
@@ -267,7 +267,7 @@ class Relauncher:
         except (CloudError, InstanceError):
             launcher.shrink(launcher.reconcile())  # while it waits, nothing is billed
             raise
-        launcher.emit(Info(message=f"goes on from step {step}, which {self.recipe.checkpoints} has"))
+        launcher.emit(Info(message=f"resumes from step {step}, stored in {self.recipe.checkpoints}"))
         self._losses += 1
         return Relaunched(plan=plan, members=members, restored=step)
 
@@ -276,7 +276,7 @@ class Relauncher:
             self.restored, self._losses = step, 0
         if self._losses >= MOST_WITHOUT_PROGRESS:
             times = f"{self._losses + 1} losses in a row without a newer checkpoint than that of step {step}"
-            raise BudgetError(f"{times}; set checkpoint_seconds to less than instances last")
+            raise BudgetError(f"{times}; set checkpoint_seconds below the lifetime of instances")
 
     def _refuse_end_of_budget(self) -> None:
         hours = self.recipe.budget.max_hours
@@ -291,7 +291,7 @@ class Relauncher:
             longest = longest_wait(deadline.at(created_at) - created_at)
         refusals = LaunchRefusals(times=times, at=now)
         wait_s = min(refusals.retry_at - now, longest).total_seconds()
-        message = f"not launched: {error.message}; asking again in {wait_s:.0f} s"
+        message = f"not launched: {error.message}; retrying in {wait_s:.0f} s"
         self.launcher.emit(Warned(message=message))
         clock.sleep(wait_s)
 

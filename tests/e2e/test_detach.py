@@ -81,7 +81,7 @@ def left(user: User) -> User:
     killed_when(user, "sending dlcloud itself ...", *up)
     killed_when(user, "waiting until it is in charge ...", *up)
     output = killed_when(user, ": waiting until it is in charge", *up)
-    assert "goes on with the hand-over that was cut off" in output
+    assert "completing the interrupted hand-over" in output
     printed = user.run(*up).stdout
     assert "this machine may be off" in " ".join(printed.split())
     del user.variables["MY_TOKEN"]

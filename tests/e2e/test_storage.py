@@ -172,6 +172,6 @@ def test_ctrl_c_ends_a_pause_without_capacity(user: User, s3):
     second = user.run("up", str(recipe))
     assert "aborted 1 unfinished upload(s)" in second.stderr, "S3 would bill its parts for ever"
     assert [one["Key"] for one in s3.list_multipart_uploads(Bucket="training-data")["Uploads"]] == [other]
-    assert f"goes on from the checkpoint of step {step}" in second.stderr
+    assert f"resumes from the checkpoint of step {step}" in second.stderr
     assert "the checkpoint of step 48 is stored" in second.stderr
     assert user.alive() == []

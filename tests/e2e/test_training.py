@@ -69,7 +69,7 @@ def test_a_training_outlives_the_end_of_its_coordinator(user: User):
     assert sorted(steps_of(user, "lost")) == list(range(1, training["steps"] + 1))
     assert training["steps"] == 90
     assert training["steps_redone"] <= 3
-    assert "coordinates the others from now on" in progress
+    assert "is the coordinator from now on" in progress
     assert "coordinator" in {event["event"] for event in result["events"]}
     assert [cost["market"] for cost in result["instances"]].count("on-demand") == 2
     assert user.alive() == []

@@ -132,7 +132,7 @@ def test_containers_are_killed_resized_ended_and_begun_again(owner: User):
     epochs = step // BATCHES + 3
     recipe.write_text(RECIPE.replace("EPOCHS", str(epochs)).replace("after: 600", "after: 1"))
     second = owner.run("up", str(recipe))
-    assert f"goes on from the checkpoint of step {step}" in second.stderr
+    assert f"resumes from the checkpoint of step {step}" in second.stderr
     assert f"the last step, {epochs * BATCHES}, is committed" in second.stderr
     assert "is interrupted: interruption notice" in second.stderr
     assert (owner.alive(), containers(owner)) == ([], set())

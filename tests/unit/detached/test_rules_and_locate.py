@@ -64,7 +64,7 @@ def test_a_recipe_that_may_have_no_on_demand_instance_is_not_left_alone():
     check_detachable(recipe(ELASTIC))
     text = "name: mine\ninstances: {types: [c5.large], market: MARKET}\nworkload: {command: x}\n"
     check_detachable(recipe(text.replace("MARKET", "on-demand")))
-    with pytest.raises(RecipeError, match="an on-demand instance is to control the others"):
+    with pytest.raises(RecipeError, match="needs at least one on-demand instance"):
         check_detachable(recipe(text.replace("MARKET", "spot")))
 
 

@@ -105,7 +105,7 @@ def test_without_capacity_the_others_go_on_and_it_is_requested_later(answer):
     world.target = lambda: clock.sleep(1.0) or 3  # a second a turn
     world.go()
     assert world.asked == [1, 1]
-    assert any("going on with 2, asking again in 5 s" in message for message in world.messages)
+    assert any("continuing with 2, retrying in 5 s" in message for message in world.messages)
 
 
 def test_a_smaller_target_drains_the_newest_spot_instance_once():
@@ -196,7 +196,7 @@ def test_a_new_instance_takes_over_from_a_lost_coordinator():
     coordinator = world.registry.coordinator
     assert (coordinator.generation, coordinator.step, coordinator.least) == (1, 8, 0)
     assert any("2 workers hold the state of step 7 of 8" in message for message in world.messages)
-    assert "the training goes on from step 7: 1 step(s) are taken again" in world.messages
+    assert "the training continues from step 7: 1 step(s) are taken again" in world.messages
     assert {"i-1", "i-2"} <= set(world.workers.reminded), "or they would end themselves without a coordinator"
 
 
@@ -320,7 +320,10 @@ def test_a_program_that_fails_wherever_it_runs_ends_the_run():
     world = World(failing)
     with pytest.raises(RemoteCommandError, match="sample failed on"):
         world.go()
-    assert len([message for message in world.messages if "is replaced" in message]) == MOST_FAILURES - 1
+    assert (
+        len([message for message in world.messages if "replacing the instance" in message])
+        == MOST_FAILURES - 1
+    )
 
 
 def test_a_bug_in_a_thread_is_raised_and_not_waited_for():

@@ -145,7 +145,7 @@ def test_an_incident_of_an_instance_that_is_gone_is_skipped_with_a_line():
     rehearsal.start_due(11.0, [trains("i-0"), trains("i-1")], "i-0")
     assert faults.done == [("i-0", 0.0)]
     assert [(event.instance_id, event.message) for event in events if isinstance(event, Warned)] == [
-        ("i-1", "rehearsal: is gone already: this incident is skipped")
+        ("i-1", "rehearsal: already terminated; this incident is skipped")
     ]
 
 

@@ -88,7 +88,7 @@ def test_what_is_left_ends_before_the_newest_checkpoint_is_looked_up():
     assert (again.restored, [each.instance.instance_id for each in again.members]) == (6, ["i-10"])
     assert launcher.ended == ["i-0", "i-1", "i-2"]
     assert launcher.messages[0].endswith(f": launching again from {URI}")
-    assert launcher.messages[-1] == f"goes on from step 6, which {URI} has"
+    assert launcher.messages[-1] == f"resumes from step 6, stored in {URI}"
 
 
 def test_a_refusal_is_waited_out_and_nothing_is_billed_meanwhile():
@@ -97,7 +97,7 @@ def test_a_refusal_is_waited_out_and_nothing_is_billed_meanwhile():
     assert relauncher(launcher).launch(LOST).restored == 6
     assert launcher.ended == ["i-0", "i-1", "i-2", "i-10", "i-20", "i-30"]
     assert (launcher.clock.now() - START).total_seconds() == 5 + 10 + 20
-    assert "not launched: none is left; asking again in 5 s" in launcher.messages
+    assert "not launched: none is left; retrying in 5 s" in launcher.messages
 
 
 def test_with_a_deadline_no_wait_takes_much_of_the_time_to_it():
@@ -116,7 +116,7 @@ def test_what_no_waiting_mends_ends_the_training(error, cause):
     launcher = FakeLauncher(answers=[error])
     with pytest.raises(InstanceError, match=f"not launched again: .*{cause}") as raised:
         relauncher(launcher).launch(LOST)
-    assert f"goes on from the newest checkpoint in {URI}" in raised.value.hint
+    assert f"resumes from the newest checkpoint in {URI}" in raised.value.hint
     assert launcher.launches == 1
 
 
@@ -153,7 +153,7 @@ def test_the_state_of_a_checkpoint_survives_its_coordinator():
     world.emit = lambda event: world.events.append(event) or stop(event)
 
     def stop(event):
-        if event.message == "coordinates the others from now on":
+        if event.message == "is the coordinator from now on":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
