@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import dlcloud.trainer
-from dlcloud.elastic.registry import Coordinator, WorkerRegistry, WorkerReport, parse_reports
+from dlcloud.elastic.registry import Coordinator, TrainingRegistry, WorkerReport, parse_reports
 from dlcloud.launch.data_access import Storage, peer_of
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.preflight import PriceLookup
@@ -210,7 +210,7 @@ class Agents:
     launcher: Launcher
     recipe: Recipe
     program: TrainingProgram
-    registry: WorkerRegistry
+    registry: TrainingRegistry
     image_id: str
     prices: PriceLookup
     post: Callable[[ReportsReceived | AgentExited], None]

@@ -39,7 +39,7 @@ from dlcloud.elastic.registry import (
     EventReported,
     StepCommitted,
     TrainingProgress,
-    WorkerRegistry,
+    TrainingRegistry,
     WorkerReport,
 )
 from dlcloud.elastic.rehearsal import Rehearsal
@@ -54,9 +54,9 @@ from dlcloud.recipe.recipe import Recipe
 from dlcloud.scheduling.deadline_scaling import limit_plan
 from dlcloud.scheduling.scaling import (
     EC2_ENDS_WITHIN,
+    InstanceStage,
     ScalingDecision,
-    Worker,
-    WorkerState,
+    TrainingInstance,
     choose_coordinator,
     is_free_if_ec2_ends_it,
     minimum_workers,
@@ -84,7 +84,7 @@ class Scaler(Protocol):
     def target(self) -> int:
         """The workers that are requested now."""
 
-    def decide(self, workers: Sequence[Worker], *, is_launching: bool) -> ScalingDecision:
+    def decide(self, workers: Sequence[TrainingInstance], *, is_launching: bool) -> ScalingDecision:
         """Return which instances are requested and which workers leave now.
 
         Args:
@@ -163,7 +163,7 @@ class Controller:
     launcher: Launcher
     recipe: Recipe
     plan: Plan
-    registry: WorkerRegistry
+    registry: TrainingRegistry
     agents: Agents
     scaler: Scaler
     inbox: Inbox
@@ -246,8 +246,8 @@ class Controller:
             return False
         now = self.launcher.clock.monotonic()
         self._done_at = now if self._done_at is None else self._done_at
-        ended = {WorkerState.ARRIVING, WorkerState.GONE}
-        is_empty = all(worker.state in ended for worker in self.registry.workers)
+        ended = {InstanceStage.ARRIVING, InstanceStage.GONE}
+        is_empty = all(worker.state in ended for worker in self.registry.instances)
         return is_empty or now - self._done_at > LINGER_S
 
     def _handle_inbox(self) -> None:
@@ -300,12 +300,12 @@ class Controller:
         if self.registry.done or self.failover.phase is Phase.TERMINATING:
             return
         self.failover.appoint()
-        workers, first = self.registry.workers, self.registry.coordinator.instance_id
+        workers, first = self.registry.instances, self.registry.coordinator.instance_id
         if self._standbys is not None and self.failover.phase is Phase.STEADY:
             self._standbys.update(workers, first)
         if self.control.rehearsal is not None:
             self.control.rehearsal.start_due(self.launcher.clock.monotonic(), workers, first)
-        decision = self.scaler.decide(self.registry.workers, is_launching=self._request is not None)
+        decision = self.scaler.decide(self.registry.instances, is_launching=self._request is not None)
         target = self.scaler.target
         self._set_minimum(target)
         if decision.launch or not self._drained.issuperset(decision.drain):
@@ -314,14 +314,14 @@ class Controller:
             self._drain(name, decision.causes.get(name) or f"{target} worker(s) are requested")
         if decision.launch:
             self.launcher.emit(Info(message=decision.reasons[-1]))
-            connected = [worker.instance_id for worker in self.registry.workers]
+            connected = [worker.instance_id for worker in self.registry.instances]
             self._request = threading.Thread(
                 target=self._make_request, args=(decision, connected), name="request", daemon=True
             )
             self._request.start()
 
     def _set_minimum(self, target: int) -> None:
-        training = sum(worker.state is WorkerState.TRAINING for worker in self.registry.workers)
+        training = sum(worker.state is InstanceStage.TRAINING for worker in self.registry.instances)
         current = self.registry.coordinator.minimum
         minimum = minimum_workers(self.recipe.instances.minimum, target, current=current, training=training)
         self.failover.set_minimum(minimum)
@@ -359,7 +359,7 @@ class Controller:
         self.failover.appoint()
         for member in ended.new:
             self.agents.serve(member)
-        if ended.final_error is not None and choose_coordinator(self.registry.workers) is None:
+        if ended.final_error is not None and choose_coordinator(self.registry.instances) is None:
             raise ended.final_error
         self.scaler.handle_request(ended)
 
@@ -371,7 +371,7 @@ class Controller:
             return
         self._drained.add(name)
         self.launcher.emit(Info(message=f"leaves: {cause}", instance_id=name))
-        is_arriving = self.registry.state(name) is WorkerState.ARRIVING
+        is_arriving = self.registry.state(name) is InstanceStage.ARRIVING
         self.registry.mark_leaving(name)
         try:
             self.agents.drain(self.registry.member(name), RESIZE)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median
 
 from dlcloud.elastic.controller import RequestEnded
-from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.elastic.registry import TrainingRegistry
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.boots import SLOW_BOOT_S
 from dlcloud.model.clock import Clock
@@ -40,9 +40,9 @@ from dlcloud.scheduling.policies.situation import (
 from dlcloud.scheduling.scaling import (
     FIRST_WAIT,
     LONGEST_WAIT,
+    InstanceStage,
     ScalingDecision,
-    Worker,
-    WorkerState,
+    TrainingInstance,
     choose_coordinator,
     longest_wait,
 )
@@ -63,7 +63,7 @@ RESERVE_SHARE = 0.1
 
 WORK_TOLERANCE = 0.01
 
-_PRESENT = frozenset({WorkerState.ARRIVING, WorkerState.TRAINING, WorkerState.AT_RISK})
+_PRESENT = frozenset({InstanceStage.ARRIVING, InstanceStage.TRAINING, InstanceStage.AT_RISK})
 
 UNKNOWN_USD = 1000.0
 """An hour in a pool without a known price: the policy asks it last."""
@@ -94,7 +94,7 @@ class DeadlineScaler:
     base: int
     policy: Policy
     prices: Callable[[], Mapping[PoolKey, float]]
-    registry: WorkerRegistry
+    registry: TrainingRegistry
     clock: Clock
     emit: Emit
     store_outlook: Callable[[Outlook, bool], None]
@@ -106,7 +106,7 @@ class DeadlineScaler:
     _situation: Situation | None = None
     _asked_at: datetime | None = None
     _signature: object = None
-    _states: dict[str, WorkerState] = field(default_factory=dict)
+    _states: dict[str, InstanceStage] = field(default_factory=dict)
     _boots_s: list[float] = field(default_factory=list)
     _recorded: tuple[object, ...] = ()
     _warned: set[str] = field(default_factory=set)
@@ -116,7 +116,7 @@ class DeadlineScaler:
         """The workers that are wanted now."""
         return self.base if self._decision is None else sum(self._decision.targets.values())
 
-    def decide(self, workers: Sequence[Worker], *, is_launching: bool) -> ScalingDecision:
+    def decide(self, workers: Sequence[TrainingInstance], *, is_launching: bool) -> ScalingDecision:
         """Return what is to be done now; the policy is asked if something changed, or it is time."""
         now = self.clock.now()
         self._note_changes(workers, now)
@@ -164,7 +164,7 @@ class DeadlineScaler:
             if new >= decision.launch:
                 history.grant(now)
             elif is_named or not new or len(decision.pools) == 1:
-                holds = (market, name) in self._held(self.registry.workers)
+                holds = (market, name) in self._held(self.registry.instances)
                 history.refuse(now, final=ended.final_error is not None, holds=holds)
         if new < decision.launch:
             pools = ", ".join(decision.pools)
@@ -176,7 +176,7 @@ class DeadlineScaler:
     def after_loss(self, made: "DeadlineScaler") -> "DeadlineScaler":
         """Return the scaler `made`, of the next workers after all were lost, with what this one knows."""
         now = self.clock.now()
-        for worker in self.registry.workers:
+        for worker in self.registry.instances:
             instance = worker.member.instance
             if instance.market is Market.SPOT and self._states.get(worker.instance_id) in _PRESENT:
                 self._history(pool_of(instance)).interrupt(now)
@@ -198,7 +198,7 @@ class DeadlineScaler:
             self.histories[key] = PoolHistory(longest_wait=longest_wait(self.deadline - self.began_at))
         return self.histories[key]
 
-    def _note_changes(self, workers: Sequence[Worker], now: datetime) -> None:
+    def _note_changes(self, workers: Sequence[TrainingInstance], now: datetime) -> None:
         """Measure boots, and remember interruptions, by the changes of workers since the last time."""
         held, lost = self._held(workers), set()
         for key in held:
@@ -207,18 +207,20 @@ class DeadlineScaler:
         for worker in workers:
             name, state, instance = worker.instance_id, worker.state, worker.member.instance
             before, self._states[name] = self._states.get(name), state
-            if before is WorkerState.ARRIVING and state is WorkerState.TRAINING:
+            if before is InstanceStage.ARRIVING and state is InstanceStage.TRAINING:
                 self._boots_s.append((now - instance.launched_at).total_seconds())
-            if before in _PRESENT and (self.registry.is_interrupted(name) or state is WorkerState.GONE):
+            if before in _PRESENT and (self.registry.is_interrupted(name) or state is InstanceStage.GONE):
                 lost.add(pool_of(instance))
         for key in lost:
             self._history(key).interrupt(now, holds=key in held)
 
-    def _held(self, workers: Sequence[Worker]) -> set[PoolKey]:
+    def _held(self, workers: Sequence[TrainingInstance]) -> set[PoolKey]:
         """Return the pools whose instances run, and stay."""
         return {pool_of(worker.member.instance) for worker in workers if worker.stays}
 
-    def _describe(self, workers: Sequence[Worker], now: datetime, askable: set[PoolKey]) -> Situation:
+    def _describe(
+        self, workers: Sequence[TrainingInstance], now: datetime, askable: set[PoolKey]
+    ) -> Situation:
         time_left_s = (self.deadline - now).total_seconds()
         allowed_s = (self.deadline - self.began_at).total_seconds()
         work_s, work_left_s = self._work(allowed_s, time_left_s)
@@ -251,7 +253,7 @@ class DeadlineScaler:
         return allowed_s * ASSUMED_SHARE * full_speed, max(0.0, time_left_s) * ASSUMED_SHARE * full_speed
 
     def _pools(
-        self, workers: Sequence[Worker], now: datetime, askable: set[PoolKey]
+        self, workers: Sequence[TrainingInstance], now: datetime, askable: set[PoolKey]
     ) -> tuple[PoolState, ...]:
         # A worker of a pool that is not offered any more stays, until the policy lets it go.
         prices = {
@@ -263,7 +265,7 @@ class DeadlineScaler:
         pools = []
         for key, hourly_usd in prices.items():
             here = [w for w in workers if w.stays and pool_of(w.member.instance) == key]
-            running = sum(worker.state is WorkerState.TRAINING for worker in here)
+            running = sum(worker.state is InstanceStage.TRAINING for worker in here)
             pools.append(
                 PoolState(
                     market=key[0],
@@ -279,7 +281,7 @@ class DeadlineScaler:
             )
         return tuple(pools)
 
-    def _home(self, workers: Sequence[Worker], prices: Mapping[PoolKey, float]) -> PoolKey | None:
+    def _home(self, workers: Sequence[TrainingInstance], prices: Mapping[PoolKey, float]) -> PoolKey | None:
         """Return the pool of the coordinator; without one, the cheapest that could give it."""
         coordinator = choose_coordinator(workers)
         if coordinator is not None and pool_of(coordinator.instance) in prices:
@@ -435,7 +437,7 @@ def make_scaler(
     deadline: Deadline,
     *,
     pools: Mapping[PoolKey, float],
-    registry: WorkerRegistry,
+    registry: TrainingRegistry,
     restored: int = 0,
 ) -> DeadlineScaler:
     """Return what decides size and markets of a recipe with a deadline; `pools` with USD an hour.

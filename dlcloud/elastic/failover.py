@@ -21,7 +21,7 @@ from dlcloud.elastic.registry import (
     EventReported,
     Revision,
     StepCommitted,
-    WorkerRegistry,
+    TrainingRegistry,
     WorkerReport,
 )
 from dlcloud.model.clock import Clock
@@ -29,7 +29,7 @@ from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, InstanceError
 from dlcloud.model.events import Emit, Info, Warned
 from dlcloud.planning.resize import coordinator
-from dlcloud.scheduling.scaling import Worker, WorkerState, choose_coordinator
+from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance, choose_coordinator
 from dlcloud.scheduling.succession import choose_standbys
 from dlcloud.trainer.records import EventName
 
@@ -97,7 +97,7 @@ class CoordinatorFailover:
         term: Of a controller that took over from one that was lost, from 1: its coordinator is a new one.
     """
 
-    registry: WorkerRegistry
+    registry: TrainingRegistry
     agents: Agents
     terminate: Callable[[Sequence[Member]], object]
     post: Callable[[CoordinatorTerminated], None]
@@ -174,7 +174,7 @@ class CoordinatorFailover:
 
     def appoint(self) -> None:
         """Make an on-demand instance the coordinator, where one is missing and one is there."""
-        member = choose_coordinator(self.registry.workers) if self.phase is Phase.VACANT else None
+        member = choose_coordinator(self.registry.instances) if self.phase is Phase.VACANT else None
         if member is None:
             return
         self.registry.coordinator = replace(
@@ -313,10 +313,10 @@ class Standbys:
     _retry_at: float = field(default=float("-inf"), init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
 
-    def update(self, workers: Sequence[Worker], controller: str) -> None:
+    def update(self, workers: Sequence[TrainingInstance], controller: str) -> None:
         """Prepare what is missing, if nothing is being prepared already."""
         chosen = choose_standbys(workers, controller, self._ready)
-        present = frozenset(w.instance_id for w in workers if w.state is not WorkerState.ARRIVING)
+        present = frozenset(w.instance_id for w in workers if w.state is not InstanceStage.ARRIVING)
         is_busy = self._thread is not None and self._thread.is_alive()
         if is_busy or self._revision == (chosen, present) or self.clock.monotonic() < self._retry_at:
             return

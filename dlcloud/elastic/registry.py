@@ -1,7 +1,7 @@
 """What is known of a training, by what its workers report.
 
 Records come from the instances as JSON and are parsed once, into values (`parse_reports`). The
-`WorkerRegistry` keeps what follows from them: the state of each instance, the newest step, the coordinator.
+`TrainingRegistry` keeps what follows from them: the state of each instance, the newest step, the coordinator.
 `TrainingProgress` shows them to people. The controller alone changes the registry, from its own thread; the
 threads of agents and failover read it.
 """
@@ -17,7 +17,7 @@ from dlcloud.model.cluster import Member
 from dlcloud.model.events import Emit, Info, Progress, Warned
 from dlcloud.model.untrusted import number_or_none
 from dlcloud.scheduling.policies.situation import Scaling
-from dlcloud.scheduling.scaling import Worker, WorkerState
+from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance
 from dlcloud.trainer.records import EventName
 
 
@@ -235,18 +235,18 @@ WAITING_EVENTS = frozenset({EventName.HOLD, EventName.NO_QUORUM})
 """The workers wait for something instead of taking the next step."""
 
 _STATE_AFTER = {
-    EventName.DRAIN: WorkerState.LEAVING,
-    EventName.DRAINED: WorkerState.LEAVING,
-    EventName.REBALANCE: WorkerState.AT_RISK,
-    EventName.JOINED: WorkerState.TRAINING,
+    EventName.DRAIN: InstanceStage.LEAVING,
+    EventName.DRAINED: InstanceStage.LEAVING,
+    EventName.REBALANCE: InstanceStage.AT_RISK,
+    EventName.JOINED: InstanceStage.TRAINING,
 }
 
-_ORDER = list(WorkerState)
+_ORDER = list(InstanceStage)
 """A state never goes back: a step that is recorded after a notice was committed before it."""
 
 
 @dataclass(slots=True)
-class WorkerRegistry:
+class TrainingRegistry:
     """The workers of a run.
 
     Attributes:
@@ -275,20 +275,23 @@ class WorkerRegistry:
     speed: SpeedMeter = field(default_factory=SpeedMeter)
     coordinator: Coordinator = field(init=False)
     _members: dict[str, Member] = field(default_factory=dict)
-    _states: dict[str, WorkerState] = field(default_factory=dict)
+    _states: dict[str, InstanceStage] = field(default_factory=dict)
     _steps_held: dict[str, int] = field(default_factory=dict)
     _lighthouses: set[str] = field(default_factory=set)
     _interrupted: set[str] = field(default_factory=set)
 
     @property
-    def workers(self) -> list[Worker]:
+    def instances(self) -> list[TrainingInstance]:
         """All workers that were ever added."""
-        return [Worker(member=member, state=self._states[name]) for name, member in self._members.items()]
+        return [
+            TrainingInstance(member=member, state=self._states[name])
+            for name, member in self._members.items()
+        ]
 
     def add(self, member: Member) -> None:
         """Add the worker of a launched instance."""
         self._members.setdefault(member.instance.instance_id, member)
-        self._states.setdefault(member.instance.instance_id, WorkerState.ARRIVING)
+        self._states.setdefault(member.instance.instance_id, InstanceStage.ARRIVING)
 
     def has(self, instance_id: str) -> bool:
         return instance_id in self._members
@@ -296,15 +299,15 @@ class WorkerRegistry:
     @property
     def followed(self) -> list[str]:
         """Ids of the instances whose agents are followed: all that are not gone."""
-        return [name for name, state in list(self._states.items()) if state is not WorkerState.GONE]
+        return [name for name, state in list(self._states.items()) if state is not InstanceStage.GONE]
 
     def is_followed(self, instance_id: str) -> bool:
-        return self._states.get(instance_id, WorkerState.GONE) is not WorkerState.GONE
+        return self._states.get(instance_id, InstanceStage.GONE) is not InstanceStage.GONE
 
     def member(self, instance_id: str) -> Member:
         return self._members[instance_id]
 
-    def state(self, instance_id: str) -> WorkerState:
+    def state(self, instance_id: str) -> InstanceStage:
         return self._states[instance_id]
 
     def step_held(self, instance_id: str) -> int | None:
@@ -324,13 +327,13 @@ class WorkerRegistry:
     def mark_interrupted(self, instance_id: str) -> None:
         """Note an interruption notice: the instance trains on for a while, and does not stay."""
         self._interrupted.add(instance_id)
-        self._advance(instance_id, WorkerState.INTERRUPTED)
+        self._advance(instance_id, InstanceStage.INTERRUPTED)
 
     def mark_leaving(self, instance_id: str) -> None:
-        self._advance(instance_id, WorkerState.LEAVING)
+        self._advance(instance_id, InstanceStage.LEAVING)
 
     def mark_gone(self, instance_id: str) -> None:
-        self._advance(instance_id, WorkerState.GONE)
+        self._advance(instance_id, InstanceStage.GONE)
 
     def observe(self, instance_id: str, report: WorkerReport) -> None:
         """Update from a report of an instance, except for a notice: see `mark_interrupted`."""
@@ -355,18 +358,18 @@ class WorkerRegistry:
             self._steps_held[instance_id] = 0
         elif event.name is EventName.LIGHTHOUSE_STARTED:
             self._lighthouses.add(instance_id)
-        self._advance(instance_id, _STATE_AFTER.get(event.name, WorkerState.ARRIVING))
+        self._advance(instance_id, _STATE_AFTER.get(event.name, InstanceStage.ARRIVING))
 
     def _observe_step(self, instance_id: str, report: StepCommitted) -> None:
         if report.instance_id == instance_id:
-            self._advance(instance_id, WorkerState.TRAINING)
+            self._advance(instance_id, InstanceStage.TRAINING)
             self._steps_held[instance_id] = report.step
         self.generation = max(self.generation, report.generation)
         if report.step > self.step:
             self.step, self.waiting, self.loss = report.step, "", report.loss
             self.world_size = self.world_size if report.world_size is None else report.world_size
 
-    def _advance(self, instance_id: str, state: WorkerState) -> None:
+    def _advance(self, instance_id: str, state: InstanceStage) -> None:
         if instance_id in self._states:
             self._states[instance_id] = max(self._states[instance_id], state, key=_ORDER.index)
 
@@ -396,7 +399,7 @@ RISK_EVENTS = frozenset({EventName.NOTICE, EventName.REBALANCE, EventName.STORE_
 class TrainingProgress:
     """Emits the progress of one training."""
 
-    registry: WorkerRegistry
+    registry: TrainingRegistry
     clock: Clock
     emit: Emit
     _shown_at: float = field(init=False, default=float("-inf"))

@@ -7,7 +7,7 @@ from typing import Protocol
 from dlcloud.model.errors import InstanceGoneError
 from dlcloud.model.events import Emit, Info, Warned
 from dlcloud.recipe.incident import Incident
-from dlcloud.scheduling.scaling import Worker, WorkerState
+from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance
 
 
 class RehearsalFaults(Protocol):
@@ -43,7 +43,7 @@ class Rehearsal:
         """Begin with the first step; the later ones change nothing."""
         self._began_s = now_s if self._began_s is None else self._began_s
 
-    def start_due(self, now_s: float, workers: Sequence[Worker], coordinator: str) -> None:
+    def start_due(self, now_s: float, workers: Sequence[TrainingInstance], coordinator: str) -> None:
         """Start the incidents that are due.
 
         Args:
@@ -80,9 +80,9 @@ class Rehearsal:
             self.emit(Warned(message=message, instance_id=victim))
 
 
-def _list_others(workers: Sequence[Worker], coordinator: str) -> list[str]:
+def _list_others(workers: Sequence[TrainingInstance], coordinator: str) -> list[str]:
     """Return the training instances except the coordinator, the oldest first."""
-    training = [worker for worker in workers if worker.state is WorkerState.TRAINING]
+    training = [worker for worker in workers if worker.state is InstanceStage.TRAINING]
     training.sort(key=lambda worker: (worker.member.instance.launched_at, worker.instance_id))
     return [worker.instance_id for worker in training if worker.instance_id != coordinator]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from dlcloud.elastic.controller import RequestEnded
-from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.elastic.registry import TrainingRegistry
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import CloudError, DlcloudError
 from dlcloud.model.events import Emit, Warned
@@ -19,7 +19,7 @@ from dlcloud.scheduling.reserved_workers import (
     assess_reserved,
     decide_with_reserved,
 )
-from dlcloud.scheduling.scaling import LaunchRefusals, ScalingDecision, Worker
+from dlcloud.scheduling.scaling import LaunchRefusals, ScalingDecision, TrainingInstance
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class SizeScaler:
 
     size: Callable[[], int]
     instances: Instances
-    registry: WorkerRegistry
+    registry: TrainingRegistry
     clock: Clock
     emit: Emit
     reserved: "ReservationWatch | None" = None
@@ -45,7 +45,7 @@ class SizeScaler:
     def target(self) -> int:
         return self.size()
 
-    def decide(self, workers: Sequence[Worker], *, is_launching: bool) -> ScalingDecision:
+    def decide(self, workers: Sequence[TrainingInstance], *, is_launching: bool) -> ScalingDecision:
         inputs = ScalingInputs(
             target=self.target,
             now=self.clock.now(),
@@ -81,7 +81,7 @@ class SizeScaler:
         return refusals
 
     def _message(self, ended: RequestEnded, final: CloudError | None, refusals: LaunchRefusals) -> str:
-        staying = sum(worker.stays for worker in self.registry.workers)
+        staying = sum(worker.stays for worker in self.registry.instances)
         if final is not None:
             return f"no more instances at this size: {final.message}; continuing with {staying}"
         reason = "" if ended.error is None else f" ({ended.error})"
@@ -121,7 +121,7 @@ class ReservationWatch:
     _given_back: dict[str, datetime] = field(init=False, default_factory=dict)
     _has_warned: bool = field(init=False, default=False)
 
-    def assess(self, workers: Sequence[Worker]) -> ReservedState:
+    def assess(self, workers: Sequence[TrainingInstance]) -> ReservedState:
         """Return what they say about the workers; nothing until they are listed."""
         now = self.clock.monotonic()
         if not self._is_asking and now - self._asked_at >= POLL_S:

@@ -17,7 +17,7 @@ from dlcloud.elastic.failover import (
     StateLostError,
     require_coordinator,
 )
-from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.elastic.registry import TrainingRegistry
 from dlcloud.elastic.size_scaler import ReservationWatch, SizeScaler
 from dlcloud.launch.data_access import Storage
 from dlcloud.launch.launcher import Launcher
@@ -124,7 +124,7 @@ class _Training:
     def controller(self, before: Controller | None = None) -> Controller:
         """Return the controller of new workers; `before` controlled those that were lost."""
         launcher, recipe, inbox = self.launcher, self.recipe, Inbox()
-        registry = WorkerRegistry() if before is None else WorkerRegistry(speed=before.registry.speed)
+        registry = TrainingRegistry() if before is None else TrainingRegistry(speed=before.registry.speed)
         agents = Agents(
             launcher=launcher,
             recipe=recipe,
@@ -150,7 +150,7 @@ class _Training:
             restored=self.restored,
         )
 
-    def _scaler(self, registry: WorkerRegistry, before: Scaler | None) -> Scaler:
+    def _scaler(self, registry: TrainingRegistry, before: Scaler | None) -> Scaler:
         launcher, recipe = self.launcher, self.recipe
         if recipe.deadline is not None:
             made = make_scaler(

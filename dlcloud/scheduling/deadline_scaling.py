@@ -9,7 +9,7 @@ from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Instance, Market
 from dlcloud.planning.plan import Plan
 from dlcloud.scheduling.policies.situation import PoolDecision, PoolKey, Situation
-from dlcloud.scheduling.scaling import ScalingDecision, Worker, WorkerState, choose_coordinator
+from dlcloud.scheduling.scaling import InstanceStage, ScalingDecision, TrainingInstance, choose_coordinator
 
 REFUSAL_MEAN_S = 900.0
 """Prior of how long a refusal of on-demand instances lasts. An assumption: AWS publishes no figure, and asks
@@ -33,7 +33,7 @@ def spot_pool(zone: str, instance_type: str) -> str:
 
 
 def follow_targets(
-    workers: Sequence[Worker],
+    workers: Sequence[TrainingInstance],
     decision: PoolDecision,
     hope: PoolDecision,
     *,
@@ -97,27 +97,27 @@ def limit_plan(plan: Plan, market: Market, names: Collection[str], size: int) ->
     return replace(plan, pools=tuple(kept), rounds=(market,), on_demand_base=0, max_count=size)
 
 
-def _choose_leaving(workers: Sequence[Worker], targets: Mapping[PoolKey, int]) -> tuple[str, ...]:
+def _choose_leaving(workers: Sequence[TrainingInstance], targets: Mapping[PoolKey, int]) -> tuple[str, ...]:
     coordinator = choose_coordinator(workers)
     first = None if coordinator is None else coordinator.instance.instance_id
     staying = [worker for worker in workers if worker.stays]
     surplus = _surplus(staying, targets)
-    arriving = [w for w in surplus if w.state is WorkerState.ARRIVING and w.instance_id != first]
-    training = [w for w in staying if w.state is WorkerState.TRAINING]
-    at_risk = [w for w in workers if w.state is WorkerState.AT_RISK]
+    arriving = [w for w in surplus if w.state is InstanceStage.ARRIVING and w.instance_id != first]
+    training = [w for w in staying if w.state is InstanceStage.TRAINING]
+    at_risk = [w for w in workers if w.state is InstanceStage.AT_RISK]
     size = sum(targets.values())
     replaced = at_risk if len(training) >= size else []
     spare = max(0, len(training) - size)
-    leaving = [w for w in surplus if w.state is WorkerState.TRAINING and w.instance_id != first][:spare]
+    leaving = [w for w in surplus if w.state is InstanceStage.TRAINING and w.instance_id != first][:spare]
     return tuple(w.instance_id for w in (*replaced, *arriving, *leaving))
 
 
-def _surplus(staying: Sequence[Worker], targets: Mapping[PoolKey, int]) -> list[Worker]:
+def _surplus(staying: Sequence[TrainingInstance], targets: Mapping[PoolKey, int]) -> list[TrainingInstance]:
     """Return the workers beyond the targets of their pools: on-demand ones first, then the newest."""
     left, surplus = Counter(targets), []
     oldest_first = sorted(staying, key=lambda w: (w.member.instance.launched_at, w.instance_id))
     # A pool keeps those that train before those that arrive.
-    for worker in sorted(oldest_first, key=lambda w: w.state is WorkerState.ARRIVING):
+    for worker in sorted(oldest_first, key=lambda w: w.state is InstanceStage.ARRIVING):
         key = pool_of(worker.member.instance)
         left[key] -= 1
         if left[key] < 0:

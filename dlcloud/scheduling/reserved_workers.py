@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from dlcloud.model.instance import Market
 from dlcloud.planning.reservations import BLOCK_MARGIN, CapacityReservation, without_ending
 from dlcloud.scheduling.scaling import (
+    InstanceStage,
     LaunchRefusals,
     ScalingDecision,
-    Worker,
-    WorkerState,
+    TrainingInstance,
     choose_coordinator,
     decide,
 )
@@ -52,7 +52,7 @@ class ScalingInputs:
 
 
 def assess_reserved(
-    workers: Sequence[Worker],
+    workers: Sequence[TrainingInstance],
     chosen: Sequence[CapacityReservation],
     *,
     keep_free: int,
@@ -90,7 +90,7 @@ def assess_reserved(
 
 
 def decide_with_reserved(
-    workers: Sequence[Worker], inputs: ScalingInputs, reserved: ReservedState
+    workers: Sequence[TrainingInstance], inputs: ScalingInputs, reserved: ReservedState
 ) -> ScalingDecision:
     """Decide as `core.elastic.decide`, with reservations.
 
@@ -100,7 +100,7 @@ def decide_with_reserved(
     that are paid for, which leave when the new ones train.
     """
     leaving, replaced = _choose_returned(workers, reserved)
-    states = dict.fromkeys(leaving, WorkerState.LEAVING) | dict.fromkeys(replaced, WorkerState.AT_RISK)
+    states = dict.fromkeys(leaving, InstanceStage.LEAVING) | dict.fromkeys(replaced, InstanceStage.AT_RISK)
     assumed = [replace(worker, state=states.get(worker.instance_id, worker.state)) for worker in workers]
     decision = decide(
         assumed,
@@ -126,7 +126,7 @@ def decide_with_reserved(
 
 
 def _choose_returned(
-    workers: Sequence[Worker], reserved: ReservedState
+    workers: Sequence[TrainingInstance], reserved: ReservedState
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the workers that leave at once, and those that are replaced first, each with the reason."""
     first = choose_coordinator(workers)
@@ -141,7 +141,7 @@ def _choose_returned(
     }
     leaving |= {name: reserved.ending[name] for name in reserved.overdue}
     replaced = {name: cause for name, cause in reserved.ending.items() if name not in leaving}
-    holders = [w.instance_id for w in workers if w.state is WorkerState.TRAINING]
+    holders = [w.instance_id for w in workers if w.state is InstanceStage.TRAINING]
     last = set(holders) <= leaving.keys()
     for worker in own:
         name = worker.instance_id
@@ -151,7 +151,10 @@ def _choose_returned(
 
 
 def _take_idle(
-    workers: Sequence[Worker], inputs: ScalingInputs, reserved: ReservedState, decision: ScalingDecision
+    workers: Sequence[TrainingInstance],
+    inputs: ScalingInputs,
+    reserved: ReservedState,
+    decision: ScalingDecision,
 ) -> ScalingDecision:
     """Request idle reserved instances: those that are missing, else as many as replace paid ones."""
     staying = [worker for worker in workers if worker.stays]

@@ -24,8 +24,8 @@ Source: EC2 user guide, "Spot Instance interruption notices".
 """
 
 
-class WorkerState(StrEnum):
-    """The state of a worker, in the order in which it changes.
+class InstanceStage(StrEnum):
+    """What an instance does in a training, in the order in which it changes.
 
     ARRIVING is being set up; TRAINING takes part in steps; AT_RISK does so after a rebalance recommendation,
     INTERRUPTED after an interruption notice; LEAVING drains; GONE takes part no more.
@@ -40,11 +40,11 @@ class WorkerState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
-    """The worker on an instance."""
+class TrainingInstance:
+    """An instance that takes part in a training, with its workers, and what it does there."""
 
     member: Member
-    state: WorkerState
+    state: InstanceStage
 
     @property
     def instance_id(self) -> str:
@@ -52,8 +52,8 @@ class Worker:
 
     @property
     def stays(self) -> bool:
-        """True if the worker trains, or will, and nothing asks it to leave."""
-        return self.state in {WorkerState.ARRIVING, WorkerState.TRAINING}
+        """True if it trains, or will, and nothing asks it to leave."""
+        return self.state in {InstanceStage.ARRIVING, InstanceStage.TRAINING}
 
 
 ASKS = 600
@@ -111,7 +111,7 @@ class ScalingDecision:
 
 
 def decide(
-    workers: Sequence[Worker],
+    workers: Sequence[TrainingInstance],
     *,
     target: int,
     now: datetime,
@@ -136,7 +136,7 @@ def decide(
         refusals: Since the last request that gave an instance; None without any.
     """
     staying = [worker for worker in workers if worker.stays]
-    at_risk = [worker for worker in workers if worker.state is WorkerState.AT_RISK]
+    at_risk = [worker for worker in workers if worker.state is InstanceStage.AT_RISK]
     drain, reasons = _choose_leaving(staying, at_risk, target, base=base, rounds=rounds)
     is_coordinated = choose_coordinator(workers) is not None
     missing = max(target - len(staying), int(not is_coordinated))
@@ -175,20 +175,20 @@ def is_free_if_ec2_ends_it(instance: Instance, now: datetime) -> bool:
     return instance.market is Market.SPOT and ends_by < timedelta(seconds=FREE_FIRST_S)
 
 
-def choose_coordinator(workers: Sequence[Worker]) -> Member | None:
+def choose_coordinator(workers: Sequence[TrainingInstance]) -> Member | None:
     """Return the oldest on-demand instance whose worker stays; None without one."""
     return coordinator([worker.member for worker in workers if worker.stays])
 
 
 def _choose_leaving(
-    staying: Sequence[Worker],
-    at_risk: Sequence[Worker],
+    staying: Sequence[TrainingInstance],
+    at_risk: Sequence[TrainingInstance],
     target: int,
     *,
     base: int,
     rounds: Sequence[Market],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    training = {worker.instance_id for worker in staying if worker.state is WorkerState.TRAINING}
+    training = {worker.instance_id for worker in staying if worker.state is InstanceStage.TRAINING}
     replaced = [worker.instance_id for worker in at_risk] if len(training) >= target else []
     reasons = [f"{name} is replaced and leaves: it was at risk" for name in replaced]
     members = [worker.member for worker in staying]
@@ -202,9 +202,11 @@ def _choose_leaving(
     return (*replaced, *surplus), tuple(reasons)
 
 
-def _keep_until_replaced(surplus: Sequence[str], staying: Sequence[Worker], target: int) -> list[str]:
+def _keep_until_replaced(
+    surplus: Sequence[str], staying: Sequence[TrainingInstance], target: int
+) -> list[str]:
     """Keep as many training workers as are requested while reserved instances that replace some arrive."""
-    arriving = {worker.instance_id for worker in staying if worker.state is WorkerState.ARRIVING}
+    arriving = {worker.instance_id for worker in staying if worker.state is InstanceStage.ARRIVING}
     if not any(worker.member.instance.reservation_id for worker in staying if worker.instance_id in arriving):
         return list(surplus)
     training = [name for name in surplus if name not in arriving]

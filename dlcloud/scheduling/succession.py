@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from dlcloud.model.cluster import CONTROLLER_TAG, ControlClaim
 from dlcloud.model.instance import Instance, Market
-from dlcloud.scheduling.scaling import Worker, WorkerState
+from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance
 
 STANDBYS = 2
 """Instances that stand by: one may be lost together with the coordinator."""
@@ -79,7 +79,7 @@ def decide_succession(
 
 
 def choose_standbys(
-    workers: Sequence[Worker], controller: str, chosen: Sequence[str] = (), most: int = STANDBYS
+    workers: Sequence[TrainingInstance], controller: str, chosen: Sequence[str] = (), most: int = STANDBYS
 ) -> tuple[str, ...]:
     """Return the instances that stand by, in the order in which they take over.
 
@@ -94,10 +94,10 @@ def choose_standbys(
     training = [
         worker
         for worker in workers
-        if worker.state is WorkerState.TRAINING and worker.instance_id != controller
+        if worker.state is InstanceStage.TRAINING and worker.instance_id != controller
     ]
 
-    def order(worker: Worker) -> tuple[bool, bool, datetime, str]:
+    def order(worker: TrainingInstance) -> tuple[bool, bool, datetime, str]:
         instance = worker.member.instance
         is_new = instance.instance_id not in chosen
         return is_new, instance.market is not Market.ON_DEMAND, instance.launched_at, instance.instance_id

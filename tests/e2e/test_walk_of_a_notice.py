@@ -29,7 +29,7 @@ TO_REQUEST, TO_AGENT = (35, 15), (43, 17)
 
 CONTROLLER = "elastic/controller.py: run"
 DECIDED = (
-    "dlcloud.elastic.registry:WorkerRegistry._advance",
+    "dlcloud.elastic.registry:TrainingRegistry._advance",
     "dlcloud.scheduling.reserved_workers:decide",
     "dlcloud.launch.launcher:make_plan",
 )

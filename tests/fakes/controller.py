@@ -6,7 +6,7 @@ from datetime import timedelta
 from dlcloud.elastic.agents import AgentExited, ReportsReceived
 from dlcloud.elastic.controller import Controller, Inbox, TrainingControl
 from dlcloud.elastic.failover import require_coordinator
-from dlcloud.elastic.registry import WorkerRegistry, parse_reports
+from dlcloud.elastic.registry import TrainingRegistry, parse_reports
 from dlcloud.elastic.size_scaler import SizeScaler
 from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.cluster import Member
@@ -111,7 +111,7 @@ class World:
         self.answers, self.asked, self.ended, self.events = list(answers), [], [], []
         self.launched, self.launches = 0, launches
         self.clock, self.emit, self.target = FakeClock(), self.events.append, lambda: target
-        self.registry, inbox, values = WorkerRegistry(), Inbox(), recipe(text)
+        self.registry, inbox, values = TrainingRegistry(), Inbox(), recipe(text)
         self.workers = FakeAgents(script, stored or {}, self.registry, inbox.put)
         self.scaler = SizeScaler(
             size=self._size,

@@ -11,7 +11,7 @@ from dlcloud.model.errors import CloudError, CredentialsError, InstanceError, Re
 from dlcloud.model.events import Warned
 from dlcloud.model.instance import Market
 from dlcloud.results.result import RunState
-from dlcloud.scheduling.scaling import WorkerState
+from dlcloud.scheduling.scaling import InstanceStage
 from dlcloud.trainer.drain import DRAINED
 from dlcloud.trainer.records import EventName
 from tests.fakes.controller import DONE, FIRST, TRAINS, World, ends, event, member, reports, step
@@ -344,4 +344,4 @@ def test_a_later_controller_knows_the_requests_to_an_earlier_one():
     )
     world.go()
     assert world.registry.step == 7
-    assert world.registry.state("i-2") is WorkerState.GONE
+    assert world.registry.state("i-2") is InstanceStage.GONE

@@ -11,8 +11,8 @@ from dlcloud.elastic.registry import (
     ASSUMED_CHANGEOVER_S,
     SpeedMeter,
     StepCommitted,
+    TrainingRegistry,
     TrainingStarted,
-    WorkerRegistry,
 )
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CapacityError
@@ -28,7 +28,7 @@ from dlcloud.scheduling.deadline_scaling import (
 )
 from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.policies.situation import PoolDecision, PoolState, Scaling, Situation
-from dlcloud.scheduling.scaling import Worker, WorkerState
+from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance
 from tests.fakes.clock import START, FakeClock
 from tests.fakes.samples import instance
 
@@ -40,10 +40,10 @@ OD = (ON_DEMAND, TYPE)
 PRICES = {A: 0.05, B: 0.06, OD: 0.18}
 
 
-def worker(number, market=SPOT, state=WorkerState.TRAINING, zone="us-east-1a"):
+def worker(number, market=SPOT, state=InstanceStage.TRAINING, zone="us-east-1a"):
     launched_at = START + timedelta(minutes=number)
     made = instance(f"i-{number}", market=market, launched_at=launched_at, zone=zone)
-    return Worker(member=Member(instance=made, hourly_usd=None), state=state)
+    return TrainingInstance(member=Member(instance=made, hourly_usd=None), state=state)
 
 
 FIRST = worker(0, ON_DEMAND)
@@ -70,7 +70,7 @@ def test_a_missing_coordinator_is_requested_first():
 
 
 def test_spot_that_is_only_hoped_for_lets_no_worker_leave():
-    arriving = worker(1, ON_DEMAND, WorkerState.ARRIVING)
+    arriving = worker(1, ON_DEMAND, InstanceStage.ARRIVING)
     decision = follow([FIRST, arriving, worker(2, ON_DEMAND)], {OD: 3}, {OD: 1, A: 2})
     assert (decision.drain, decision.launch, decision.market) == ((), 2, SPOT)
 
@@ -81,13 +81,13 @@ def test_a_pool_that_has_just_refused_is_not_asked():
 
 def test_a_worker_leaves_once_its_replacement_trains():
     spare = worker(1, ON_DEMAND)
-    arriving = worker(2, state=WorkerState.ARRIVING)
+    arriving = worker(2, state=InstanceStage.ARRIVING)
     assert follow([FIRST, spare, arriving], {OD: 1, A: 1}).drain == ()
     assert follow([FIRST, spare, worker(2)], {OD: 1, A: 1}).drain == ("i-1",)
 
 
 def test_a_worker_at_risk_leaves_once_enough_others_train():
-    at_risk = worker(1, state=WorkerState.AT_RISK)
+    at_risk = worker(1, state=InstanceStage.AT_RISK)
     assert follow([FIRST, at_risk], {OD: 1, A: 1}).drain == ()
     assert follow([FIRST, at_risk, worker(2)], {OD: 1, A: 1}).drain == ("i-1",)
 
@@ -99,7 +99,7 @@ def test_the_coordinator_never_leaves_and_the_newest_do():
 
 
 def test_an_arriving_surplus_instance_leaves_at_once():
-    assert follow([FIRST, worker(1, state=WorkerState.ARRIVING)], {OD: 1}).drain == ("i-1",)
+    assert follow([FIRST, worker(1, state=InstanceStage.ARRIVING)], {OD: 1}).drain == ("i-1",)
 
 
 def test_a_history_waits_longer_after_each_refusal():
@@ -169,7 +169,7 @@ class Case:
 
     def __init__(self, *, hours=52, work=None, policy=POLICIES["elastic"]):
         self.clock, self.events, self.stored, self.situations = FakeClock(), [], [], []
-        self.registry = WorkerRegistry()
+        self.registry = TrainingRegistry()
         self.policy = policy
         self.scaler = DeadlineScaler(
             began_at=START,
@@ -227,7 +227,7 @@ def test_the_policy_is_asked_on_events_and_by_the_timer_only():
     case.clock.advance(ASK_EVERY_S)
     case.decide(FIRST)
     assert len(case.situations) == 4
-    case.decide(FIRST, worker(1, state=WorkerState.ARRIVING))
+    case.decide(FIRST, worker(1, state=InstanceStage.ARRIVING))
     assert len(case.situations) == 6
 
 
@@ -274,7 +274,7 @@ def test_an_interruption_counts_against_its_pool():
     spot = worker(1)
     case.decide(FIRST, spot)
     case.registry.mark_interrupted("i-1")
-    decision = case.decide(FIRST, worker(1, state=WorkerState.LEAVING))
+    decision = case.decide(FIRST, worker(1, state=InstanceStage.LEAVING))
     assert case.scaler.histories[pool_of(spot.member.instance)].interrupted == 1
     assert decision.pools == (B[1],)
 
@@ -285,17 +285,17 @@ def test_the_loss_of_one_of_two_is_a_part_of_its_pool():
     case.decide(FIRST, worker(1), worker(2))
     case.registry.mark_interrupted("i-1")
     case.clock.advance(60)
-    case.decide(FIRST, worker(1, state=WorkerState.LEAVING), worker(2))
+    case.decide(FIRST, worker(1, state=InstanceStage.LEAVING), worker(2))
     history = case.scaler.histories[A]
     assert (history.interrupted, history.drops, history.has) == (1, 1, True)
     case.registry.mark_interrupted("i-2")
-    case.decide(FIRST, worker(1, state=WorkerState.GONE), worker(2, state=WorkerState.LEAVING))
+    case.decide(FIRST, worker(1, state=InstanceStage.GONE), worker(2, state=InstanceStage.LEAVING))
     assert (history.interrupted, history.drops, history.has) == (2, 1, False)
 
 
 def test_a_boot_is_measured_from_launch_to_training():
     case = Case()
-    arriving = worker(0, state=WorkerState.ARRIVING)
+    arriving = worker(0, state=InstanceStage.ARRIVING)
     case.decide(FIRST, arriving)
     case.clock.advance(90)
     case.decide(FIRST, worker(0))

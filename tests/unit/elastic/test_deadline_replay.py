@@ -7,7 +7,7 @@ import pytest
 
 from dlcloud.elastic.controller import RequestEnded
 from dlcloud.elastic.deadline_scaler import DeadlineScaler
-from dlcloud.elastic.registry import StepCommitted, WorkerRegistry
+from dlcloud.elastic.registry import StepCommitted, TrainingRegistry
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market
@@ -16,7 +16,7 @@ from dlcloud.recipe.deadline import Work
 from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.deadline_scaling import pool_of, spot_pool
 from dlcloud.scheduling.policies.by_name import POLICIES
-from dlcloud.scheduling.scaling import Worker, WorkerState
+from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance
 from dlcloud.scheduling.simulation.generate import Rates, generate_window
 from dlcloud.scheduling.simulation.replay import SimulatedJob, replay
 from dlcloud.scheduling.simulation.trace import Window, from_ticks
@@ -36,7 +36,7 @@ class Life:
 
     def __init__(self, window, *, size, steps, allowed_s):
         self.window, self.size, self.steps, self.allowed_s = window, size, steps, allowed_s
-        self.clock, self.registry, self.workers = FakeClock(), WorkerRegistry(), {}
+        self.clock, self.registry, self.workers = FakeClock(), TrainingRegistry(), {}
         self.prices = {(Market.ON_DEMAND, TYPE): ON_DEMAND_USD}
         self.prices |= {(Market.SPOT, spot_pool(zone, TYPE)): SPOT_USD[zone] for zone in ZONES}
         self.scaler = DeadlineScaler(
@@ -87,25 +87,25 @@ class Life:
             here = self.living((Market.SPOT, spot_pool(zone, TYPE)))
             for worker in here[self.obtainable(zone) :]:
                 self.registry.mark_interrupted(worker.instance_id)
-                self.set_state(worker, WorkerState.GONE)
+                self.set_state(worker, InstanceStage.GONE)
 
     def set_state(self, worker, state):
-        if WorkerState.TRAINING in (worker.state, state):
+        if InstanceStage.TRAINING in (worker.state, state):
             self.paused_s = PAUSE_S
         self.workers[worker.instance_id] = replace(worker, state=state)
 
     def join(self):
         for worker in self.living():
             if (
-                worker.state is WorkerState.ARRIVING
+                worker.state is InstanceStage.ARRIVING
                 and self.boots[worker.instance_id] <= self.clock.monotonic()
             ):
-                self.set_state(worker, WorkerState.TRAINING)
+                self.set_state(worker, InstanceStage.TRAINING)
 
     def decide(self):
         decision = self.scaler.decide(list(self.workers.values()), is_launching=False)
         for name in decision.drain:
-            self.set_state(self.workers[name], WorkerState.GONE)
+            self.set_state(self.workers[name], InstanceStage.GONE)
         if decision.launch:
             self.launch(decision)
         return decision.launch
@@ -131,11 +131,11 @@ class Life:
         self.count += 1
         self.registry.add(member)
         self.boots[made.instance_id] = self.clock.monotonic() + BOOT_S
-        self.workers[made.instance_id] = Worker(member=member, state=WorkerState.ARRIVING)
+        self.workers[made.instance_id] = TrainingInstance(member=member, state=InstanceStage.ARRIVING)
         return member
 
     def train(self):
-        training = sum(worker.state is WorkerState.TRAINING for worker in self.living())
+        training = sum(worker.state is InstanceStage.TRAINING for worker in self.living())
         self.usd += sum(self.prices[pool_of(w.member.instance)] for w in self.living()) * TURN_S / 3600
         paused_s = min(TURN_S, self.paused_s)
         self.paused_s -= paused_s

@@ -15,7 +15,7 @@ from dlcloud.elastic.deadline_scaler import (
     mean_prices,
     prices_of,
 )
-from dlcloud.elastic.registry import WorkerRegistry
+from dlcloud.elastic.registry import TrainingRegistry
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market, Price
 from dlcloud.planning.plan import CapacityPool
@@ -77,7 +77,7 @@ def launcher(tmp_path):
 
 def scaler(launcher):
     parsed = recipe(TEXT)
-    return make_scaler(launcher, parsed, parsed.deadline, pools={}, registry=WorkerRegistry())
+    return make_scaler(launcher, parsed, parsed.deadline, pools={}, registry=TrainingRegistry())
 
 
 def test_a_later_controller_has_the_deadline_of_the_first(launcher):

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from dlcloud.elastic.agents import Coordinator, control_file, program_of
-from dlcloud.elastic.registry import WorkerRegistry, parse_reports
+from dlcloud.elastic.registry import TrainingRegistry, parse_reports
 from dlcloud.elastic.rehearsal import Rehearsal
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import InstanceGoneError, RecipeError
 from dlcloud.model.events import Warned
 from dlcloud.recipe.incident import Incident
 from dlcloud.recipe.recipe import read_recipe
-from dlcloud.scheduling.scaling import Worker, WorkerState
+from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance
 from dlcloud.trainer.control import parse as parse_control
 from dlcloud.trainer.instance.options import parse
 from dlcloud.trainer.records import EventName
@@ -24,7 +24,7 @@ TRAINS = RECIPE.replace("benchmark: quantization", "command: python3 train.py --
 
 
 def registry():
-    made = WorkerRegistry()
+    made = TrainingRegistry()
     made.add(Member(instance=instance("i-1"), hourly_usd=None, price_source="", price_as_of=None))
     return made
 
@@ -37,12 +37,12 @@ def observe(made, name, *records):
 @pytest.mark.parametrize(
     ("records", "state"),
     [
-        ([], WorkerState.ARRIVING),
-        ([{"record": "event", "event": EventName.JOINED}], WorkerState.TRAINING),
-        ([{"record": "step", "step": 3}], WorkerState.TRAINING),
-        ([{"record": "event", "event": EventName.REBALANCE}], WorkerState.AT_RISK),
-        ([{"record": "event", "event": EventName.DRAIN}], WorkerState.LEAVING),
-        ([{"record": "event", "event": ["x"]}, {"record": "step"}, {}], WorkerState.ARRIVING),
+        ([], InstanceStage.ARRIVING),
+        ([{"record": "event", "event": EventName.JOINED}], InstanceStage.TRAINING),
+        ([{"record": "step", "step": 3}], InstanceStage.TRAINING),
+        ([{"record": "event", "event": EventName.REBALANCE}], InstanceStage.AT_RISK),
+        ([{"record": "event", "event": EventName.DRAIN}], InstanceStage.LEAVING),
+        ([{"record": "event", "event": ["x"]}, {"record": "step"}, {}], InstanceStage.ARRIVING),
     ],
 )
 def test_the_state_of_a_worker_follows_its_records(records, state):
@@ -56,9 +56,9 @@ def test_an_interrupted_worker_trains_on_until_it_drains():
     observe(made, "i-1", {"record": "step", "step": 3})
     made.mark_interrupted("i-1")
     observe(made, "i-1", {"record": "step", "step": 4}, {"record": "event", "event": EventName.REBALANCE})
-    assert (made.state("i-1"), made.step_held("i-1")) == (WorkerState.INTERRUPTED, 4)
+    assert (made.state("i-1"), made.step_held("i-1")) == (InstanceStage.INTERRUPTED, 4)
     observe(made, "i-1", {"record": "event", "event": EventName.DRAIN})
-    assert (made.state("i-1"), made.is_interrupted("i-1")) == (WorkerState.LEAVING, True)
+    assert (made.state("i-1"), made.is_interrupted("i-1")) == (InstanceStage.LEAVING, True)
 
 
 def test_the_newest_step_counts_whichever_worker_reports_it():
@@ -74,9 +74,9 @@ def test_the_newest_step_counts_whichever_worker_reports_it():
 def test_a_step_that_the_coordinator_recorded_for_another_is_not_its_own():
     made = registry()
     observe(made, "i-1", {"record": "step", "step": 7, "worker": "i-2"})
-    assert (made.step, made.step_held("i-1"), made.state("i-1")) == (7, None, WorkerState.ARRIVING)
+    assert (made.step, made.step_held("i-1"), made.state("i-1")) == (7, None, InstanceStage.ARRIVING)
     observe(made, "i-1", {"record": "step", "step": 8, "worker": "i-1.3"})
-    assert (made.step_held("i-1"), made.state("i-1")) == (8, WorkerState.TRAINING)
+    assert (made.step_held("i-1"), made.state("i-1")) == (8, InstanceStage.TRAINING)
 
 
 @pytest.mark.parametrize("event", [EventName.HOLD, EventName.NO_QUORUM])
@@ -107,7 +107,7 @@ class FaultInjector:
 
 
 def trains(name):
-    return Worker(member=Member(instance=instance(name)), state=WorkerState.TRAINING)
+    return TrainingInstance(member=Member(instance=instance(name)), state=InstanceStage.TRAINING)
 
 
 def test_incidents_happen_once_at_their_times():

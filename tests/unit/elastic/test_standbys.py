@@ -5,14 +5,14 @@ from datetime import timedelta
 from dlcloud.elastic.failover import PREPARE_AGAIN_S, Standbys
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import UnreachableError
-from dlcloud.scheduling.scaling import Worker, WorkerState
+from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import THEN, instance
 
 
-def worker(number, state=WorkerState.TRAINING):
+def worker(number, state=InstanceStage.TRAINING):
     made = instance(f"i-{number}", launched_at=THEN + timedelta(minutes=number))
-    return Worker(member=Member(instance=made), state=state)
+    return TrainingInstance(member=Member(instance=made), state=state)
 
 
 class Preparing:
@@ -35,11 +35,11 @@ class Preparing:
 def test_standbys_are_renewed_only_after_a_change():
     preparing = Preparing()
     for _ in range(3):
-        preparing.update(worker(0), worker(1), worker(2), worker(3, WorkerState.ARRIVING))
+        preparing.update(worker(0), worker(1), worker(2), worker(3, InstanceStage.ARRIVING))
     assert preparing.prepared == [("i-1", 0), ("i-2", 1)]
     preparing.update(worker(0), worker(1), worker(2), worker(3))
     assert preparing.prepared[2:] == [("i-1", 0), ("i-2", 1)], "they must know of the new one"
-    preparing.update(worker(0), worker(1, WorkerState.GONE), worker(2), worker(3))
+    preparing.update(worker(0), worker(1, InstanceStage.GONE), worker(2), worker(3))
     assert preparing.prepared[4:] == [("i-2", 0), ("i-3", 1)]
     assert [event.instance_id for event in preparing.events] == ["i-1", "i-2", "i-3"]
 

@@ -6,7 +6,7 @@ import re
 from dlcloud.app.results.rows import load_rows
 from dlcloud.app.results.timelines import timelines_of_runs
 from dlcloud.app.terminal.console import line_of
-from dlcloud.elastic.registry import TrainingProgress, WorkerRegistry, parse_reports
+from dlcloud.elastic.registry import TrainingProgress, TrainingRegistry, parse_reports
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
 from dlcloud.report.cost_charts import cost_charts
@@ -57,7 +57,7 @@ def read_all(database, run_id, lines):
     runner = object.__new__(Runner)
     object.__setattr__(runner, "managed", Managed(emitted.emit))
     runner._emit_records(run(run_id), records, LiveOutput(emit=emitted.emit, instance_id="i-0001"))
-    registry = WorkerRegistry()
+    registry = TrainingRegistry()
     registry.add(MEMBER)
     progress = TrainingProgress(registry=registry, clock=FakeClock(), emit=emitted.emit)
     for report in parse_reports("i-0001", records):

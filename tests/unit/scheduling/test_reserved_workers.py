@@ -16,11 +16,11 @@ from dlcloud.scheduling.reserved_workers import (
     assess_reserved,
     decide_with_reserved,
 )
-from dlcloud.scheduling.scaling import LaunchRefusals, Worker, WorkerState
+from dlcloud.scheduling.scaling import InstanceStage, LaunchRefusals, TrainingInstance
 from tests.fakes.samples import THEN, instance
 
 NOW = THEN + timedelta(hours=1)
-ARRIVING, TRAINING, AT_RISK, _, LEAVING, GONE = WorkerState
+ARRIVING, TRAINING, AT_RISK, _, LEAVING, GONE = InstanceStage
 ON_DEMAND, SPOT = Market.ON_DEMAND, Market.SPOT
 ONE = "cr-0000000000000000a"
 
@@ -32,7 +32,7 @@ def worker(number, state=TRAINING, *, market=SPOT, reserved=""):
         launched_at=THEN + timedelta(minutes=number),
         reservation_id=reserved,
     )
-    return Worker(member=Member(instance=made), state=state)
+    return TrainingInstance(member=Member(instance=made), state=state)
 
 
 def paid(*states):

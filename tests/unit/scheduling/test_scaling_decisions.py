@@ -10,9 +10,9 @@ from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
 from dlcloud.scheduling.scaling import (
     LONGEST_WAIT,
+    InstanceStage,
     LaunchRefusals,
-    Worker,
-    WorkerState,
+    TrainingInstance,
     decide,
     minimum_workers,
 )
@@ -20,13 +20,13 @@ from tests.fakes.samples import THEN, instance
 
 NOW = THEN + timedelta(hours=1)
 ROUNDS = (Market.SPOT, Market.ON_DEMAND)
-ARRIVING, TRAINING, AT_RISK, INTERRUPTED, LEAVING, GONE = WorkerState
+ARRIVING, TRAINING, AT_RISK, INTERRUPTED, LEAVING, GONE = InstanceStage
 
 
 def worker(number, state=TRAINING, market=Market.SPOT):
     made = instance(f"i-{number:04d}", market=market, launched_at=THEN + timedelta(minutes=number))
     member = Member(instance=made, hourly_usd=None, price_source="", price_as_of=None)
-    return Worker(member=member, state=state)
+    return TrainingInstance(member=member, state=state)
 
 
 def team(*states):
@@ -91,7 +91,7 @@ def test_after_a_refusal_the_wait_doubles_up_to_five_minutes():
 
 
 @given(
-    states=st.lists(st.sampled_from(list(WorkerState)), max_size=12),
+    states=st.lists(st.sampled_from(list(InstanceStage)), max_size=12),
     target=st.integers(min_value=1, max_value=10),
 )
 def test_requests_complete_the_workers_and_drains_never_leave_too_few(states, target):

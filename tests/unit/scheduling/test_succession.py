@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 from dlcloud.model.cluster import CONTROLLER_TAG, ControlClaim, Member
 from dlcloud.model.instance import InstanceState, Market
 from dlcloud.planning.resize import coordinator
-from dlcloud.scheduling.scaling import Worker, WorkerState
+from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance
 from dlcloud.scheduling.succession import TAKEOVER, Turn, choose_standbys, decide_succession
 from tests.fakes.samples import THEN, instance
 
@@ -117,9 +117,9 @@ def test_of_all_that_ask_at_most_one_controls_after_the_claims(claims, dead, min
         assert others <= fenced, "a later term ends the holder of an earlier one"
 
 
-def worker(number, *, state=WorkerState.TRAINING, market=Market.SPOT):
+def worker(number, *, state=InstanceStage.TRAINING, market=Market.SPOT):
     made = instance(f"i-{number}", market=market, launched_at=THEN + timedelta(minutes=number))
-    return Worker(member=Member(instance=made), state=state)
+    return TrainingInstance(member=Member(instance=made), state=state)
 
 
 def test_on_demand_instances_stand_by_first_then_the_oldest():
@@ -128,9 +128,9 @@ def test_on_demand_instances_stand_by_first_then_the_oldest():
 
 
 def test_standbys_stay_while_they_train_and_only_those_that_train_stand_by():
-    workers = [worker(1), worker(2), worker(3, state=WorkerState.ARRIVING), worker(4)]
+    workers = [worker(1), worker(2), worker(3, state=InstanceStage.ARRIVING), worker(4)]
     assert choose_standbys(workers, "i-0", ("i-4",)) == ("i-4", "i-1")
-    leaving = [*workers[:3], worker(4, state=WorkerState.LEAVING)]
+    leaving = [*workers[:3], worker(4, state=InstanceStage.LEAVING)]
     assert choose_standbys(leaving, "i-0", ("i-4",)) == ("i-1", "i-2")
 
 
