@@ -7,6 +7,10 @@ start FOLDER [-]            run `sh FOLDER/command` detached in FOLDER/work; a s
 supervise FOLDER            run the program in the foreground; stdin as of `start`
 follow FOLDER NAME OFFSET   print FOLDER/NAME from a byte offset, as it grows, until the program has ended
 state FOLDER                print JSON: {"state": new, running, ended or lost, "exit_status": int or null}
+written FOLDER NAME...      print JSON: [[path, bytes, other], ...] of the files below FOLDER/work that are
+                            new or changed since the command was sent, but in folders of these names; a
+                            link that stays below it counts as the file, or the files, that it leads to;
+                            `other` is another path of the same file, listed before, or empty
 stop FOLDER                 end the program and its child processes, and run `sh FOLDER/stop` if there is one
 
 A program that cannot power the instance off, as in a container, asks for it: it makes FOLDER/power-off.
@@ -22,6 +26,7 @@ import json
 import os
 import pathlib
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -220,6 +225,50 @@ def state(folder: pathlib.Path) -> "dict[str, str | int | None]":
     return {"state": "running", "exit_status": None}
 
 
+def written(folder: pathlib.Path, *skipped: str) -> "list[tuple[str, int, str]]":
+    """Return the files that the program wrote, with their sizes and, if listed before, that name."""
+    work, command = (folder / "work").resolve(), folder / "command"
+    since = command.stat().st_mtime_ns if command.exists() else 0
+    listed: list[tuple[str, int, str]] = []
+    first: dict[tuple[int, int], str] = {}
+    for path in entries(work, skipped):
+        with contextlib.suppress(FileNotFoundError):
+            for name, real in leads_to(path, work, skipped):
+                status = real.stat()
+                # The time at which a file states that it was written can be set back; this one cannot.
+                changed = max(path.lstat().st_ctime_ns, status.st_ctime_ns)
+                if stat.S_ISREG(status.st_mode) and changed > since:
+                    shown, identity = str(name.relative_to(work)), (status.st_dev, status.st_ino)
+                    listed.append((shown, status.st_size, first.get(identity, "")))
+                    first.setdefault(identity, shown)
+    return listed
+
+
+def entries(top: pathlib.Path, skipped: "tuple[str, ...]") -> "typing.Iterator[pathlib.Path]":
+    """Yield the files and links below a folder."""
+    for parent, folders, files in os.walk(top):
+        folders[:] = sorted(name for name in folders if name not in skipped)
+        for name in [*folders, *sorted(files)]:
+            path = pathlib.Path(parent, name)
+            if name in files or path.is_symlink():
+                yield path
+
+
+def leads_to(
+    path: pathlib.Path, work: pathlib.Path, skipped: "tuple[str, ...]"
+) -> "list[tuple[pathlib.Path, pathlib.Path]]":
+    """Return the names that a path gives to files below `work`, each with its file; of a folder, several."""
+    if not path.is_symlink():
+        return [(path, path)]
+    target = path.resolve()
+    if work not in target.parents or target in path.parents:
+        return []  # it leads out of the folder, or around in a circle
+    if not target.is_dir():
+        return [(path, target)]
+    below = [entry for entry in entries(target, skipped) if not entry.is_symlink()]
+    return [(path / entry.relative_to(target), entry) for entry in below]
+
+
 def stop(folder: pathlib.Path) -> None:
     """End the job's process group: SIGTERM, then SIGKILL."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -246,8 +295,8 @@ def main() -> None:
     verb, folder, *rest = sys.argv[1:]
     folder = pathlib.Path(folder).absolute()
     with contextlib.suppress(BrokenPipeError):
-        if verb == "state":
-            print(json.dumps(state(folder)))
+        if verb in {"state", "written"}:
+            print(json.dumps({"state": state, "written": written}[verb](folder, *rest)))
         else:
             {"start": start, "supervise": supervise, "follow": follow, "stop": stop}[verb](folder, *rest)
 

@@ -46,6 +46,8 @@ from dlcloud.report.cost_tables import cost_of_cluster
 from dlcloud.results.result import RunState
 from dlcloud.runs.stoppable import StoppedError
 
+RESULTS_LEFT_S = 3600.0
+"""How long an instance stays up whose results were not downloaded."""
 KEEP_FOLDER = f"{FOLDER}/runs/keep"
 _SECONDS_PER_HOUR = 3600
 _SECONDS_PER_MINUTE = 60
@@ -90,8 +92,9 @@ def destroy_at_end(
         with destroy_on_failure(launcher, acquired):
             try:
                 yield
+                _raise_for_results_left(launcher)
             except (InstanceError, PartialError) as error:
-                is_kept = _keep_after(launcher, error) if keep else _keep_failed_instance(launcher, failed_s)
+                is_kept = _keep_after(launcher, error) if keep else _keep_for_a_while(launcher, failed_s)
                 if not is_kept:
                     raise
                 failure = error
@@ -279,20 +282,38 @@ def _keep_after(launcher: Launcher, failure: DlcloudError) -> bool:
     return True
 
 
-def _keep_failed_instance(launcher: Launcher, seconds: float) -> bool:
-    """Keep the instance of the newest failed run up for a while, without the others; False if there is none.
+def _keep_for_a_while(launcher: Launcher, failed_s: float) -> bool:
+    """Keep up the instances that have results which were not downloaded, and that of the newest failed run.
+
+    All others are terminated. Returns False if there is none to keep.
 
     Raises:
         CloudError, InstanceError: Something did not work out; the caller destroys the cluster.
     """
-    members = _living_members(launcher) if seconds else []
-    failed = find_failed(launcher, members) if members else None
-    if failed is None:
+    left = launcher.results_left
+    members = _living_members(launcher) if failed_s or left else []
+    seconds = dict.fromkeys(left, RESULTS_LEFT_S)
+    if failed_s and (failed := find_failed(launcher, members)) is not None:
+        instance_id = failed.instance.instance_id
+        seconds[instance_id] = max(failed_s, seconds.get(instance_id, 0.0))
+    kept = [member for member in members if member.instance.instance_id in seconds]
+    if not kept:
         return False
-    end_later(launcher, failed, seconds)
-    launcher.shrink([member for member in members if member.instance != failed.instance])
+    for member in kept:
+        end_later(launcher, member, seconds[member.instance.instance_id])
+    launcher.shrink([member for member in members if member not in kept])
     launcher.mark_ready()
     return True
+
+
+def _raise_for_results_left(launcher: Launcher) -> None:
+    """Raise PartialError if results are still on instances."""
+    if not launcher.results_left:
+        return
+    name = launcher.cluster.name
+    messages = [f"{instance_id}: {message}" for instance_id, message in launcher.results_left.items()]
+    hint = f"dlcloud ssh {name} --config > ssh.conf; scp -r -F ssh.conf HOST:FOLDER . downloads the rest"
+    raise PartialError("\n".join(messages), hint)
 
 
 def _living_members(launcher: Launcher) -> list[Member]:

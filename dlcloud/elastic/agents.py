@@ -32,6 +32,7 @@ from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, RecipeError, RemoteCommandError
 from dlcloud.model.remote import Connection
 from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.kept_files import NOTHING
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload import Elastic
 from dlcloud.results.result import Run, RunState, parse_record
@@ -314,8 +315,8 @@ class Agents:
             ended = jobs.follow(member, run, partial(self._receive, name))
             if ended.exit_status == DRAINED:
                 ended = replace(ended, state=RunState.DONE)
-            patterns = self.recipe.keep.files if ended.exit_status == 0 else []
-            self.post(AgentExited(instance_id=name, run=jobs.fetch_results(member, ended, patterns)))
+            kept = self.recipe.kept_files if ended.exit_status == 0 else NOTHING
+            self.post(AgentExited(instance_id=name, run=jobs.fetch_results(member, ended, kept)))
         except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the command, not hang it
             self.post(AgentExited(instance_id=name, error=error))
         finally:

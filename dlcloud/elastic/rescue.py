@@ -1,6 +1,5 @@
 """What an interrupted training leaves at home: its newest checkpoint, and the files that the recipe keeps."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -9,6 +8,7 @@ from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, RemoteCommandError
 from dlcloud.model.events import Info, Warned, stage
+from dlcloud.recipe.kept_files import KeptFiles
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import Run, RunState
 
@@ -35,7 +35,7 @@ def bring_home(managed: ManagedCluster, recipe: Recipe) -> None:
         return
     name, member, run = max(checkpoints, key=lambda item: item[0])
     try:
-        _copy(jobs, member, run, [*recipe.keep.files], name if recipe.checkpoints is None else "")
+        _copy(jobs, member, run, recipe.kept_files, name if recipe.checkpoints is None else "")
     except DlcloudError as error:
         message = f"its checkpoint was not downloaded: {error.message}"
         managed.emit(Warned(message=message, instance_id=run.instance_id))
@@ -60,7 +60,7 @@ def _newest_checkpoint(jobs: RemoteJobs, member: Member, run: Run) -> str:
     return max((name for name in names if name.startswith("step-") and name.endswith(".pt")), default="")
 
 
-def _copy(jobs: RemoteJobs, member: Member, run: Run, patterns: Sequence[str], name: str) -> None:
+def _copy(jobs: RemoteJobs, member: Member, run: Run, kept: KeptFiles, name: str) -> None:
     managed = jobs.managed
     paths, clock = managed.store.paths, managed.clock
     message = "downloading the newest checkpoint; Ctrl-C again loses it"
@@ -70,7 +70,7 @@ def _copy(jobs: RemoteJobs, member: Member, run: Run, patterns: Sequence[str], n
             with suppress(RemoteCommandError):
                 jobs.stop(jobs.connect(member), run)
             name = _newest_checkpoint(jobs, member, run) or name
-        jobs.fetch_results(member, replace(run, state=RunState.LOST), patterns)
+        jobs.fetch_results(member, replace(run, state=RunState.LOST), kept)
         if name:
             folder = paths.make_folder(paths.run(run.run_id) / "checkpoints")
             fetched = jobs.connect(member).fetch_files(f"{folder_of(run)}/checkpoints", [name], folder)

@@ -69,7 +69,7 @@ def train(
     training.run(members)
     if recipe.deadline is not None:
         end_deadline(launcher)
-    warn_if_nothing_is_kept(launcher, recipe.keep.files)
+    warn_if_nothing_is_kept(launcher, recipe.kept_files.patterns or ())
 
 
 def warn_if_nothing_is_kept(managed: ManagedCluster, patterns: Sequence[str]) -> None:

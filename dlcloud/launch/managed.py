@@ -10,7 +10,7 @@ killed one began.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -60,6 +60,7 @@ class ManagedCluster:
         dialer: Connects to the cluster's instances.
         clock: For dates and timeouts.
         emit: Takes the events of all flows.
+        results_left: What was not downloaded of the results on an instance, by its id.
     """
 
     cluster: Cluster
@@ -68,6 +69,7 @@ class ManagedCluster:
     dialer: Dial
     clock: Clock
     emit: Emit
+    results_left: dict[str, str] = field(default_factory=dict)
 
     @property
     def cluster_id(self) -> str:

@@ -18,16 +18,16 @@ from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import parse_json, printable
 from dlcloud.model.wait import wait_until
 from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.kept_files import GIB, KeptFiles, Written
 from dlcloud.results.result import Run, RunState, is_good_end
 
 if TYPE_CHECKING:  # pydantic, which `logs` never needs
     from dlcloud.launch.managed import ManagedCluster
 
 RECORDS = "records.jsonl"
-_COMMAND_OF_WORK = "../command"
-"""The file with a run's command, from the folder in which it works."""
-TRACKER_FILES = ("**/events.out.tfevents.*", "**/wandb/offline-run-*/**")
-"""What TensorBoard's writers and W&B's offline mode leave: it comes home without a line in the recipe."""
+MIB = 1 << 20
+MOST_FILES = 100_000
+MOST_REASONS = 3
 RECONNECT_WAIT_S = 60.0
 RECONNECT_ROUND_S = 3.0
 """How long an instance is dialled before EC2 is asked whether it still lives."""
@@ -169,34 +169,53 @@ class RemoteJobs:
         """
         return self.connect(member).stream(log_command(run, follow=True))
 
-    def fetch_results(self, member: Member, run: Run, patterns: Sequence[str]) -> Run:
-        """Copy here the log, the files asked for and those of trackers, if any; store how the run ended."""
+    def fetch_results(self, member: Member, run: Run, kept: KeptFiles) -> Run:
+        """Download the log and the files that the recipe keeps; store how the run ended.
+
+        What should have been downloaded and was not is noted in `managed.results_left`, for the one who
+        terminates the instance.
+        """
         paths, clock = self.managed.store.paths, self.managed.clock
         folder = paths.make_folder(paths.run(run.run_id))
         try:
             connection = self.connect(member)
             connection.fetch_files(folder_of(run), ["log", RECORDS], folder)
-            # Not what was sent: its command was written last.
-            kept = paths.run_files(run.run_id)
-            globs = [*patterns, *TRACKER_FILES]
-            fetched = connection.fetch_files(
-                f"{folder_of(run)}/work", globs, kept, written_after=_COMMAND_OF_WORK
-            )
-            self._report_kept(run, fetched, patterns, kept)
+            self._fetch_kept(connection, run, kept)
         except DlcloudError as error:
-            message = f"files were not fetched: {error.message}"
-            self.managed.emit(Warned(message=message, instance_id=run.instance_id))
+            self._leave_results(run, error.message)
         ended = replace(run, ended_at=clock.now())
         self.managed.store.runs.end(run.run_id, ended.state, ended.exit_status, clock.now())
         return ended
 
-    def _report_kept(self, run: Run, fetched: Sequence[Path], patterns: Sequence[str], folder: Path) -> None:
-        """Emit where the files that the recipe keeps lie, or that it had none of them."""
-        if fetched:
-            message = f"{len(fetched)} file(s) kept in {folder}"
+    def _fetch_kept(self, connection: Connection, run: Run, kept: KeptFiles) -> None:
+        """Download what the program wrote, of what the recipe keeps; emit where it is, and what is not."""
+        listing = f"{JOB} written {folder_of(run)} {shlex.join(kept.skipped_folders)}"
+        selection = kept.select(parse_written(connection.check(listing), run.instance_id))
+        folder = self.managed.store.paths.run_files(run.run_id)
+        fetched = connection.fetch_listed(f"{folder_of(run)}/work", selection.sizes, folder)
+        if fetched.paths:
+            mib = sum(path.stat().st_size for path in fetched.paths) / MIB
+            size = f" ({mib:,.0f} MiB)" if mib >= 1 else ""
+            message = f"{len(fetched.paths)} file(s) downloaded to {folder}{size}"
             self.managed.emit(Info(message=message, instance_id=run.instance_id))
-        elif patterns and not self.any_may_keep:
-            self.managed.emit(Warned(message=nothing_kept(patterns), instance_id=run.instance_id))
+        if selection.unmatched and not self.any_may_keep:
+            message = nothing_kept(selection.unmatched)
+            self.managed.emit(Warned(message=message, instance_id=run.instance_id))
+        if selection.too_large:
+            largest = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in selection.largest_folders)
+            limit = f"more than {kept.limit / GIB:g} GiB are not downloaded unless keep.files names them"
+            count = len(selection.too_large)
+            self._leave_results(run, f"{count} file(s): {limit}; the largest are {largest}")
+        if fetched.left:
+            reasons = "; ".join([*dict.fromkeys(fetched.left.values())][:MOST_REASONS])
+            self._leave_results(run, f"{len(fetched.left)} file(s): {reasons}")
+
+    def _leave_results(self, run: Run, reason: str) -> None:
+        """Note and emit that an instance has results which were not downloaded."""
+        message = f"not downloaded from {folder_of(run)}/work: {reason}"
+        if not self.any_may_keep:
+            self.managed.results_left[run.instance_id] = message
+        self.managed.emit(Warned(message=message, instance_id=run.instance_id))
 
     def error_of(self, run: Run, program: str) -> RemoteCommandError:
         """Return the error for a run that failed, with the end of its log."""
@@ -312,6 +331,28 @@ def parse_job_state(answer: bytes, instance_id: str) -> tuple[str, int | None]:
     return state, exit_status
 
 
+def parse_written(answer: bytes, instance_id: str) -> list[Written]:
+    """Return the files that `templates/job.py written` lists.
+
+    Raises:
+        RemoteCommandError: The instance answers nothing of the kind, or lists too many.
+    """
+    try:
+        listed = [
+            Written(name=name, size=size, other=other)
+            for name, size, other in parse_json(answer.decode("utf-8", "replace"))
+        ]
+    except (ValueError, TypeError):
+        listed = [Written(name="", size=-1)]
+    is_text = all(isinstance(file.name, str) and isinstance(file.other, str) for file in listed)
+    if not is_text or not all(type(file.size) is int and file.size >= 0 for file in listed):
+        raise RemoteCommandError(f"{instance_id}: unexpected list of files: {answer[:200]!r}")
+    if len(listed) > MOST_FILES:
+        message = f"{instance_id}: the run wrote {len(listed)} files; at most {MOST_FILES} are downloaded"
+        raise RemoteCommandError(message, "write them as one archive")
+    return listed
+
+
 def folder_of(run: Run) -> str:
     """Return a run's folder on its instance, below the login's home."""
     return shlex.quote(f"{FOLDER}/runs/{run.run_id}")
@@ -329,8 +370,8 @@ def log_tail(path: Path) -> str:
 
 
 def nothing_kept(patterns: Sequence[str]) -> str:
-    """Return the warning that no file was there to be kept."""
-    return f"nothing is kept: no file that the run wrote matches {', '.join(patterns)} (keep.files)"
+    """Return the warning that no file was there for some patterns."""
+    return f"no file that the run wrote matches {', '.join(patterns)} (keep.files)"
 
 
 def log_command(run: Run, *, follow: bool) -> str:

@@ -38,6 +38,19 @@ class Completed:
     stderr: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """What came of files that were requested from an instance.
+
+    Attributes:
+        paths: Where they are, in the order of the request.
+        left: Names of those that were not written, with the reason.
+    """
+
+    paths: list[Path]
+    left: Mapping[str, str]
+
+
 class Connection(Protocol):
     """A session with one instance whose host key is proven; several threads may use it at once."""
 
@@ -139,20 +152,29 @@ class Connection(Protocol):
             UnreachableError: The connection broke.
         """
 
-    def fetch_files(
-        self, folder: str, patterns: Iterable[str], target: Path, *, written_after: str = ""
-    ) -> list[Path]:
+    def fetch_files(self, folder: str, patterns: Iterable[str], target: Path) -> list[Path]:
         """Bring home the regular files below `folder` that match any glob; returns where they lie, sorted.
 
         Args:
             folder: On the instance.
             patterns: Relative to `folder`; `*` stays within a folder level, `**` spans any number of them.
             target: Made if it is missing; files keep their names relative to `folder`.
-            written_after: A file, relative to `folder`; what has not changed since then stays there.
 
         Raises:
             RemoteCommandError: `folder` cannot be read, or the instance sent what was not asked for.
                 A pattern that matches nothing is no error.
+            StoreError: A file cannot be written here.
+            UnreachableError: The connection broke.
+        """
+
+    def fetch_listed(self, folder: str, sizes: Mapping[str, int], target: Path) -> Fetched:
+        """Download files below `folder` that the instance listed; a link comes as the file that it leads to.
+
+        A file that is gone meanwhile, or too large for the disk here, does not stop the others. `sizes`
+        are in bytes, by the names relative to `folder`.
+
+        Raises:
+            RemoteCommandError: None could be read, or the instance sent what was not asked for.
             StoreError: A file cannot be written here.
             UnreachableError: The connection broke.
         """

@@ -86,8 +86,8 @@ def batch_notes(recipe: Recipe) -> list[str]:
     if recipe.workload.files:
         upload = f"aws s3 cp --recursive {recipe.workload.files} {_FILES}"
         notes.append(f"files: {upload}; submit with --parameters files={_FILES}; the job's role must read it")
-    if recipe.keep.files:
-        notes.append(f"keep.files is left out: have the command copy {', '.join(recipe.keep.files)} to S3")
+    if patterns := recipe.kept_files.patterns:
+        notes.append(f"keep.files is left out: have the command copy {', '.join(patterns)} to S3")
     if recipe.workload.secrets:
         names = ", ".join(recipe.workload.secrets)
         notes.append(f"secrets are left out: add {names} to the container's secrets, by their ARNs")

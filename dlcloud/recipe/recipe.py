@@ -27,6 +27,7 @@ from dlcloud.recipe.document import read_model
 from dlcloud.recipe.experiment import Experiment, refuse_unfit
 from dlcloud.recipe.incident import Incident
 from dlcloud.recipe.instances import Count, Instances
+from dlcloud.recipe.kept_files import DEFAULT_BYTES, GIB, KeptFiles, refuse_hopeless
 from dlcloud.recipe.network import Network
 from dlcloud.recipe.part import Name, Part, Texts
 from dlcloud.recipe.track import Track
@@ -82,13 +83,26 @@ def _check_kept(text: str) -> str:
     return text.strip()
 
 
+def _check_patterns(patterns: list[str]) -> list[str]:
+    for pattern in patterns:
+        refuse_hopeless(pattern)
+    return patterns
+
+
 class Keep(Part):
     """What outlives the run."""
 
     instances: bool = Field(default=False, description="Keep the cluster up (dlcloud down ends it).")
-    files: Texts = Field(
-        default_factory=list,
-        description="Patterns of files, below the working folder, that the run writes, to bring home.",
+    files: Annotated[Texts, AfterValidator(_check_patterns)] | None = Field(
+        default=None,
+        description="Which of the files that the run wrote below its working folder are downloaded: patterns "
+        "(a folder means its content), or `none`. By default those of a command are, up to `max_gib`.",
+    )
+    max_gib: float | None = Field(
+        default=None,
+        gt=0,
+        description="GiB that are downloaded of a run without `files`, by default 2; the rest stays on its "
+        "instance for an hour.",
     )
     failed: Annotated[str, AfterValidator(_check_kept)] = Field(
         default="",
@@ -202,6 +216,15 @@ class Recipe(Part):
             raise ValueError("an elastic workload needs on_demand_base: 1, for the instance that coordinates")
         return self
 
+    @property
+    def kept_files(self) -> KeptFiles:
+        """Which of the files that a run writes are downloaded."""
+        files = self.keep.files
+        if files is None:
+            limit = DEFAULT_BYTES if self.keep.max_gib is None else int(self.keep.max_gib * GIB)
+            return KeptFiles(patterns=None if self.workload.command is not None else (), limit=limit)
+        return KeptFiles(patterns=() if files == ["none"] else tuple(files))
+
     def resized(self, count: int) -> Self:
         """Return the recipe for another number of instances."""
         instances = {
@@ -241,6 +264,7 @@ class Recipe(Part):
                 is_unset = not values[key] or values[key] == field.get_default(call_default_factory=True)
                 if key not in first_keys and is_unset:
                     del values[key]
+        content["keep"]["files"] = content["keep"]["files"] or []  # as it was before there was a default
         return content
 
 

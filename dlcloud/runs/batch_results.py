@@ -80,7 +80,7 @@ def make_manifest(
         "setup": set_up_script(recipe),
         "requirements": "".join(f"{line}\n" for line in recipe.setup.requirements),
         "variables": dict(recipe.workload.environment),
-        "keep": list(recipe.keep.files),
+        "keep": ["**"] if (patterns := recipe.kept_files.patterns) is None else list(patterns),
         "trials": [
             {
                 "run_id": f"{cluster_name}-{secrets.token_hex(4)}",

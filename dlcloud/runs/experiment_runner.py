@@ -232,7 +232,7 @@ class ExperimentRunner:
         """Bring the results of a run home and store how it ended."""
         try:
             self.runner.put_prices(run)
-            ended = self._jobs.fetch_results(handed.member, run, self.runner.recipe.keep.files)
+            ended = self._jobs.fetch_results(handed.member, run, self.runner.recipe.kept_files)
             self._end(handed.trial, ended, seconds)
         except BaseException:
             self.queue.stop()  # its trial counts as running: none waits for it

@@ -13,6 +13,7 @@ from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, InstanceError, PartialError
 from dlcloud.model.events import Warned
+from dlcloud.recipe.kept_files import NOTHING
 from dlcloud.results.result import Run, RunState
 from dlcloud.runs.run import Runner
 from dlcloud.system.parallel import all_or_raise, fan_out
@@ -160,13 +161,13 @@ class NodesRunner:
 
     def _stop(self, nodes: Sequence[Node], state: RunState = RunState.DONE) -> None:
         """End what still runs on nodes, copy the logs here, and store the ends of their runs."""
-        keep = self.runner.recipe.keep
-        patterns = keep.files if keep.all_nodes else []
+        recipe = self.runner.recipe
+        kept = recipe.kept_files if recipe.keep.all_nodes else NOTHING
 
         def stop(node: Node) -> None:
             try:
                 self._jobs.stop(self._jobs.connect(node.member), node.run)
-                self._jobs.fetch_results(node.member, replace(node.run, state=state), patterns)
+                self._jobs.fetch_results(node.member, replace(node.run, state=state), kept)
             except DlcloudError as error:
                 self.runner.managed.emit(
                     Warned(message=f"rank {node.run.rank}: {error.message}", instance_id=node.run.instance_id)

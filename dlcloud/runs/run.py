@@ -122,7 +122,7 @@ class Runner:
                 display.follow(partial(jobs.stream_log, member, run))
             with self._race(member, run):
                 ended = jobs.follow(member, run, lambda records: self._take_records(run, records, display))
-        ended = jobs.fetch_results(member, ended, self.recipe.keep.files)
+        ended = jobs.fetch_results(member, ended, self.recipe.kept_files)
         if ended.state is RunState.FAILED:
             raise jobs.error_of(ended, self.program.name)
         return ended

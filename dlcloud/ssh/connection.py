@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dlcloud.model.errors import RemoteCommandError, UnreachableError
-from dlcloud.model.remote import Completed, Endpoint
+from dlcloud.model.remote import Completed, Endpoint, Fetched
 from dlcloud.model.sent_file import SentFile
 from dlcloud.model.untrusted import printable
 from dlcloud.ssh import copy, fetch
@@ -98,11 +98,11 @@ class SshConnection:
 
         self.feed(command, feed)
 
-    def fetch_files(
-        self, folder: str, patterns: Iterable[str], target: Path, *, written_after: str = ""
-    ) -> list[Path]:
-        packing = fetch.Packing(compress=self._compress, written_after=written_after)
-        return fetch.fetch_files(self, folder, patterns, target, packing)
+    def fetch_files(self, folder: str, patterns: Iterable[str], target: Path) -> list[Path]:
+        return fetch.fetch_files(self, folder, patterns, target, compress=self._compress)
+
+    def fetch_listed(self, folder: str, sizes: Mapping[str, int], target: Path) -> Fetched:
+        return fetch.fetch_listed(self, folder, sizes, target, compress=self._compress)
 
     def close(self) -> None:
         self._transports.close()

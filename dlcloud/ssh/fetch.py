@@ -11,14 +11,15 @@ import shlex
 import shutil
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Literal, Self
 
 from dlcloud.model.errors import RemoteCommandError, StoreError
+from dlcloud.model.globs import matches
+from dlcloud.model.remote import Fetched
 from dlcloud.ssh.copy import Shell, not_an_option
-from dlcloud.ssh.listing import matches
 from dlcloud.ssh.process import RemoteProcess
 from dlcloud.system.files import replace_file
 
@@ -44,60 +45,57 @@ _PADDING = 1 << 20
 _LONGEST_NAME = 4096  # Source: Linux, PATH_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packing:
-    """How files are fetched.
-
-    Args:
-        compress: By gzip.
-        written_after: Only files whose content or status changed after this file was written, whose path is
-            relative to the folder; all, if it is empty or does not exist.
-    """
-
-    compress: bool
-    written_after: str = ""
-
-    @property
-    def condition(self) -> str:
-        """The condition for `find`. A change of status cannot be set back, as `cp -p` sets a time back."""
-        name = shlex.quote(self.written_after)
-        return f"$(! [ -e {name} ] || echo -cnewer {name})" if self.written_after else ""
-
-    @property
-    def is_older(self) -> str:
-        """The condition for a shell that the file `$name` is none of them."""
-        newer = f'"$(find "$name" -prune {self.condition})"'
-        return f"[ -z {newer} ]" if self.written_after else "false"
-
-
 def fetch_files(
-    shell: Shell, folder: str, patterns: Iterable[str], target: Path, packing: Packing
+    shell: Shell, folder: str, patterns: Iterable[str], target: Path, *, compress: bool
 ) -> list[Path]:
     """Fetch the regular files below `folder` whose relative names match; see `model.remote.Connection`."""
     patterns = [pattern.removeprefix("./") for pattern in patterns]
     are_names = not any(_SPECIAL.search(pattern) for pattern in patterns)
-    names = sorted(set(patterns)) if are_names else _list_files(shell, folder, patterns, packing)
+    names = sorted(set(patterns)) if are_names else _list_files(shell, folder, patterns)
     if not names:
         return []
-    pack = f"tar -c{'z' if packing.compress else ''}f - --null -T -"
     # Where the names are known, the instance is not asked first which of them exist.
-    test = f'[ ! -f "$name" ] || [ -L "$name" ] || {packing.is_older}'
+    test = '[ ! -f "$name" ] || [ -L "$name" ]'
     existing = f"while IFS= read -r name; do {test} || printf '%s\\0' \"$name\"; done | "
-    command = f"cd {shlex.quote(not_an_option(folder))} && {existing if are_names else ''}{pack}"
     end = b"\n" if are_names else b"\0"
     listing = b"".join(f"./{name}".encode(errors="surrogateescape") + end for name in names)
-    with shell.start(command, stdin=listing) as process:
-        paths = _unpack(shell, process, set(names), target, "r|gz" if packing.compress else "r|")
-        _skip_padding(shell, process)
-        status = process.wait()
-        if status and len(paths) < len(names):  # status 1 may also mean that a log grew meanwhile
-            raise shell.command_error(command, status, bytes(process.stderr))
-    return [paths[name] for name in names if name in paths]
+    command = f"{existing if are_names else ''}tar -c{'z' if compress else ''}f - --null -T -"
+    receiver = _Receiver(shell=shell, names=frozenset(names), target=target)
+    # Status 1 may also mean that a log grew meanwhile.
+    if receiver.receive(folder, command, listing, compress=compress) and len(receiver.paths) < len(names):
+        raise receiver.failure(command)
+    return [receiver.paths[name] for name in names if name in receiver.paths]
 
 
-def _list_files(shell: Shell, folder: str, patterns: list[str], packing: Packing) -> list[str]:
+def fetch_listed(
+    shell: Shell, folder: str, sizes: Mapping[str, int], target: Path, *, compress: bool
+) -> Fetched:
+    """Fetch files that the instance has listed; see `model.remote.Connection`."""
+    if stray := next((name for name in sizes if not _is_inside(name)), None):
+        raise _unrequested_error(shell, stray)
+    target.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(target).free - KEPT_FREE
+    left: dict[str, str] = {}
+    for name, size in sorted(sizes.items(), key=lambda item: item[1]):
+        if size > free:
+            left[name] = f"{name!r} has {size} bytes, and {max(0, free)} are free at {target}"
+        else:
+            free -= size
+    names = [name for name in sizes if name not in left]
+    if not names:
+        return Fetched(paths=[], left=left)
+    listing = b"".join(f"./{name}".encode(errors="surrogateescape") + b"\0" for name in names)
+    command = f"tar -c{'z' if compress else ''}hf - --null -T -"
+    receiver = _Receiver(shell=shell, names=frozenset(names), target=target)
+    if receiver.receive(folder, command, listing, compress=compress) and not receiver.paths:
+        raise receiver.failure(command)
+    left |= {name: "it is gone" for name in names if name not in receiver.paths}
+    return Fetched(paths=[receiver.paths[name] for name in names if name in receiver.paths], left=left)
+
+
+def _list_files(shell: Shell, folder: str, patterns: list[str]) -> list[str]:
     """List the regular files below the folder on the instance; match them here, by one rule everywhere."""
-    command = f"cd {shlex.quote(not_an_option(folder))} && find . -type f {packing.condition} -print0"
+    command = f"cd {shlex.quote(not_an_option(folder))} && find . -type f -print0"
     lines = shell.check(command).split(b"\0")
     names = [line.decode(errors="surrogateescape").removeprefix("./") for line in lines if line]
     if stray := next((name for name in names if not _is_inside(name)), None):
@@ -109,62 +107,86 @@ def _list_files(shell: Shell, folder: str, patterns: list[str], packing: Packing
     return matching
 
 
-def _skip_padding(shell: Shell, process: RemoteProcess) -> None:
-    """Read what follows the end of an archive, which is little."""
-    size = 0
-    for piece in process.read_stdout():
-        size += len(piece)
-        if size > _PADDING:
-            raise RemoteCommandError(f"{shell.endpoint.instance_id}: sent more than the requested files")
+@dataclass(slots=True, kw_only=True)
+class _Receiver:
+    """Writes the requested files of one tar stream, and refuses anything else."""
 
+    shell: Shell
+    names: frozenset[str]
+    target: Path
+    paths: dict[str, Path] = field(default_factory=dict)  # what was written, by name
+    stderr: bytes = b""
+    status: int = 0
 
-def _unpack(
-    shell: Shell, process: RemoteProcess, names: set[str], target: Path, mode: Literal["r|", "r|gz"]
-) -> dict[str, Path]:
-    """Write the requested regular files below `target`, and refuse anything else."""
-    paths: dict[str, Path] = {}
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        stream = io.BufferedReader(_Source(process.read_stdout()), _BLOCK)
-        with tarfile.open(fileobj=stream, mode=mode, tarinfo=_Member) as archive:
-            for member in archive:
-                name = member.name.removeprefix("./")
-                if name not in names or name in paths or not _is_plain(member):
-                    raise _unrequested_error(shell, member.name)
-                member.name = name
-                paths[name] = _write_one(archive, member, target, paths, shell)
-    except (tarfile.TarError, zlib.error, ValueError, ArithmeticError, EOFError) as e:
-        if process.is_drained and (status := process.wait()):
-            raise shell.command_error("tar", status, bytes(process.stderr)) from e
-        raise RemoteCommandError(f"{shell.endpoint.instance_id}: its answer is not a tar archive: {e}") from e
-    except OSError as e:
-        raise StoreError(f"cannot write {e.filename or target}: {e.strerror or e}") from e
-    return paths
+    def receive(self, folder: str, command: str, listing: bytes, *, compress: bool) -> int:
+        """Run tar on the instance, and write what it sends; return its exit status."""
+        where = shlex.quote(not_an_option(folder))
+        with self.shell.start(f"cd {where} && {command}", stdin=listing) as process:
+            self._unpack(process, "r|gz" if compress else "r|")
+            self._skip_padding(process)
+            self.status = process.wait()
+            self.stderr = bytes(process.stderr)
+        return self.status
 
+    def failure(self, command: str) -> RemoteCommandError:
+        return self.shell.command_error(command, self.status, self.stderr)
 
-def _write_one(
-    archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, paths: dict[str, Path], shell: Shell
-) -> Path:
-    """Write one member, whole or not at all; a hard link, which tar sends as a link, becomes a copy."""
-    path = target / member.name
-    if not path.resolve().is_relative_to(target.resolve()):
-        raise _unrequested_error(shell, member.name)
-    if member.isreg():
-        content: IO[bytes] | None = archive.extractfile(member)
-    else:
-        first = paths.get(member.linkname.removeprefix("./"))
-        content = None if first is None else first.open("rb")
-    if content is None:
-        raise _unrequested_error(shell, member.name)
-    size = member.size if member.isreg() else os.fstat(content.fileno()).st_size
-    _require_space(target, member.name, size)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with content, replace_file(path, mode=_safe_mode(member.mode)) as draft:
-        with draft.open("wb") as file:
-            shutil.copyfileobj(content, file, _BLOCK)
-        with contextlib.suppress(OverflowError, ValueError, TypeError, OSError):  # any time can be stated
-            os.utime(draft, (member.mtime or 0, member.mtime or 0))
-    return path
+    def _skip_padding(self, process: RemoteProcess) -> None:
+        """Read what follows the end of an archive, which is little."""
+        size = 0
+        for piece in process.read_stdout():
+            size += len(piece)
+            if size > _PADDING:
+                instance_id = self.shell.endpoint.instance_id
+                raise RemoteCommandError(f"{instance_id}: sent more than the requested files")
+
+    def _unpack(self, process: RemoteProcess, mode: Literal["r|", "r|gz"]) -> None:
+        target = self.target
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            stream = io.BufferedReader(_Source(process.read_stdout()), _BLOCK)
+            with tarfile.open(fileobj=stream, mode=mode, tarinfo=_Member) as archive:
+                for member in archive:
+                    name = member.name.removeprefix("./")
+                    if name not in self.names or name in self.paths or not _is_plain(member):
+                        raise _unrequested_error(self.shell, member.name)
+                    member.name = name
+                    self._write(archive, member)
+        except (tarfile.TarError, zlib.error, ValueError, ArithmeticError, EOFError) as e:
+            if process.is_drained and (status := process.wait()):
+                raise self.shell.command_error("tar", status, bytes(process.stderr)) from e
+            instance_id = self.shell.endpoint.instance_id
+            raise RemoteCommandError(f"{instance_id}: its answer is not a tar archive: {e}") from e
+        except OSError as e:
+            raise StoreError(f"cannot write {e.filename or target}: {e.strerror or e}") from e
+
+    def _write(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        """Write one member, whole or not at all; a hard link, which tar sends as a link, becomes a copy."""
+        target, name = self.target, member.name
+        path = target / name
+        if not path.resolve().is_relative_to(target.resolve()):
+            raise _unrequested_error(self.shell, name)
+        first = member.linkname.removeprefix("./")
+        if member.isreg():
+            content: IO[bytes] | None = archive.extractfile(member)
+        else:
+            content = self.paths[first].open("rb") if first in self.paths else None
+        if content is None:
+            raise _unrequested_error(self.shell, name)
+        with content:
+            size = member.size if member.isreg() else os.fstat(content.fileno()).st_size
+            # Known before the content, of which nothing is written if the disk would be full then.
+            if size > (free := shutil.disk_usage(target).free) - KEPT_FREE:
+                message = f"{name!r} has {size} bytes, and {free} are free at {target}; it is not fetched"
+                raise StoreError(message, "free space there, or keep less of the run (keep.files)")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replace_file(path, mode=_safe_mode(member.mode)) as draft:
+                with draft.open("wb") as file:
+                    shutil.copyfileobj(content, file, _BLOCK)
+                # Any time can be stated.
+                with contextlib.suppress(OverflowError, ValueError, TypeError, OSError):
+                    os.utime(draft, (member.mtime or 0, member.mtime or 0))
+        self.paths[name] = path
 
 
 def _safe_mode(mode: int) -> int:
@@ -174,14 +196,6 @@ def _safe_mode(mode: int) -> int:
     """
     kept = mode & 0o755
     return (kept if kept & 0o100 else kept & 0o644) | 0o600
-
-
-def _require_space(target: Path, name: str, size: int) -> None:
-    """Refuse a file that would fill the disk; its size is known before its content."""
-    free = shutil.disk_usage(target).free
-    if size > free - KEPT_FREE:
-        message = f"{name!r} has {size} bytes, and {free} are free at {target}; it is not fetched"
-        raise StoreError(message, "free space there, or keep less of the run (keep.files)")
 
 
 def _is_plain(member: tarfile.TarInfo) -> bool:

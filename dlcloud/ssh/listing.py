@@ -1,16 +1,15 @@
-"""Which local files are sent to an instance, and which remote ones a pattern selects.
+"""Which local files are sent to an instance.
 
 `list_files` lists the user's files without what .gitignore, .dlcloudignore and git leave out; `list_entries`
-lists all of a folder; `matches` selects files to fetch.
+lists all of a folder.
 """
 
 import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec
@@ -73,12 +72,6 @@ def list_entries(source: Path, *, only: Callable[[Path], bool] | None = None) ->
     if not source.is_dir():
         raise RecipeError(f"cannot send {source}: no such file or folder")
     return [entry for entry in _walk(source) if only is None or entry.path.is_dir() or only(Path(entry.name))]
-
-
-def matches(name: str, patterns: Iterable[str]) -> bool:
-    """True if a relative name matches any glob: `*` within one folder level, `**` over any number of them."""
-    parts = name.split("/")
-    return any(_parts_match(parts, pattern.removeprefix("./").split("/")) for pattern in patterns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,14 +149,6 @@ def _read(file: Path) -> tuple[Rules, ...]:
         return ()
     except ValueError as error:
         raise RecipeError(f"{file} has a pattern that cannot be read: {error}") from error
-
-
-def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    if not pattern:
-        return not parts
-    if pattern[0] == "**":
-        return any(_parts_match(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _parts_match(parts[1:], pattern[1:])
 
 
 def _walk(source: Path) -> Iterator[SentFile]:

@@ -63,7 +63,7 @@ def test_a_read_only_folder_and_names_beyond_ascii_will_do(tmp_path):
             done = user.run("up", str(project / "essai é.yaml"))
         (kept,) = (home / ".dlcloud").glob("runs/*/files/résultat.txt")
         assert kept.read_text("utf-8") == "é"
-        assert "1 file(s) kept in" in done.stderr
+        assert "1 file(s) downloaded to" in done.stderr
         assert user.alive() == []
     finally:
         user.run("local", "stop")

@@ -79,7 +79,7 @@ def test_its_recipe_plans_and_brings_home_what_it_keeps(newcomer, skill):
     (newcomer.home / "own.yaml").write_text(recipe)
     (newcomer.home / "infer.py").write_text(SCRIPT + MODEL)
     done = newcomer.run("up", "own.yaml", "--output", "json")
-    assert "1 file(s) kept in" in done.stderr
+    assert "1 file(s) downloaded to" in done.stderr
 
 
 def test_errors_are_of_the_kinds_that_it_lists(newcomer, skill):

@@ -1,11 +1,12 @@
 """Instances that run nothing: they keep files, know job.py's verbs, and lose connections on request."""
 
+import json
 import shlex
 import threading
 from dataclasses import dataclass, field
 
 from dlcloud.model.errors import RemoteCommandError, UnreachableError
-from dlcloud.model.remote import Completed
+from dlcloud.model.remote import Completed, Fetched
 
 GONE = "gone"
 
@@ -116,7 +117,10 @@ class FakeConnection:
     def pipe(self, command, pieces):
         self.check(command, stdin=b"".join(pieces))
 
-    def fetch_files(self, folder, patterns, target, *, written_after=""):  # noqa: ARG002
+    def fetch_listed(self, folder, sizes, target):
+        return Fetched(paths=self.fetch_files(folder, sizes, target), left={})
+
+    def fetch_files(self, folder, patterns, target):
         self._alive()
         brought = []
         there = self.machine.kept.get(folder, {})
@@ -147,6 +151,9 @@ class FakeConnection:
                 "log": self.machine.job.log,
                 "records.jsonl": self.machine.job.records,
             }
+        if verb == "written":
+            files = self.machine.kept.get(f"{folder}/work", {})
+            return json.dumps([[name, len(content), ""] for name, content in sorted(files.items())]).encode()
         if verb == "state":
             status = "null" if self.machine.job.exit_status is None else self.machine.job.exit_status
             return f'{{"state": "{self.machine.job.state}", "exit_status": {status}}}\n'.encode()

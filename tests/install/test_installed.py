@@ -90,7 +90,7 @@ class Installed:
         try:
             done = self.run("up", "tiny é.yaml")
             assert "45.5" in done.stdout
-            assert "1 file(s) kept in" in done.stderr
+            assert "1 file(s) downloaded to" in done.stderr
             assert "45.5" in self.run("cost-report").stdout
             assert self.run("status").stdout == "nothing is up\n"
         finally:

@@ -41,7 +41,7 @@ class World:
         self.launcher = SimpleNamespace(
             cluster=SimpleNamespace(name=name, recipe_text=""), cluster_id="c", clock=clock, emit=self.emit,
             store=SimpleNamespace(clusters=clusters), destroy=self.destroy, remainder=self.remainder,
-            mark_ready=lambda: None,
+            mark_ready=lambda: None, results_left={},
         )
 
     def emit(self, event):

@@ -84,7 +84,7 @@ def test_the_newest_checkpoint_of_all_workers_and_kept_files_come_home(world):
     assert (world.paths.run_files("run-1") / "model.pt").read_bytes() == b"model"
     assert f"the checkpoint of step 120 is kept: {path}" in world.texts()
     assert any(" stop " in command for command in world.machines[1].commands), "it writes a newer one"
-    assert f"1 file(s) kept in {world.paths.run_files('run-1')}" in world.texts()
+    assert f"1 file(s) downloaded to {world.paths.run_files('run-1')}" in world.texts()
 
 
 def test_a_worker_that_does_not_stop_leaves_its_checkpoint_all_the_same(world):
@@ -115,7 +115,7 @@ def test_an_instance_that_does_not_answer_is_passed_over(world):
 
 def test_only_where_no_worker_has_the_files_there_is_a_warning(world):
     warn_if_nothing_is_kept(world.managed, ["model.pt"])
-    assert "nothing is kept: no file that the run wrote matches model.pt" in world.texts()
+    assert "no file that the run wrote matches model.pt" in world.texts()
     world.events.clear()
     folder = world.paths.make_folder(world.paths.run_files("run-1"))
     (folder / "model.pt").write_bytes(b"model")

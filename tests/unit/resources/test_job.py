@@ -225,6 +225,34 @@ def test_a_secret_in_pieces_and_one_line_of_it_are_masked_too(job):
     assert log == f"a***{TOKEN[:3]}x***\nshort\n"
 
 
+WRITING = """\
+mkdir -p out/deep skipped ../elsewhere
+echo new > out/deep/5.ckpt; echo more >> changed; cp -p sent copied
+echo x > skipped/y; echo z > ../elsewhere/z
+ln -s deep/5.ckpt out/last.ckpt; ln -s out/deep newest
+ln -s ../elsewhere away; ln -s . around; ln -s none broken; mkfifo pipe; ln changed hard
+"""
+
+
+def test_what_a_program_wrote_is_listed_with_links_that_stay_inside(job):
+    (job.job / "work").mkdir()
+    for name in ("sent", "changed"):
+        (job.job / "work" / name).write_text(f"{name}\n")
+    (job.job / "work" / "to-sent").symlink_to("sent")
+    time.sleep(0.02)  # a file system's clock has steps of up to 10 ms
+    job.command("sh ../script\n")
+    (job.job / "script").write_text(WRITING)
+    time.sleep(0.02)
+    job("start")
+    job("follow", "log", "0")
+    listed = {"changed", "copied", "hard", "newest/5.ckpt", "out/deep/5.ckpt", "out/last.ckpt"}
+    written = json.loads(job("written", "skipped"))
+    assert {name for name, _, _ in written} == listed
+    assert sorted(size for _, size, other in written if not other) == [4, 5, 13]
+    assert {other for _, _, other in written} - {""} <= listed
+    assert ["skipped/y", 2, ""] in json.loads(job("written"))
+
+
 LEAVING = """\
 setsid sh -c 'echo $$ > apart; exec sleep 600' &
 (sh -c 'trap "" TERM; echo $$ > stubborn; while :; do sleep 1; done' &)

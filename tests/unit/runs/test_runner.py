@@ -301,7 +301,7 @@ def test_an_ended_run_is_stored_though_its_files_are_lost(world):
     (run,) = there.runner(dial=GoneAfterwards(one)).run_all(there.members)
     assert (run.state, run.exit_status) == (RunState.DONE, 0)
     assert there.stored() == [(RunState.DONE, 0)]
-    assert any(isinstance(event, Warned) and "not fetched" in event.message for event in there.events)
+    assert any(isinstance(event, Warned) and "not downloaded" in event.message for event in there.events)
 
 
 def test_progress_and_failures_are_reported_as_they_come(world):
@@ -327,8 +327,10 @@ def test_files_asked_for_are_brought_home(world):
     (run,) = runner.run_all(there.members)
     assert run.run_id == one_run.run_id
     assert [path.name for path in there.paths.run_files(run.run_id).iterdir()] == ["model.pt"]
-    kept = f"1 file(s) kept in {there.paths.run_files(run.run_id)}"
-    assert kept in [event.message for event in there.events]
+    kept = f"1 file(s) downloaded to {there.paths.run_files(run.run_id)}"
+    messages = [event.message for event in there.events]
+    assert kept in messages
+    assert "no file that the run wrote matches missing.pt (keep.files)" in messages
 
 
 def test_files_asked_for_that_are_not_there_are_named(world):

@@ -3,16 +3,16 @@
 import hashlib
 import io
 import os
-import shutil
 import stat
 import tarfile
-import time
+from types import SimpleNamespace
 
 import pytest
 
 from dlcloud.model.errors import RecipeError, RemoteCommandError, UnreachableError
+from dlcloud.model.globs import matches
 from dlcloud.ssh import copy, fetch
-from dlcloud.ssh.listing import list_entries, matches
+from dlcloud.ssh.listing import list_entries
 from tests.needs import needs
 
 pytestmark = needs("find", "tar")
@@ -41,7 +41,7 @@ def test_a_tree_with_odd_names_arrives_and_comes_home(connection, host, tree, tm
     copy.send_tree(connection, tree, target, only=None, compress=compress)
     assert content(host.root / "home" / target) == content(tree)
     home = tmp_path / "home"
-    fetched = fetch.fetch_files(connection, target, ["**"], home, fetch.Packing(compress=compress))
+    fetched = fetch.fetch_files(connection, target, ["**"], home, compress=compress)
     assert content(home) == content(tree)
     assert sorted(fetched) == sorted(home / name for name in ODD)
 
@@ -184,20 +184,31 @@ def test_matching_files_are_fetched_and_no_match_is_no_error(connection, host, t
         connection.fetch_files("nowhere", ["*"], home)
 
 
-@pytest.mark.parametrize("patterns", [["*.pt", "data"], ["model.pt", "copy.pt", "data"]])
-def test_what_was_sent_is_not_fetched_as_a_result(connection, host, tmp_path, patterns):
+def test_files_that_the_instance_listed_are_fetched_with_links_and_odd_names(connection, host, tmp_path):
     folder = host.root / "home/run"
-    (folder / "work").mkdir(parents=True)
-    for name in ["model.pt", "data"]:
-        (folder / "work" / name).write_text("sent")
-    time.sleep(0.02)  # a file system's clock has steps of up to 10 ms
-    (folder / "command").write_text("python train.py")
-    assert connection.fetch_files("run/work", patterns, tmp_path, written_after="../command") == []
-    time.sleep(0.02)
-    shutil.copy2(folder / "work/data", folder / "work/copy.pt")  # with the time of the old one
-    (fetched,) = connection.fetch_files("run/work", patterns, tmp_path, written_after="../command")
-    assert fetched.name == "copy.pt"
-    assert len(connection.fetch_files("run/work", patterns, tmp_path, written_after="../none")) == 3
+    (folder / "out").mkdir(parents=True)
+    names = ["out/5.ckpt", "metrics [1].json", "a\nb", "-x"]
+    for name in names:
+        (folder / name).write_text(name)
+    (folder / "out/last.ckpt").symlink_to("5.ckpt")
+    sizes = dict.fromkeys([*names, "out/last.ckpt", "vanished"], 10)
+    fetched = connection.fetch_listed("run", sizes, tmp_path)
+    assert fetched.left == {"vanished": "it is gone"}
+    assert [path.read_text() for path in fetched.paths] == [*names, "out/5.ckpt"]
+    assert not (tmp_path / "out/last.ckpt").is_symlink()
+    assert connection.fetch_listed("run", {}, tmp_path).paths == []
+
+
+def test_a_file_too_large_for_the_disk_does_not_stop_the_others(connection, host, tmp_path, monkeypatch):
+    folder = host.root / "home/run"
+    folder.mkdir(parents=True)
+    for name, size in [("a", 10), ("large", 5000), ("z", 10)]:
+        (folder / name).write_bytes(b"x" * size)
+    free = SimpleNamespace(free=fetch.KEPT_FREE + 1000)
+    monkeypatch.setattr(fetch.shutil, "disk_usage", lambda _: free)
+    fetched = connection.fetch_listed("run", {"a": 10, "large": 5000, "z": 10}, tmp_path)
+    assert [path.name for path in fetched.paths] == ["a", "z"]
+    assert "'large' has 5000 bytes, and 980 are free" in fetched.left["large"]
 
 
 def test_a_file_with_two_names_comes_home_twice(connection, host, tmp_path):

@@ -36,9 +36,7 @@ def send(host, connection, tmp_path):
 
     def fetch_sent(answer, *, compress=False):
         (host.root / "evil.tar").write_bytes(gzip.compress(answer) if compress else answer)
-        return fetch.fetch_files(
-            connection, "results", ["*"], tmp_path / "far/home", fetch.Packing(compress=compress)
-        )
+        return fetch.fetch_files(connection, "results", ["*"], tmp_path / "far/home", compress=compress)
 
     return fetch_sent
 
