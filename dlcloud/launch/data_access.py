@@ -5,7 +5,6 @@ import shlex
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ FIRST_ACTION = "iam:CreateRole"
 """Where it is denied, nothing was created."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
     """The data and the buckets of one recipe, on the instances of one cluster.
 
@@ -45,16 +43,13 @@ class Storage:
         recipe_folder: Its paths are relative to this folder.
     """
 
-    managed: ManagedCluster
-    recipe: Recipe
-    recipe_folder: Path
-    _regions: dict[str, str] = field(default_factory=dict, init=False)
-    _tools: dict[str, str] = field(default_factory=dict, init=False)
-    _role_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _upload_locks: defaultdict[str, threading.Lock] = field(
-        default_factory=lambda: defaultdict(threading.Lock), init=False
-    )
-    _holders: dict[str, EnvironmentPeer] = field(default_factory=dict, init=False)
+    def __init__(self, *, managed: ManagedCluster, recipe: Recipe, recipe_folder: Path) -> None:
+        self.managed, self.recipe, self.recipe_folder = managed, recipe, recipe_folder
+        self._regions: dict[str, str] = {}
+        self._tools: dict[str, str] = {}
+        self._role_lock = threading.Lock()
+        self._upload_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._holders: dict[str, EnvironmentPeer] = {}
 
     @property
     def is_used(self) -> bool:

@@ -1,7 +1,7 @@
 """Get a plan's instances: round after round, each request under a token that makes it safe to repeat."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from dlcloud.launch.acquire import write_user_data
@@ -48,15 +48,13 @@ class Provisioned:
     earlier_ids: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Provisioner:
     """Gets a plan's instances for one cluster."""
 
-    managed: ManagedCluster
-    plan: Plan
-    security_group_id: str
-    _templates: dict[tuple[str, int], str] = field(default_factory=dict)
-    _withheld: dict[str, int] = field(default_factory=dict)
+    def __init__(self, *, managed: ManagedCluster, plan: Plan, security_group_id: str) -> None:
+        self.managed, self.plan, self.security_group_id = managed, plan, security_group_id
+        self._templates: dict[tuple[str, int], str] = {}
+        self._withheld: dict[str, int] = {}
 
     def provision(self, *, minimum: int) -> Provisioned:
         """Request what the plan's instances lack, market by market; each round completes those before it.

@@ -17,7 +17,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -174,7 +174,6 @@ class _Reporter:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
     """What the instances of one cluster are sent alike.
 
@@ -182,22 +181,21 @@ class Sharing:
         allow: Lets the instances reach each other; called once, if they are to.
     """
 
-    allow: Callable[[], None]
-    _counts: list[int] = field(default_factory=list, init=False)
-    _archives: dict[str, "Archive"] = field(default_factory=dict, init=False)
-    _locks: defaultdict[str, threading.Lock] = field(
-        default_factory=lambda: defaultdict(threading.Lock), init=False
-    )
-    _allowed: list[bool] = field(default_factory=list, init=False)
+    def __init__(self, allow: Callable[[], None]) -> None:
+        self._allow = allow
+        self._is_allowed = False
+        self._count = 0
+        self._archives: dict[str, Archive] = {}
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     @property
     def is_used(self) -> bool:
         """True if there are enough instances for files to be passed on."""
-        return sum(self._counts) >= FEWEST
+        return self._count >= FEWEST
 
     def expect(self, count: int) -> None:
         """State how many instances will be sent the same."""
-        self._counts[:] = [count]
+        self._count = count
 
     def send(
         self,
@@ -221,7 +219,7 @@ class Sharing:
             RecipeError: A file cannot be read.
             RemoteCommandError, UnreachableError: The instance could not take them.
         """
-        if not self.is_used or sum(file.size for file in files) * self._counts[0] < LEAST_BYTES:
+        if not self.is_used or sum(file.size for file in files) * self._count < LEAST_BYTES:
             connection.send_files(files, target, on_sent=on_sent)
             return
         archive = self._pack(files)
@@ -259,9 +257,9 @@ class Sharing:
         key = hashlib.sha256(listing.encode()).hexdigest()
         with self._locks[""]:
             lock = self._locks[key]
-            if not self._allowed:
-                self.allow()
-                self._allowed.append(True)
+            if not self._is_allowed:
+                self._allow()
+                self._is_allowed = True
         with lock:
             if key not in self._archives:
                 file = tempfile.TemporaryFile(prefix="dlcloud-")  # noqa: SIM115 - it lives as long as this

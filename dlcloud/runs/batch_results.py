@@ -25,9 +25,9 @@ from dlcloud.recipe.data_set import s3_endpoint, split_uri
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import Run, RunState
 from dlcloud.results.trials import Trial
+from dlcloud.runs.experiment_runner import trial_setting
 from dlcloud.runs.program import RunProgram, list_package
 from dlcloud.runs.run_archive import SUFFIX, unpack_run, unreadable
-from dlcloud.runs.trial_starter import trial_setting
 from dlcloud.ssh.copy import pack_files
 
 DIGITS = 16

@@ -1,33 +1,57 @@
-"""Run the trials of an experiment on the instances of a cluster, each instance whenever it is free."""
+"""Run the trials of an experiment on the instances of a cluster, each instance whenever it is free.
+
+Each share of an instance is a `Lane`, on which one trial runs after the other, each lane in a thread of its
+own:
+
+1. `TrialQueue` hands out the next trial; a search is asked for one. Trials that an earlier command left
+   running come first, on the instance where they run.
+2. `TrialStarter` sets the instance up once (`Place`), and starts the trial in one exchange with it. If trials
+   are short, the next one is handed over before the last has ended.
+3. The runner follows the trial's records, and ends it if the search prunes it.
+4. `Background` copies the results here while the next trial runs; `TrialTally` counts what has ended.
+
+A trial that fails is tried again up to `attempts` times. If an instance is lost, its trials go first on its
+replacement.
+
+What must never happen: that a trial runs twice, that a result that is here is measured again, or that lanes
+wait for a trial that nobody runs.
+"""
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event
 
-from dlcloud.launch.remote_jobs import RemoteJobs
+from dlcloud.launch.remote_jobs import RECORDS, RemoteJobs, folder_of
+from dlcloud.launch.setup import FOLDER, command_files
 from dlcloud.model.cluster import Member
-from dlcloud.model.errors import DlcloudError, InstanceError, PartialError
+from dlcloud.model.errors import DlcloudError, InstanceError, PartialError, UnreachableError
 from dlcloud.model.events import Info, Progress, Warned
 from dlcloud.model.money import member_usd, total_usd
+from dlcloud.model.remote import Connection
+from dlcloud.recipe.experiment import VALUES_FILE, trial_variables, trial_words
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.workload import Setting
 from dlcloud.results.result import Run, RunState
 from dlcloud.results.trials import (
     ExperimentProgress,
     Trial,
     TrialState,
     TrialStatus,
+    best_trial,
     intermediate_of,
     usd_at_end,
 )
-from dlcloud.runs.background import Background
 from dlcloud.runs.experiment_records import ExperimentRecords
 from dlcloud.runs.run import Runner
-from dlcloud.runs.tally import TrialTally
-from dlcloud.runs.trial_queue import TrialQueue
-from dlcloud.runs.trial_starter import HandedTrial, Place, TrialStarter
 from dlcloud.system.parallel import all_or_raise, fan_out
 
+LONGEST_NAME = 40
+"""Of a setting, in characters."""
+
+Ask = Callable[[], Trial | None]
 FIRST_FAILURES = 5
 """So many trials given up before any has a result are the program's fault: the others are not run."""
 
@@ -39,22 +63,6 @@ LEFT_AT_FIRST = 4
 
 LaunchReplacement = Callable[[Collection[str]], Sequence[Member]]
 """Launches what a cluster lacks, beside the instances with these ids; returns the new ones."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Lane:
-    """A share of an instance, on which one trial runs after the other.
-
-    Attributes:
-        share: Its number.
-        handed: Its trials, the one that runs first.
-        background: Stores the results of the one before.
-    """
-
-    place: Place
-    share: int
-    handed: list[HandedTrial] = field(default_factory=list)
-    background: Background = field(default_factory=Background)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,14 +80,14 @@ class ExperimentRunner:
 
     runner: Runner
     records: ExperimentRecords
-    queue: TrialQueue
+    queue: "TrialQueue"
     launch_replacement: LaunchReplacement
     on_result: Callable[[TrialStatus], None] = lambda _: None
     is_behind: Callable[[int, int, float], bool] = lambda *_: False
     _jobs: RemoteJobs = field(init=False)
-    _starter: TrialStarter = field(init=False)
-    _tally: TrialTally = field(init=False)
-    _places: list[Place] = field(init=False, default_factory=list)
+    _starter: "TrialStarter" = field(init=False)
+    _tally: "TrialTally" = field(init=False)
+    _places: list["Place"] = field(init=False, default_factory=list)
     _replacing: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -138,7 +146,7 @@ class ExperimentRunner:
             if place.member is not None:
                 place.unfinished.append(HandedTrial(trial=trial, run=run, member=place.member))
 
-    def _serve(self, lane: Lane) -> None:
+    def _serve(self, lane: "Lane") -> None:
         """Run trials on a share of an instance while there are any."""
         try:
             while self._run_next(lane):
@@ -148,7 +156,7 @@ class ExperimentRunner:
             self._give_back(lane.handed)
             raise
 
-    def _run_next(self, lane: Lane) -> bool:
+    def _run_next(self, lane: "Lane") -> bool:
         """Run one trial, and hand the next one over meanwhile; False if there is none."""
         member = lane.place.member
         try:
@@ -172,7 +180,7 @@ class ExperimentRunner:
                 raise
         return True
 
-    def _take(self, lane: Lane) -> bool:
+    def _take(self, lane: "Lane") -> bool:
         """Hand the next trial over to the instance of a lane; False if none is left, or no instance."""
         place = lane.place
         if place.unfinished:
@@ -188,7 +196,7 @@ class ExperimentRunner:
         self._hand_over(lane, self._new(member, trial))
         return True
 
-    def _take_early(self, lane: Lane) -> None:
+    def _take_early(self, lane: "Lane") -> None:
         """Hand a further trial over, if trials are short and enough are left for every other lane."""
         mean_s = self._tally.mean_s
         # A search chooses the next one from the result of this one.
@@ -201,26 +209,28 @@ class ExperimentRunner:
         if trial is not None:
             self._hand_over(lane, self._new(lane.handed[0].member, trial))
 
-    def _new(self, member: Member, trial: Trial) -> HandedTrial:
+    def _new(self, member: Member, trial: Trial) -> "HandedTrial":
         try:
             return HandedTrial(trial=trial, run=self._starter.new_run(member, trial), member=member)
         except BaseException:
             self.queue.put_back(trial)
             raise
 
-    def _hand_over(self, lane: Lane, handed: HandedTrial) -> None:
+    def _hand_over(self, lane: "Lane", handed: "HandedTrial") -> None:
         lane.handed.append(handed)
         handed.begun_s = self.runner.managed.clock.monotonic()
         self._starter.start(lane.place, handed, lane.share)
 
-    def _prune(self, handed: HandedTrial, is_pruned: Event, records: Sequence[Mapping[str, object]]) -> None:
+    def _prune(
+        self, handed: "HandedTrial", is_pruned: Event, records: Sequence[Mapping[str, object]]
+    ) -> None:
         """Pass on what a trial says of its metric so far; end it if its search says so."""
         for value in filter(None, map(intermediate_of, records)):
             if not is_pruned.is_set() and self.is_behind(handed.trial.number, *value):
                 is_pruned.set()
                 self._jobs.stop(self._jobs.connect(handed.member), handed.run)
 
-    def _begin_waiting(self, lane: Lane) -> None:
+    def _begin_waiting(self, lane: "Lane") -> None:
         """Take note that the trial that waited for the one before it begins."""
         managed = self.runner.managed
         for handed in lane.handed:
@@ -228,7 +238,7 @@ class ExperimentRunner:
             handed.run = replace(handed.run, started_at=managed.clock.now())
             managed.store.runs.put_start(handed.run.run_id, handed.run.started_at)
 
-    def _finish(self, handed: HandedTrial, run: Run, seconds: float) -> None:
+    def _finish(self, handed: "HandedTrial", run: Run, seconds: float) -> None:
         """Bring the results of a run home and store how it ended."""
         try:
             self.runner.put_prices(run)
@@ -238,7 +248,7 @@ class ExperimentRunner:
             self.queue.stop()  # its trial counts as running: none waits for it
             raise
 
-    def _give_back(self, handed: list[HandedTrial]) -> None:
+    def _give_back(self, handed: list["HandedTrial"]) -> None:
         """Put trials back to the front of the line, except those whose result is here already."""
         managed = self.runner.managed
         while handed:
@@ -326,7 +336,7 @@ class ExperimentRunner:
             end_usd=usd_at_end(members, usd, left_s, disk_gib=cluster.disk_gib, region=cluster.region),
         )
 
-    def _replace(self, place: Place, lost: Member | None, error: DlcloudError) -> bool:
+    def _replace(self, place: "Place", lost: Member | None, error: DlcloudError) -> bool:
         """Put another instance in the place of one that is lost; False if there is none."""
         with self._replacing:
             if place.member is not lost:
@@ -371,6 +381,318 @@ def refuse_failed(statuses: Sequence[TrialStatus]) -> None:
     raise kind(message, hint)
 
 
-def _instance_id(lane: Lane) -> str:
+def _instance_id(lane: "Lane") -> str:
     member = lane.place.member
     return "its place" if member is None else member.instance.instance_id
+
+
+@dataclass(slots=True, kw_only=True)
+class HandedTrial:
+    """A trial whose run has been handed to an instance.
+
+    Attributes:
+        begun_s: When it was handed over, or when the one before it ended; by the monotonic clock.
+    """
+
+    trial: Trial
+    run: Run
+    member: Member
+    begun_s: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Place:
+    """An instance of the experiment, or the one that has replaced it.
+
+    Attributes:
+        member: The instance; None once it is lost and nothing replaced it.
+        unfinished: What an earlier command has left running on it.
+        python: The interpreter of its environment; empty until it is set up.
+    """
+
+    member: Member | None
+    unfinished: deque[HandedTrial] = field(default_factory=deque)
+    python: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStarter:
+    """Sets instances up and starts trials there.
+
+    Args:
+        runner: Sets instances up, and has the recipe's program.
+        jobs: Of the cluster.
+        digest: Of the experiment.
+        per_instance: Trials at once on an instance.
+        repeats: Runs of the command in each trial.
+    """
+
+    runner: Runner
+    jobs: RemoteJobs
+    digest: str
+    per_instance: int
+    repeats: int
+
+    def new_run(self, member: Member, trial: Trial) -> Run:
+        """Store the run of a trial that is about to be handed over."""
+        runner = self.runner
+        now = runner.managed.clock.now()
+        run = self.jobs.new_run(member, runner.workload, image_id=runner.image_id, setup_at=now)
+        run = replace(run, experiment=self.digest, trial=trial.number, trial_values=trial.key)
+        runner.managed.store.runs.add(run)
+        return run
+
+    def start(self, place: Place, handed: HandedTrial, share: int) -> None:
+        """Start a run on one of the shares of its instance; one that was started before goes on.
+
+        Raises:
+            InstanceError: The instance is gone, or could not start it.
+        """
+        while True:
+            try:
+                connection = self.jobs.connect(handed.member)
+                python = self._prepare(connection, place, handed.member)
+                layout = self._layout(handed, python, share)
+                self.jobs.start(connection, handed.run, self.runner.environment, layout)
+            except UnreachableError:
+                self.jobs.reconnect(handed.member, handed.run)
+            else:
+                return
+
+    def _prepare(self, connection: Connection, place: Place, member: Member) -> str:
+        """Set an instance up once, and send it what its trials have in common."""
+        with place.lock:
+            if not place.python:
+                python = self.runner.prepare(connection, member)
+                connection.check(f"mkdir -p {self._base}/work")
+                self.runner.send_files(connection, self._base, member)
+                place.python = python
+            return place.python
+
+    @property
+    def _base(self) -> str:
+        return f"{FOLDER}/experiments/{self.digest}"
+
+    def _layout(self, handed: HandedTrial, python: str, share: int) -> dict[str, object]:
+        """Return the folder of a run, beside what its instance was sent once."""
+        runner, run = self.runner, handed.run
+        # Trials of one share run one after the other, also where the next is there already.
+        turn = f"../../experiments/{self.digest}/turn-{share}"
+        setting = trial_setting(runner.recipe, handed.trial)
+        program = runner.program.in_setting(setting, repeats=self.repeats, turn=turn)
+        command = program.command(python, host=run.instance_id, share=(share, self.per_instance))
+        image, environment = runner.recipe.setup.image, runner.environment
+        files = command_files(folder_of(run), command, image=image, environment=environment)
+        return {
+            "work": f"{self._base}/work",
+            "links": {"benchmarks": f"{self._base}/benchmarks"},
+            "files": {f"work/{VALUES_FILE}": handed.trial.key, **files},
+        }
+
+
+def trial_setting(recipe: Recipe, trial: Trial) -> Setting:
+    """Return the setting of the command that has a trial's values."""
+    experiment = recipe.experiment
+    has_arguments = experiment is None or experiment.arguments
+    is_search = experiment is not None and experiment.search is not None
+    records = {"DLCLOUD_RECORDS": RECORDS} if is_search else {}
+    return Setting(
+        name=trial_name(trial),
+        environment={**trial_variables(trial.values, trial.number), **records},
+        arguments=trial_words(trial.values) if has_arguments else [],
+    )
+
+
+def trial_recipe(recipe: Recipe, trial: Trial) -> Recipe:
+    """Return the recipe of one trial: the command in one setting."""
+    settings = [trial_setting(recipe, trial)]
+    return recipe.model_copy(update={"workload": recipe.workload.model_copy(update={"settings": settings})})
+
+
+def trial_name(trial: Trial) -> str:
+    """Return the name of a trial's setting in reports: its values, or its number where they are long."""
+    text = str(trial)
+    return text if len(text) <= LONGEST_NAME else f"trial {trial.number}"
+
+
+def no_more() -> None:
+    """Return None: there is no further trial."""
+
+
+class TrialQueue:
+    """Safe to use from several threads.
+
+    Args:
+        trials: Those that wait, in order.
+        ask: Returns a further trial when none waits, as a search does; None when there is no more.
+        running: The numbers of those that run already.
+    """
+
+    def __init__(self, trials: Iterable[Trial], ask: Ask = no_more, *, running: Iterable[int] = ()) -> None:
+        self._waiting = deque(trials)
+        self._ask = ask
+        self._running = set(running)
+        self._changed = threading.Condition()
+        self._is_stopped = False
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    def take(self) -> Trial | None:
+        """Return the next trial, which is running from now on; None once none is left.
+
+        It waits while others run: one whose instance is lost comes back.
+        """
+        with self._changed:
+            while not self._is_stopped:
+                trial = self._waiting.popleft() if self._waiting else self._ask()
+                if trial is not None:
+                    self._running.add(trial.number)
+                    return trial
+                if not self._running:
+                    return None
+                self._changed.wait()
+            return None
+
+    def take_early(self, *, leave: int) -> Trial | None:
+        """Return the next trial, which counts as running from now on, if more than `leave` of them wait."""
+        with self._changed:
+            if self._is_stopped or len(self._waiting) <= leave:
+                return None
+            trial = self._waiting.popleft()
+            self._running.add(trial.number)
+            return trial
+
+    def end(self, trial: Trial) -> None:
+        """Take note that a trial runs no more."""
+        with self._changed:
+            self._running.discard(trial.number)
+            self._changed.notify_all()
+
+    def put_back(self, trial: Trial) -> None:
+        """Put a trial that was running at the front of the line."""
+        with self._changed:
+            self._running.discard(trial.number)
+            self._waiting.appendleft(trial)
+            self._changed.notify_all()
+
+    def again(self, trial: Trial) -> None:
+        """Put a trial that has failed at the end of the line."""
+        with self._changed:
+            self._running.discard(trial.number)
+            self._waiting.append(trial)
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Hand out no further trial."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+
+
+class TrialTally:
+    """What is known of each trial, and how many have ended; safe to use from several threads.
+
+    Args:
+        statuses: Of all trials that are known, as they are stored.
+        maximize: Whether the largest metric is best.
+    """
+
+    def __init__(self, statuses: Iterable[TrialStatus], *, maximize: bool) -> None:
+        self._by_number = {status.trial.number: status for status in statuses}
+        self._counts = Counter(status.state for status in self._by_number.values())
+        self._maximize = maximize
+        self._best = best_trial(self._by_number.values(), maximize=maximize)
+        self._seconds, self._ended = 0.0, 0
+        self._lock = threading.Lock()
+
+    def find(self, number: int) -> TrialStatus | None:
+        with self._lock:
+            return self._by_number.get(number)
+
+    def put(self, status: TrialStatus, seconds: float) -> None:
+        """Take note of a trial that has ended after some seconds."""
+        with self._lock:
+            before = self._by_number.get(status.trial.number)
+            if before is not None:
+                self._counts[before.state] -= 1
+            self._by_number[status.trial.number] = status
+            self._counts[status.state] += 1
+            candidates = [self._best, status] if self._best is not None else [status]
+            self._best = best_trial(candidates, maximize=self._maximize)
+            self._seconds += seconds
+            self._ended += 1
+
+    def count(self, *states: TrialState) -> int:
+        """Return how many trials are in one of these states."""
+        with self._lock:
+            return sum(self._counts[state] for state in states)
+
+    @property
+    def known(self) -> int:
+        """How many trials are known."""
+        return len(self._by_number)
+
+    @property
+    def best(self) -> TrialStatus | None:
+        return self._best
+
+    @property
+    def mean_s(self) -> float | None:
+        """The seconds of a trial, on average; None before the first."""
+        with self._lock:
+            return self._seconds / self._ended if self._ended else None
+
+    def statuses(self) -> list[TrialStatus]:
+        """Return the status of every trial, in order."""
+        with self._lock:
+            return [status for _, status in sorted(self._by_number.items())]
+
+
+class Background:
+    """Does one piece of work at a time; its error is raised where the next one is handed to it."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """Begin a piece of work once the one before has ended; raises the error of that one."""
+        self.wait()
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 raised again by wait(), in the caller's thread
+                self._error = error
+
+        # A daemon: after a Ctrl-C the interpreter does not wait for an instance that hangs.
+        self._thread = threading.Thread(target=run, name="dlcloud-results", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until it has ended; raises its error."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+@dataclass(slots=True, kw_only=True)
+class Lane:
+    """A share of an instance, on which one trial runs after the other.
+
+    Attributes:
+        share: Its number.
+        handed: Its trials, the one that runs first.
+        background: Stores the results of the one before.
+    """
+
+    place: Place
+    share: int
+    handed: list[HandedTrial] = field(default_factory=list)
+    background: Background = field(default_factory=Background)

@@ -12,7 +12,7 @@ from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.recipe.workload import Workload
 from dlcloud.results.bench import BenchJob, BenchmarkMatrix
 from dlcloud.results.node_scaling import nodes_name
-from dlcloud.runs.tiny import has_tiny_form, tiny_form
+from dlcloud.runs.program import has_tiny_form, tiny_form
 
 NAME = "bench"
 

@@ -1,4 +1,9 @@
-"""The program of a workload: a bundled benchmark, or the user's command under the same protocol."""
+"""The program of a workload: a bundled benchmark, or the user's command under the same protocol.
+
+`program_of` checks a recipe's workload and returns its program; `RunProgram.command` is the shell command
+that runs it. `tiny_form` is what a rehearsal runs; `probe_machine` asks an instance for its hardware before
+anything is installed.
+"""
 
 import io
 import json
@@ -11,13 +16,17 @@ from pathlib import Path
 
 import dlcloud.benchmarks
 from dlcloud.benchmarks.catalog import BENCHMARKS
-from dlcloud.benchmarks.command.shell import takes_arguments
-from dlcloud.benchmarks.harness.benchmark import Benchmark
+from dlcloud.benchmarks.command.shell import takes_arguments, with_arguments
+from dlcloud.benchmarks.harness.benchmark import Benchmark, Parameters
 from dlcloud.launch.remote_jobs import RECORDS
-from dlcloud.launch.setup import OLDEST_PYTHON
+from dlcloud.launch.setup import FOLDER, OLDEST_PYTHON
 from dlcloud.launch.user_files import check_files
-from dlcloud.model.errors import RecipeError
+from dlcloud.model.errors import RecipeError, RemoteCommandError
+from dlcloud.model.hardware import hardware_of
+from dlcloud.model.remote import Connection
 from dlcloud.model.sent_file import SentFile
+from dlcloud.model.untrusted import parse_json
+from dlcloud.planning.fit import Machine, machine_of_probe
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload import Setting, Workload
 from dlcloud.results.node_scaling import nodes_name
@@ -226,3 +235,73 @@ def list_package(package: Path) -> tuple[SentFile, ...]:
 def is_sent(path: Path) -> bool:
     """True if a file of a program is sent to the instance."""
     return "__pycache__" not in path.parts
+
+
+PROBE = f"{FOLDER}/probe"
+
+
+def probe_machine(connection: Connection, program: RunProgram, *, instance_type: str) -> Machine:
+    """Return the machine that an instance reports.
+
+    Args:
+        connection: Connection to the instance.
+        program: Any bundled program; they are sent together.
+        instance_type: Its type, for messages.
+
+    Raises:
+        RemoteCommandError: Its report cannot be read.
+    """
+    instance_id = connection.endpoint.instance_id
+    connection.send_tree(program.package, f"{PROBE}/benchmarks", only=is_sent)
+    report = connection.check(f"cd {shlex.quote(PROBE)} && python3 -m benchmarks.harness.hardware")
+    try:
+        hardware = hardware_of({"hardware": parse_json(report.decode("utf-8", "replace"))})
+    except (ValueError, AttributeError, TypeError) as error:
+        raise RemoteCommandError(f"{instance_id}: bad report of its hardware: {report[-200:]!r}") from error
+    return machine_of_probe(f"{instance_id} ({instance_type})", hardware)
+
+
+PROGRAMS = frozenset({"engine"})
+"""Parameters that choose which programs are measured."""
+
+
+def has_tiny_form(workload: Workload) -> bool:
+    """True if a benchmark, or the recipe of a command, says what makes it short."""
+    benchmark = BENCHMARKS.get(workload.benchmark or "")
+    return bool(workload.tiny if benchmark is None else benchmark.tiny)
+
+
+def tiny_form(workload: Workload) -> Workload:
+    """Return the tiny form of a workload.
+
+    A benchmark takes the parameters of its own tiny form, but keeps the engines of the recipe; a command runs
+    once instead of `repeats` times, with the arguments of `workload.tiny` appended.
+    """
+    benchmark = BENCHMARKS.get(workload.benchmark or "")
+    if benchmark is not None:
+        parameters = {**workload.parameters, **_tiny_parameters(benchmark, workload)}
+        return workload.model_copy(update={"parameters": parameters})
+    command = with_arguments(workload.command or "", workload.tiny)
+    return workload.model_copy(update={"command": command, "repeats": 1, "tiny": []})
+
+
+def describe_tiny(workload: Workload) -> str:
+    """Return what the tiny form changes of a workload."""
+    benchmark = BENCHMARKS.get(workload.benchmark or "")
+    if benchmark is not None:
+        values = {
+            name: value if isinstance(value, str) else " ".join(value)
+            for name, value in _tiny_parameters(benchmark, workload).items()
+        }
+        return f"its tiny form: {', '.join(f'{name} {value}' for name, value in values.items())}"
+    arguments = f"with {shlex.join(workload.tiny)}" if workload.tiny else "as it is (no workload.tiny)"
+    return f"its tiny form: the command {arguments}" + ("" if workload.elastic else ", once")
+
+
+def _tiny_parameters(benchmark: Benchmark, workload: Workload) -> Parameters:
+    """Return what the tiny form sets: the recipe's programs are what is rehearsed."""
+    return {
+        name: value
+        for name, value in benchmark.tiny.items()
+        if name not in PROGRAMS or name not in workload.parameters
+    }

@@ -1,9 +1,17 @@
-"""Run a benchmark, or the user's command, on instances: set up, send, run detached, store its results."""
+"""Run a benchmark, or the user's command, on instances: set up, send, run detached, store its results.
 
+For each instance in parallel, `Runner.run_all` sets the instance up, sends the program and the user's files,
+stores the run, starts it detached, and follows its records to the end; then it copies the results here. A run
+that an earlier `up` left behind is followed, not repeated. Cases that an interrupted run had measured are
+sent along, and not measured again. `LiveOutput` joins its progress with the last line that the program
+printed.
+"""
+
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,11 +20,12 @@ from dlcloud.benchmarks.harness.records import FINISH
 from dlcloud.launch.data_access import Storage, peer_of
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.preflight import PriceLookup
-from dlcloud.launch.remote_jobs import INHERITED, RemoteJobs, folder_of
+from dlcloud.launch.remote_jobs import HARNESS_PROGRESS, INHERITED, RemoteJobs, folder_of
 from dlcloud.launch.setup import EnvironmentPeer, prepare, requirements_on, send_command
 from dlcloud.launch.user_files import Sharing, check_files, send_files
 from dlcloud.model.cluster import Member
-from dlcloud.model.events import Info, Progress, Warned, stage
+from dlcloud.model.errors import DlcloudError
+from dlcloud.model.events import Emit, Info, Progress, Warned, stage
 from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import number_or_none
 from dlcloud.recipe.job_environment import JobEnvironment
@@ -24,13 +33,11 @@ from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.sent_files import FileSet
 from dlcloud.results.result import Run, RunState
 from dlcloud.results.resume import FinishedCase, finished_cases, resumable_runs
-from dlcloud.runs.live import LiveOutput
 from dlcloud.runs.program import EARLIER, RunProgram, is_sent, list_package
 from dlcloud.runs.race import RaceWatch
 from dlcloud.system.parallel import all_or_raise, fan_out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
     """Runs the program of one recipe on the instances of one cluster.
 
@@ -46,30 +53,30 @@ class Runner:
         watch: Of a race: takes the records, and ends the program early.
     """
 
-    managed: ManagedCluster
-    recipe: Recipe
-    program: RunProgram
-    image_id: str
-    fresh: bool = False
-    environment: JobEnvironment = INHERITED
-    recipe_folder: Path = Path()
-    is_live: bool = False
-    watch: RaceWatch | None = None
-    _prices: PriceLookup = field(init=False)
-    _jobs: RemoteJobs = field(init=False)
-    _storage: Storage = field(init=False)
-    _sharing: Sharing = field(init=False)
-    _files: list[FileSet] = field(default_factory=list, init=False)
-    _files_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _earlier: dict[str, list[FinishedCase]] = field(default_factory=dict, init=False)
-    _earlier_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_prices", PriceLookup(self.managed.cloud.prices))
-        object.__setattr__(self, "_jobs", RemoteJobs(managed=self.managed))
-        object.__setattr__(self, "_sharing", Sharing(allow=self.allow_peers))
-        storage = Storage(managed=self.managed, recipe=self.recipe, recipe_folder=self.recipe_folder)
-        object.__setattr__(self, "_storage", storage)
+    def __init__(
+        self,
+        *,
+        managed: ManagedCluster,
+        recipe: Recipe,
+        program: RunProgram,
+        image_id: str,
+        fresh: bool = False,
+        environment: JobEnvironment = INHERITED,
+        recipe_folder: Path = Path(),
+        is_live: bool = False,
+        watch: RaceWatch | None = None,
+    ) -> None:
+        self.managed, self.recipe, self.program, self.environment = managed, recipe, program, environment
+        self.image_id, self.fresh, self.is_live, self.watch = image_id, fresh, is_live, watch
+        self._prices = PriceLookup(managed.cloud.prices)
+        self._jobs = RemoteJobs(managed=managed)
+        self._sharing = Sharing(allow=self.allow_peers)
+        self._storage = Storage(managed=managed, recipe=recipe, recipe_folder=recipe_folder)
+        # Instances share what is read once for all of them; each has a thread.
+        self._files: FileSet | None = None
+        self._files_lock = threading.Lock()
+        self._earlier: dict[str, list[FinishedCase]] = {}
+        self._earlier_lock = threading.Lock()
 
     @property
     def workload(self) -> str:
@@ -166,9 +173,9 @@ class Runner:
     def _list_files(self, source: Path) -> FileSet:
         """Return the user's files, listed once for all instances."""
         with self._files_lock:
-            if not self._files:
-                self._files.append(check_files(source))
-            return self._files[0]
+            if self._files is None:
+                self._files = check_files(source)
+            return self._files
 
     def _send_program(self, connection: Connection, run: Run, member: Member, python: str) -> None:
         folder = folder_of(run)
@@ -221,12 +228,12 @@ class Runner:
             lambda: jobs.stop(jobs.connect(member), run),
         )
 
-    def _take_records(self, run: Run, records: Sequence[dict[str, Any]], display: LiveOutput) -> None:
+    def _take_records(self, run: Run, records: Sequence[dict[str, Any]], display: "LiveOutput") -> None:
         if self.watch is not None:
             self.watch.take(records)
         self._emit_records(run, records, display)
 
-    def _emit_records(self, run: Run, records: Sequence[dict[str, Any]], display: LiveOutput) -> None:
+    def _emit_records(self, run: Run, records: Sequence[dict[str, Any]], display: "LiveOutput") -> None:
         for record in records:
             if record["record"] == "progress":
                 display.show(
@@ -242,3 +249,69 @@ class Runner:
                 where = " ".join(str(record[key]) for key in ("case", "setting") if record.get(key))
                 message = f"{where}: {record.get('message') or record.get('reason')}"
                 self.managed.emit(Warned(message=message, instance_id=run.instance_id))
+
+
+LONGEST_LINE = 200
+"""Characters of a line that are shown."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveOutput:
+    """Joins the progress of one run with the last line of its program; safe to call from several threads."""
+
+    emit: Emit
+    instance_id: str
+    _progress: Progress | None = field(init=False, default=None)
+    _line: str = field(init=False, default="")
+    _is_over: bool = field(init=False, default=False)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+
+    def show(self, progress: Progress) -> None:
+        """Emit progress; the line of a part that has ended is not shown beside the next."""
+        with self._lock:
+            if self._progress is not None and self._progress.message != progress.message:
+                self._line = ""
+            self._progress = progress
+            self._emit()
+
+    def follow(self, stream: Callable[[], Iterable[bytes]]) -> None:
+        """Read the program's output in a thread of its own, which ends with the stream.
+
+        Only the display depends on it: a connection that breaks ends it, and the run goes on.
+        """
+        name = f"output of {self.instance_id}"
+        threading.Thread(target=self._read, args=(stream,), name=name, daemon=True).start()
+
+    def feed(self, piece: bytes) -> None:
+        """Show the last line of a piece of output; a carriage return ends one, too."""
+        text = piece.decode("utf-8", "replace").replace("\r", "\n")
+        lines = [
+            line.strip() for line in text.split("\n") if line.strip() and not HARNESS_PROGRESS.match(line)
+        ]
+        if lines:
+            with self._lock:
+                self._line = (
+                    lines[-1] if len(lines[-1]) <= LONGEST_LINE else f"{lines[-1][: LONGEST_LINE - 1]}…"
+                )
+                self._emit()
+
+    def close(self) -> None:
+        """Show nothing more: the run has ended."""
+        with self._lock:
+            self._is_over = True
+
+    def _read(self, stream: Callable[[], Iterable[bytes]]) -> None:
+        try:
+            for piece in stream():
+                self.feed(piece)
+        except (DlcloudError, OSError, EOFError) as error:
+            log.info("%s: its output is not shown any more: %s", self.instance_id, error)
+
+    def _emit(self) -> None:
+        if self._is_over:
+            return
+        progress = self._progress or Progress(message="", instance_id=self.instance_id)
+        message = ": ".join(part for part in (progress.message, self._line) if part)
+        self.emit(replace(progress, message=message))

@@ -23,8 +23,7 @@ from dlcloud.recipe.recipe import RecipeFile
 from dlcloud.report.bench_tables import TypePlan
 from dlcloud.results.bench import BenchJob, BenchmarkMatrix, TypeResult, fits
 from dlcloud.runs.nodes import run_workload
-from dlcloud.runs.probe import probe_machine
-from dlcloud.runs.program import RunProgram
+from dlcloud.runs.program import RunProgram, probe_machine
 from dlcloud.runs.race import Race, RaceWatch
 from dlcloud.runs.run import Runner
 from dlcloud.runs.stoppable import ExclusiveSlot, StoppableClock, StoppedError, stop_emitting

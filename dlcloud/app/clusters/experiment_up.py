@@ -23,11 +23,16 @@ from dlcloud.report.table import Report
 from dlcloud.results.result import RunState
 from dlcloud.results.trials import TrialState, TrialStatus
 from dlcloud.runs.experiment_records import ExperimentRecords, digest_of
-from dlcloud.runs.experiment_runner import ExperimentRunner, refuse_failed
+from dlcloud.runs.experiment_runner import (
+    Ask,
+    ExperimentRunner,
+    TrialQueue,
+    no_more,
+    refuse_failed,
+    trial_recipe,
+)
 from dlcloud.runs.program import RunProgram, program_of
 from dlcloud.runs.run import Runner
-from dlcloud.runs.trial_queue import Ask, TrialQueue, no_more
-from dlcloud.runs.trial_starter import trial_recipe
 
 LEFT = {TrialState.WAITING, TrialState.RUNNING}
 

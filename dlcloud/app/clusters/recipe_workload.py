@@ -25,8 +25,7 @@ from dlcloud.recipe.deadline import check_deadline
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe, RecipeFile
-from dlcloud.runs.program import RunProgram, program_of
-from dlcloud.runs.tiny import describe_tiny, tiny_form
+from dlcloud.runs.program import RunProgram, describe_tiny, program_of, tiny_form
 
 NOTE_WIDTH = 76
 
@@ -151,7 +150,7 @@ def read_workload(
 ) -> RecipeWorkload:
     """Read, change and check a recipe, or one that was read; with `keep` its instances are kept.
 
-    A recipe for AWS that is to be rehearsed is read in its tiny form; see `dlcloud.runs.tiny`.
+    A recipe for AWS that is to be rehearsed is read in its tiny form; see `dlcloud.runs.program`.
 
     Raises:
         RecipeError: It is at fault.

@@ -18,8 +18,7 @@ from dlcloud.resources.texts import template
 from dlcloud.results.ranking import By, Group
 from dlcloud.results.resume import finished_cases
 from dlcloud.results.training import summarize_training
-from dlcloud.runs.live import LiveOutput
-from dlcloud.runs.run import Runner
+from dlcloud.runs.run import LiveOutput, Runner
 from dlcloud.store.measurements import Measurements
 from dlcloud.store.runs import Runs
 from dlcloud.store.selection import Selection

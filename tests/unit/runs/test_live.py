@@ -4,7 +4,7 @@ import threading
 
 from dlcloud.model.errors import UnreachableError
 from dlcloud.model.events import Progress
-from dlcloud.runs.live import LONGEST_LINE, LiveOutput
+from dlcloud.runs.run import LONGEST_LINE, LiveOutput
 
 
 def live():

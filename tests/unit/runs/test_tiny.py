@@ -7,8 +7,7 @@ import pytest
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.resources.texts import recipe_names, recipe_text
-from dlcloud.runs.program import program_of
-from dlcloud.runs.tiny import describe_tiny, has_tiny_form, tiny_form
+from dlcloud.runs.program import describe_tiny, has_tiny_form, program_of, tiny_form
 
 RECIPES = Path(__file__).resolve().parents[3] / "recipes"
 
