@@ -6,7 +6,7 @@ The head is rank 0, the cluster's first instance. `dlcloud/benchmarks/nodes` run
 import secrets
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
@@ -51,18 +51,15 @@ def run_workload(runner: Runner, members: Sequence[Member]) -> list[Run]:
     """
     if runner.recipe.workload.nodes is None:
         return runner.run_all(members)
-    return [NodesRunner(runner=runner).run(members)]
+    return [NodesRunner(runner).run(members)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodesRunner:
     """Runs the command of a recipe as one job over all instances of a cluster."""
 
-    runner: Runner
-    _jobs: RemoteJobs = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_jobs", RemoteJobs(managed=self.runner.managed))
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self._jobs = RemoteJobs(managed=runner.managed)
 
     def run(self, members: Sequence[Member]) -> Run:
         """Run the job; one that an earlier `up` left behind is followed, not repeated.

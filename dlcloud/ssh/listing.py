@@ -19,11 +19,10 @@ from dlcloud.model.sent_file import SentFile
 from dlcloud.recipe.sent_files import IGNORE_FILE, MOST_FILES, FileSet
 
 GIT_TIMEOUT_S = 20.0
-ALWAYS = frozenset({"__pycache__", ".git"})
+EXCLUDED = frozenset({"__pycache__", ".git"})
 ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
 """What every virtual environment, or every one of Conda, has at its top."""
 
-EXCLUDED = frozenset({"__pycache__", ".git"})
 MOST_LISTED = 4 * MOST_FILES
 """The listing is given up at so many files: a message about more would come late."""
 
@@ -220,7 +219,7 @@ class _Listing:
         """Add the content of a folder; yield its folders, and whether only tracked files of them are sent."""
         for item in self._scan(folder):
             is_folder = item.is_dir(follow_symlinks=False)
-            if item.name in ALWAYS:
+            if item.name in EXCLUDED:
                 continue
             if is_folder and is_environment(item.path):
                 self._leave_out(item.path, is_folder=True, is_left_out=is_left_out)

@@ -78,7 +78,7 @@ class World:
         if machines:
             self.cloud.instances.launch(request(count=len(machines)))
 
-    def runner(self, program=PROGRAM, text=None, dial=None):
+    def runner(self, program=PROGRAM, text=None, dial=None, *, fresh=False):
         managed = ManagedCluster(
             cluster=cluster(),
             cloud=self.cloud,
@@ -92,6 +92,7 @@ class World:
             recipe=recipe(text) if text else recipe(),
             program=program,
             image_id="ami-0123",
+            fresh=fresh,
         )
 
     def stored(self):
@@ -425,7 +426,7 @@ def test_nothing_is_sent_along_where_all_is_to_be_measured_anew(world):
     there = world(first, second)
     with pytest.raises(InstanceError):
         there.runner().run_all(there.members[:1])
-    (new,) = replace(there.runner(), fresh=True).run_all(there.members[1:])
+    (new,) = there.runner(fresh=True).run_all(there.members[1:])
     assert f"dlcloud/runs/{new.run_id}/earlier.jsonl" not in second.files
 
 
@@ -436,7 +437,7 @@ def test_the_nodes_of_one_job_may_reach_each_other(world):
     of = world(machine("i-0001"), machine("i-0002"))
     of.cloud.network.create_group(cluster().cluster_id, cluster().tags, vpc_id="vpc-1")
     program = replace(PROGRAM, name="command", arguments=("--run", "./job", "--case", "job"))
-    NodesRunner(runner=of.runner(program, text=JOB)).run(of.members)
+    NodesRunner(of.runner(program, text=JOB)).run(of.members)
     assert any(group == peer for group, peer in of.cloud.rules)
 
 
