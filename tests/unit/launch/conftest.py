@@ -55,10 +55,9 @@ class World:
         facts = replace(observed(*prices), reservations=self.cloud.capacity.reservations())
         return make_plan(recipe(text), facts)
 
-    def provisioner(self, text=ONE_TYPE):
+    def provisioner(self, text=ONE_TYPE, plan=None):
         group = self.cloud.network.create_group(self.cluster.cluster_id, self.cluster.tags)
-        plan = self.plan(text)
-        return Provisioner(managed=self.launcher, plan=plan, security_group_id=group)
+        return Provisioner(managed=self.launcher, plan=plan or self.plan(text), security_group_id=group)
 
     def provision(self, text=ONE_TYPE):
         """Provision as a command does that begins now."""

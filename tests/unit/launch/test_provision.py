@@ -298,13 +298,13 @@ def test_a_training_killed_at_any_request_goes_on_with_that_one(world, number, a
 
 def test_a_market_without_a_pool_is_left_to_the_next(world):
     plan = replace(world.plan(SPOT_FIRST), pools=world.plan().pools)
-    provisioner = replace(world.provisioner(SPOT_FIRST), plan=plan)
+    provisioner = world.provisioner(plan=plan)
     assert len(provisioner.provision(minimum=2).members) == 2
 
 
 def test_a_spot_quota_of_none_leaves_the_base(world):
     plan = replace(world.plan(TRAINS), pools=world.plan().pools)
-    members = replace(world.provisioner(TRAINS), plan=plan).provision(minimum=1).members
+    members = world.provisioner(plan=plan).provision(minimum=1).members
     assert places(members) == {(ON_DEMAND, A): 1}
 
 
