@@ -46,7 +46,7 @@ from dlcloud.scheduling.scaling import (
     choose_coordinator,
     longest_wait,
 )
-from dlcloud.scheduling.spells import SpellFit
+from dlcloud.scheduling.spells import OFF, ON, SpellFit
 from dlcloud.store.clusters import DEADLINE, DEADLINE_SET, DECISION, OUTLOOK
 
 ASK_EVERY_S = 60.0
@@ -344,8 +344,8 @@ class PoolHistory:
     _has: bool = False
     _available: timedelta = field(default_factory=timedelta)
     _spells: int = 0
-    _on: SpellFit = field(default_factory=SpellFit)
-    _off: SpellFit = field(default_factory=SpellFit)
+    _on: SpellFit = field(default_factory=lambda: SpellFit(ON))
+    _off: SpellFit = field(default_factory=lambda: SpellFit(OFF))
     _refusals: int = 0
     _retry_at: datetime | None = None
     _denied: bool = False
@@ -397,8 +397,8 @@ class PoolHistory:
             available_s=available.total_seconds(),
             spells=self._spells,
             unchanged_s=unchanged.total_seconds(),
-            median_on_s=self._on.median_s(unchanged.total_seconds() if self._has else 0.0),
-            median_off_s=self._off.median_s(0.0 if self._has else unchanged.total_seconds()),
+            on_factor=self._on.factor(unchanged.total_seconds() if self._has else 0.0),
+            off_factor=self._off.factor(0.0 if self._has else unchanged.total_seconds()),
             drops=self.drops,
         )
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -34,7 +35,7 @@ from dlcloud.scheduling.simulation.bound import least_cost_usd  # noqa: E402
 from dlcloud.scheduling.simulation.generate import adversarial_windows, generate_window  # noqa: E402
 from dlcloud.scheduling.simulation.replay import SimulatedJob, replay, replay_all  # noqa: E402
 from dlcloud.scheduling.simulation.trace import PoolTrace, Window  # noqa: E402
-from dlcloud.scheduling.spells import SpellFit  # noqa: E402
+from dlcloud.scheduling.spells import OFF, ON, Hazard, SpellFit  # noqa: E402
 
 WORK_H = 48
 CHANGEOVERS_S = (720.0, 72.0, 1.8)
@@ -146,18 +147,18 @@ def model(windows: Sequence[Window]) -> None:
     """Print what no policy can reach that does not know the future, if spot is what the policy believes.
 
     Each window is replaced by one that is drawn from the spells fitted to it. `elastic` then plans with the
-    very distribution that the spells come from, once knowing their medians, once learning them.
+    very distribution that the spells come from, once knowing their factors, once learning them.
     """
     random = Random(1)
-    drawn = [(medians, draw_window(medians, random)) for medians in map(fit_window, windows)]
+    drawn = [(factors, draw_window(factors, random)) for factors in map(fit_window, windows)]
     for refusal_s in (0.0, REFUSAL_S):
         for hours in GOALS:
             job = replace(
                 SINGLE, allowed_s=hours * HOUR_S, changeover_s=CHANGEOVERS_S[0], refusal_s=refusal_s
             )
             bound = fmean(least_cost_usd(job, window) for _, window in drawn)
-            knowing = fmean(replay(job, window, tell(medians)).usd for medians, window in drawn)
-            texts = [f"elastic knowing the medians {knowing / bound:.3f}"]
+            knowing = fmean(replay(job, window, tell(factors)).usd for factors, window in drawn)
+            texts = [f"elastic knowing the factors {knowing / bound:.3f}"]
             for name in ("elastic", "uniform-progress"):
                 usd = fmean(replay(job, window, POLICIES[name]).usd for _, window in drawn)
                 texts.append(f"{name} {usd / bound:.3f}")
@@ -165,11 +166,11 @@ def model(windows: Sequence[Window]) -> None:
             print(f"{title}: over the bound {', '.join(texts)} (n={len(drawn)})", flush=True)
 
 
-Medians = tuple[float, float, bool]
-"""Of the spells with and without spot, in seconds; True if the window begins with one."""
+Factors = tuple[float, float, bool]
+"""How many times as often as usual spells with and without spot end; True if the window begins with one."""
 
 
-def fit_window(window: Window) -> Medians:
+def fit_window(window: Window) -> Factors:
     """Fit the spells of a window's first pool as the policy does at its end."""
     trace = window.pools[0]
     begins = [
@@ -177,35 +178,45 @@ def fit_window(window: Window) -> Medians:
         for place, (at_s, count) in enumerate(zip(trace.starts_s, trace.counts, strict=True))
         if not place or (count > 0) != (trace.counts[place - 1] > 0)
     ]
-    fits = {True: SpellFit(), False: SpellFit()}
+    fits = {True: SpellFit(ON), False: SpellFit(OFF)}
     for (begin_s, is_on), (end_s, _) in pairwise(begins):
         fits[is_on].end(end_s - begin_s)
     last_s, is_on = begins[-1]
     ages = {is_on: trace.end_s - last_s, not is_on: 0.0}
-    return fits[True].median_s(ages[True]), fits[False].median_s(ages[False]), begins[0][1]
+    return fits[True].factor(ages[True]), fits[False].factor(ages[False]), begins[0][1]
 
 
-def draw_window(medians: Medians, random: Random, hours: float = 92.0) -> Window:
+def draw_window(factors: Factors, random: Random, hours: float = 92.0) -> Window:
     """Return a window whose spells have the distribution that the policy believes in (`spells`)."""
-    on_s, off_s, is_on = medians
+    on_factor, off_factor, is_on = factors
     at_s, starts, counts = 0.0, [], []
     while at_s < hours * HOUR_S:
         starts.append(at_s)
         counts.append(int(is_on))
-        longer = 1.0 - random.random()
-        at_s += (on_s if is_on else off_s) * (1 / longer - 1)
+        at_s += HOUR_S * draw_spell(*((ON, on_factor) if is_on else (OFF, off_factor)), random)
         is_on = not is_on
     trace = PoolTrace(name="drawn", starts_s=tuple(starts), counts=tuple(counts), end_s=hours * HOUR_S)
     return Window(name="drawn", pools=(trace,))
 
 
-def tell(medians: Medians) -> Policy:
-    """Return `elastic` that knows the medians of all spot pools from the start."""
+def draw_spell(hazard: Hazard, factor: float, random: Random) -> float:
+    """Return the hours of a spell: its expected ends are exponentially distributed."""
+    ends, age_h = random.expovariate(factor), 0.0
+    for hourly, edge_h in zip(hazard.hourly, (*hazard.edges_h, inf), strict=True):
+        if ends <= hourly * (edge_h - age_h):
+            return age_h + ends / hourly
+        ends -= hourly * (edge_h - age_h)
+        age_h = edge_h
+    return age_h
+
+
+def tell(factors: Factors) -> Policy:
+    """Return `elastic` that knows the factors of all spot pools from the start."""
 
     def decide(situation: Situation) -> PoolDecision:
         pools = [
             replace(
-                pool, availability=replace(pool.availability, median_on_s=medians[0], median_off_s=medians[1])
+                pool, availability=replace(pool.availability, on_factor=factors[0], off_factor=factors[1])
             )
             for pool in situation.pools
         ]

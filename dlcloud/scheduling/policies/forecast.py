@@ -7,12 +7,8 @@ from math import ceil, log2
 from dlcloud.model.instance import Market
 from dlcloud.scheduling.policies.fill import Targets
 from dlcloud.scheduling.policies.situation import HOUR_S, PoolState, Situation
-from dlcloud.scheduling.policies.value import (
-    OFF_EDGES_H,
-    ON_EDGES_H,
-    MarkovModel,
-    age_class,
-)
+from dlcloud.scheduling.policies.value import MarkovModel
+from dlcloud.scheduling.spells import OFF, ON
 
 PRIOR_S = 2 * HOUR_S
 PRIOR_AVAILABILITY = 0.45
@@ -86,8 +82,8 @@ def losses_per_h(pool: PoolState) -> float:
     """Return how often an hour a pool that has capacity now takes some of it back."""
     past = pool.availability
     age_s = past.unchanged_s if pool.obtainable else 0.0
-    partial = past.drops / (past.available_s + HOUR_S)
-    return HOUR_S * (1 / (past.median_on_s + age_s) + partial)
+    partial = HOUR_S * past.drops / (past.available_s + HOUR_S)
+    return past.on_factor * ON.hourly[ON.age_class(age_s / HOUR_S)] + partial
 
 
 def forecast(situation: Situation, offers: Sequence[Offer], spare_s: float) -> Forecast:
@@ -104,10 +100,9 @@ def forecast(situation: Situation, offers: Sequence[Offer], spare_s: float) -> F
     share, usd = _share_and_price(situation, offers, first)
     expected_drops = past.drops + (PRIOR_DROPS if situation.maximum > 1 else 0.0)
     drops = 2 * expected_drops * HOUR_S / (past.available_s + HOUR_S)
-    starts = sum([1 / pool.availability.median_off_s for pool in spot])
     model = MarkovModel(
-        median_on_h=_round(past.median_on_s / HOUR_S),
-        median_off_h=_round(1 / starts / HOUR_S),
+        on_factor=_round(past.on_factor),
+        off_factor=_round(sum([pool.availability.off_factor for pool in spot])),
         other=_other(spot, first),
         share=share,
         drops=_round(drops) if drops > 1 / 4 else 0.0,
@@ -120,8 +115,8 @@ def forecast(situation: Situation, offers: Sequence[Offer], spare_s: float) -> F
     unavailable_s = min([pool.availability.unchanged_s for pool in spot])
     return Forecast(
         model=model,
-        on_age=age_class(past.unchanged_s / HOUR_S, ON_EDGES_H),
-        off_age=age_class(unavailable_s / HOUR_S, OFF_EDGES_H),
+        on_age=ON.age_class(past.unchanged_s / HOUR_S),
+        off_age=OFF.age_class(unavailable_s / HOUR_S),
         losses_per_h=losses_per_h(first),
     )
 

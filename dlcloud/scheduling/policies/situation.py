@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from math import expm1
 
 from dlcloud.model.instance import Market
-from dlcloud.scheduling.spells import PRIOR_MEDIAN_S
 
 HOUR_S = 3600.0
 REFUSAL_S = HOUR_S
@@ -33,8 +32,8 @@ class Availability:
         available_s: How much of that it had at least one instance to give.
         spells: How often it began to have some.
         unchanged_s: How long it has been as it is now: having some, or none.
-        median_on_s: Estimated median of the spells in which it has some.
-        median_off_s: The same of those in which it has none.
+        on_factor: How many times as often as usual its spells with some end (`spells`).
+        off_factor: The same of those with none.
         drops: How often it took some instances back and had others left.
     """
 
@@ -42,8 +41,8 @@ class Availability:
     available_s: float = 0.0
     spells: int = 0
     unchanged_s: float = 0.0
-    median_on_s: float = PRIOR_MEDIAN_S
-    median_off_s: float = PRIOR_MEDIAN_S
+    on_factor: float = 1.0
+    off_factor: float = 1.0
     drops: int = 0
 
 

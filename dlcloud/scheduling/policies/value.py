@@ -16,22 +16,19 @@ from functools import lru_cache
 from itertools import pairwise
 from math import exp, expm1, inf
 
+from dlcloud.scheduling.spells import OFF, ON
+
 WORK_STEPS = 12
 SPARE_STEPS = 40
 CURVE = 1.5
 """The grid. A step is e^CURVE times as long at its end as at the end of the work, or the safe moment. The
 equations of one grid point depend on each other; one pass from an extrapolated start is as good in replays as
 several."""
-ON_EDGES_H = (1 / 6, 1 / 2, 3 / 2, 6.0)
-ON_AGES_H = (1 / 12, 1 / 3, 1.0, 3.0, 10.0)
-OFF_EDGES_H = (1 / 2, 2.0)
-OFF_AGES_H = (0.15, 1.0, 4.0)
-"""Classes of age, and the age that stands for each, in hours: older spells end less often."""
 TABLES_KEPT = 1024
 FULL = 0.999
 """A larger share is all."""
 
-Values = list[list[float]]
+Values = Sequence[Sequence[float]]
 """By column of spare time, then by class of age: USD."""
 Place = tuple[int, float]
 """A column, and the part of the way to the next one."""
@@ -57,8 +54,8 @@ class MarkovModel:
     """What is believed of spot, and what the run pays; 1 USD is an hour of all workers on-demand.
 
     Attributes:
-        median_on_h: Of a spell with capacity; the rate at which one of age t ends is 1 / (median + t).
-        median_off_h: Of a spell without, until any pool has some.
+        on_factor: How many times as often as usual spells with capacity end.
+        off_factor: The same of those without, until any pool has some.
         other: Probability that another pool has capacity when the one in use ends.
         share: Of the workers, what spot gives while it lasts.
         drops: Losses of a part of it, and joins after them, an hour.
@@ -69,8 +66,8 @@ class MarkovModel:
         spare_h: Spare time at the start, beyond the safe moment.
     """
 
-    median_on_h: float
-    median_off_h: float
+    on_factor: float
+    off_factor: float
     other: float
     share: float
     drops: float
@@ -79,11 +76,6 @@ class MarkovModel:
     boot_h: float
     work_h: float
     spare_h: float
-
-
-def age_class(age_h: float, edges: Sequence[float]) -> int:
-    """Return the class of an age."""
-    return sum([age_h >= edge for edge in edges])
 
 
 @lru_cache(maxsize=TABLES_KEPT)
@@ -96,244 +88,224 @@ class ValueTable:
     """Expected cost to the end of the run.
 
     `best[mode]` is that of the best decisions from now on; `stay[mode]` that of changing nothing until
-    something happens. Rows are by work left.
+    something happens. Rows are by work left, and are computed when they are asked for. All values are finite:
+    without spare time, to change nothing costs what has to follow at once.
     """
 
     def __init__(self, model: MarkovModel) -> None:
         self.model = model
-        self.works = [
-            model.work_h * expm1(CURVE * row / WORK_STEPS) / expm1(CURVE) for row in range(WORK_STEPS + 1)
+        end = expm1(CURVE)
+        self.works = [model.work_h * expm1(CURVE * row / WORK_STEPS) / end for row in range(WORK_STEPS + 1)]
+        self.spares = [
+            model.spare_h * expm1(CURVE * step / SPARE_STEPS) / end for step in range(SPARE_STEPS + 1)
         ]
-        self.chunk_h = 0.0
-        scale = model.spare_h / expm1(CURVE)
-        self.spares = [scale * expm1(CURVE * step / SPARE_STEPS) for step in range(SPARE_STEPS + 1)]
-        self._on = _rates(model.median_on_h, ON_AGES_H, ON_EDGES_H)
-        self._off = _rates(model.median_off_h, OFF_AGES_H, OFF_EDGES_H)
+        self._on = [
+            (model.on_factor * hourly, older) for hourly, older in zip(ON.hourly, ON.ageing(), strict=True)
+        ]
+        self._off = [
+            (model.off_factor * hourly, older) for hourly, older in zip(OFF.hourly, OFF.ageing(), strict=True)
+        ]
         self._restarts = [self._place(s - model.changeover_h - model.boot_h) for s in self.spares]
         self._pauses = [self._place(s - model.changeover_h) for s in self.spares]
-        width = [len(OFF_AGES_H)] * 2 + [len(ON_AGES_H)] * 4
-        self.best: list[list[Values]] = [[[[0.0] * n for _ in self.spares] for n in width]]
-        self.stay: list[list[Values]] = [[[[0.0] * n for _ in self.spares] for n in width]]
-        for row in range(1, WORK_STEPS + 1):
-            self._add_row(row)
+        steps = [0.0, *(end - begin for begin, end in pairwise(self.spares))]
+        self._waits_off = [[_one_step(rates, step) for rates in self._off] for step in steps]
+        self._waits_on = [[_one_step(rates, step) for rates in self._on] for step in steps]
+        width = [len(OFF.hourly)] * 2 + [len(ON.hourly)] * 4
+        self.best: list[list[Values]] = [[[(0.0,) * n] * len(self.spares) for n in width]]
+        self.stay: list[list[Values]] = [[[(0.0,) * n] * len(self.spares) for n in width]]
 
     def value(self, mode: Mode, age: int, work_h: float, spare_h: float, *, stays: bool = False) -> float:
         """Return the expected cost from one state on; below the safe moment all is on-demand."""
         place = self._place(spare_h)
         if place is None:
             return inf if stays else work_h
-        rows = self.stay if stays else self.best
         row = min(bisect_right(self.works, work_h) - 1, WORK_STEPS - 1)
+        while len(self.best) <= row + 1:
+            self._add_row(len(self.best))
+        rows = self.stay if stays else self.best
         part = (work_h - self.works[row]) / (self.works[row + 1] - self.works[row])
-        low = _at(rows[row][mode], place, age)
-        high = _at(rows[row + 1][mode], place, age)
-        return low if low == high else low + (high - low) * part
+        column, step = place
+        lower, upper = rows[row][mode], rows[row + 1][mode]
+        low = lower[column][age] + (lower[column + 1][age] - lower[column][age]) * step
+        high = upper[column][age] + (upper[column + 1][age] - upper[column][age]) * step
+        return low + (high - low) * part
 
     def _place(self, spare_h: float) -> Place | None:
         """Return the place of some spare time; None below the safe moment."""
         if spare_h < 0:
             return None
-        spares, low, high = self.spares, 0, SPARE_STEPS
-        if spare_h >= spares[high]:
-            return high - 1, 1.0
-        while high - low > 1:
-            middle = (low + high) // 2
-            if spares[middle] <= spare_h:
-                low = middle
-            else:
-                high = middle
-        return low, (spare_h - spares[low]) / (spares[high] - spares[low])
+        column = min(bisect_right(self.spares, spare_h) - 1, SPARE_STEPS - 1)
+        step = self.spares[column + 1] - self.spares[column]
+        return column, min(1.0, (spare_h - self.spares[column]) / step)
 
-    def _add_row(self, row: int) -> None:
-        """Compute the values of a chunk more of work, from little spare time to much."""
-        self.chunk_h = self.works[row] - self.works[row - 1]
-        before = self.best[-1]
-        best: list[Values] = [[list(ages) for ages in values] for values in before]
-        stay: list[Values] = [[list(ages) for ages in values] for values in before]
-        self.best.append(best)
-        self.stay.append(stay)
+    def _add_row(self, row: int) -> None:  # noqa: C901, PLR0912, PLR0915  see its docstring
+        """Compute the values of a chunk more of work, from little spare time to much.
+
+        Once through the equations of each grid point, from a start that is extrapolated. One long function,
+        since it runs 12 times 41 times for a table, and a decision waits for it.
+        """
+        model, dear = self.model, self.works[row]
+        chunk = 1 / (dear - self.works[row - 1])
+        before = self.best[row - 1]
+        best: list[list[list[float]]] = [[] for _ in before]
+        stay: list[list[list[float]]] = [[] for _ in before]
+        share, drops, other = model.share, model.drops, model.other
+        is_full = share >= FULL
+        changeover_h, restart_h = model.changeover_h, model.changeover_h + model.boot_h
+        spot_usd = model.spot_usd * share
+        both_usd = spot_usd + 1 - share
+        filled_usd = restart_h * (1 - share) + changeover_h * spot_usd
+        offs, ons = self._off, self._on
+        off_ages, on_ages = range(len(offs) - 1, -1, -1), range(len(ons) - 1, -1, -1)
+        waits, idles, spots, demands = best[Mode.WAIT], best[Mode.IDLE], best[Mode.SPOT], best[Mode.ON]
         for column in range(SPARE_STEPS + 1):
-            for values, old in zip(best, before, strict=True):
-                values[column] = (
-                    [
-                        a + b - c
-                        for a, b, c in zip(old[column], values[column - 1], old[column - 1], strict=True)
-                    ]
-                    if column
-                    else [value + self.chunk_h for value in old[0]]
-                )
-            self._relax(row, column)
+            for values, stays, old in zip(best, stay, before, strict=True):
+                now = old[column]
+                if column:
+                    values.append(
+                        [a + b - c for a, b, c in zip(now, values[-1], old[column - 1], strict=True)]
+                    )
+                else:
+                    values.append([value + 1 / chunk for value in now])
+                stays.append(list(now))
+            restart, pause = self._restarts[column], self._pauses[column]
+            off, wait, on = best[Mode.OFF][column], waits[column], demands[column]
+            idle, spot, both = idles[column], spots[column], best[Mode.BOTH][column]
 
-    def _relax(self, row: int, column: int) -> None:
-        """Go once through the equations of one grid point."""
-        best, stay, before = self.best[row], self.stay[row], self.best[row - 1]
-        dear = self.works[row]
-        self._without_spot(best, stay, before, column, dear)
-        self._on_demand(best, stay, before, column)
-        if self.model.share < FULL:
-            self._spot_and_on_demand(best, stay, before, column, dear)
-        self._spot_alone(best, stay, before, column, dear)
-        if self.model.share >= FULL:
-            best[Mode.BOTH][column], stay[Mode.BOTH][column] = (
-                best[Mode.SPOT][column],
-                stay[Mode.SPOT][column],
+            # All on-demand without spot; or nothing, while a step of spare time passes with events midway.
+            before_now, held = before[Mode.OFF][column], stay[Mode.OFF][column]
+            waiting = stay[Mode.WAIT][column]
+            started = (
+                [dear + restart_h] * len(off) if restart is None else _at(best[Mode.OFF], restart, restart_h)
             )
-        self._idle(best, stay, column, dear)
+            for age in off_ages:
+                rate, older = offs[age]
+                value = 1.0 + chunk * before_now[age] + rate * on[0]
+                if older:
+                    value += older * off[age + 1]
+                held[age] = value = value / (chunk + rate + older)
+                off[age] = min(wait[age], value)
+                if column:
+                    same, changed, aged = self._waits_off[column][age]
+                    value = same * waits[column - 1][age] + changed * (idles[column - 1][0] + idle[0])
+                    if aged:
+                        value += aged * (waits[column - 1][age + 1] + wait[age + 1])
+                    waiting[age] = value
+                    wait[age] = min(started[age], value)
+                else:
+                    waiting[age] = wait[age] = started[age]
 
-    def _started(self, best: list[Values], mode: Mode, age: int, column: int, dear: float) -> float:
-        """Return the cost of starting on-demand from nothing; below the safe moment it stays to the end."""
-        place = self._restarts[column]
-        rest = dear if place is None else _at(best[mode], place, age)
-        return self.model.changeover_h + self.model.boot_h + rest
-
-    def _without_spot(
-        self, best: list[Values], stay: list[Values], before: list[Values], column: int, dear: float
-    ) -> None:
-        off, wait = best[Mode.OFF][column], best[Mode.WAIT][column]
-        chunk = 1 / self.chunk_h
-        for age in range(len(off) - 1, -1, -1):
-            rate, ageing = self._off[age]
-            value = 1.0 + chunk * before[Mode.OFF][column][age] + rate * best[Mode.ON][column][0]
-            value += ageing * off[age + 1] if ageing else 0.0
-            value /= chunk + rate + ageing
-            stay[Mode.OFF][column][age] = value
-            off[age] = min(value, wait[age])
-            waiting = self._waited(best, (Mode.WAIT, Mode.IDLE), column, age, (rate, ageing))
-            stay[Mode.WAIT][column][age] = waiting
-            wait[age] = min(waiting, self._started(best, Mode.OFF, age, column, dear))
-
-    def _waited(
-        self,
-        best: list[Values],
-        modes: tuple[Mode, Mode],
-        column: int,
-        age: int,
-        rates: tuple[float, float],
-    ) -> float:
-        """Return the cost after one step of spare time without a worker; events are midway."""
-        if not column:
-            return inf
-        rate, ageing = rates
-        step = self.spares[column] - self.spares[column - 1]
-        same = exp(-(rate + ageing) * step)
-        changed = rate / (rate + ageing) * (1 - same)
-        own, other = best[modes[0]], best[modes[1]]
-        value = same * own[column - 1][age] + changed * (other[column - 1][0] + other[column][0]) / 2
-        if ageing:
-            value += (1 - same - changed) * (own[column - 1][age + 1] + own[column][age + 1]) / 2
-        return value
-
-    def _after_loss(self, best: list[Values], column: int, dear: float) -> float:
-        """Return the cost from the end of a spell on, if spot ran alone."""
-        model, place = self.model, self._restarts[column]
-        lost = min(best[Mode.WAIT][column][0], self._started(best, Mode.OFF, 0, column, dear))
-        if not model.other:
-            return lost
-        again = self._started(best, Mode.ON, 0, column, dear)
-        if place is not None:
-            usd = (model.changeover_h + model.boot_h) * model.spot_usd * model.share
-            again = min(again, usd + _at(best[Mode.SPOT], place, 0))
-        return model.other * again + (1 - model.other) * lost
-
-    def _on_demand(self, best: list[Values], stay: list[Values], before: list[Values], column: int) -> None:
-        """All on-demand, while spot is to be had; it joins while they train."""
-        model, place, chunk = self.model, self._pauses[column], 1 / self.chunk_h
-        on, usd = best[Mode.ON][column], model.spot_usd * model.share
-        joined = (model.boot_h + model.changeover_h) * usd
-        for age in range(len(on) - 1, -1, -1):
-            rate, ageing = self._on[age]
-            value = 1.0 + chunk * before[Mode.ON][column][age] + rate * best[Mode.OFF][column][0]
-            value += ageing * on[age + 1] if ageing else 0.0
-            value /= chunk + rate + ageing
-            stay[Mode.ON][column][age] = value
-            on[age] = min(value, best[Mode.IDLE][column][age])
-            if place is not None:
-                beside = model.changeover_h * (1 - model.share) + _at(best[Mode.BOTH], place, age)
-                on[age] = min(on[age], joined + min(beside, _at(best[Mode.SPOT], place, age)))
-
-    def _spot_and_on_demand(
-        self, best: list[Values], stay: list[Values], before: list[Values], column: int, dear: float
-    ) -> None:
-        model, chunk = self.model, 1 / self.chunk_h
-        both, pause = best[Mode.BOTH][column], self._pauses[column]
-        hourly = model.spot_usd * model.share + 1 - model.share
-        lost = self._started(best, Mode.OFF, 0, column, dear)
-        place = self._restarts[column]
-        if place is not None and model.other:
-            again = (model.changeover_h + model.boot_h) * hourly + _at(best[Mode.BOTH], place, 0)
-            lost = model.other * min(again, lost) + (1 - model.other) * lost
-        for age in range(len(both) - 1, -1, -1):
-            rate, ageing = self._on[age]
-            dropped = model.changeover_h * hourly + (
-                dear if pause is None else _at(best[Mode.BOTH], pause, age)
-            )
-            value = hourly + chunk * before[Mode.BOTH][column][age] + rate * lost + model.drops * dropped
-            value += ageing * both[age + 1] if ageing else 0.0
-            value /= chunk + rate + ageing + model.drops
-            stay[Mode.BOTH][column][age] = both[age] = value
+            # All on-demand, while spot is to be had; spot joins while they train.
+            before_now, held = before[Mode.ON][column], stay[Mode.ON][column]
+            joined = None
             if pause is not None:
-                alone = model.changeover_h * model.spot_usd * model.share + _at(best[Mode.SPOT], pause, age)
-                both[age] = min(value, alone)
+                beside_usd = (restart_h) * spot_usd + changeover_h * (1 - share)
+                joined = _at(spots, pause, restart_h * spot_usd)
+                if not is_full:
+                    joined = list(map(min, joined, _at(best[Mode.BOTH], pause, beside_usd)))
+            for age in on_ages:
+                rate, older = ons[age]
+                value = 1.0 + chunk * before_now[age] + rate * off[0]
+                if older:
+                    value += older * on[age + 1]
+                held[age] = value = value / (chunk + rate + older)
+                if joined is not None and joined[age] < value:
+                    value = joined[age]
+                on[age] = min(idle[age], value)
 
-    def _spot_alone(
-        self,
-        best: list[Values],
-        stay: list[Values],
-        before: list[Values],
-        column: int,
-        dear: float,
-    ) -> None:
-        """Spot alone; what it lacks of all workers spends spare time."""
-        model, spot = self.model, best[Mode.SPOT][column]
-        pause, hourly = self._pauses[column], model.spot_usd * model.share
-        lost = self._after_loss(best, column, dear)
-        chunk, spend, column_before = model.share / self.chunk_h, 0.0, max(0, column - 1)
-        is_full = model.share >= FULL
-        if column and not is_full:
-            spend = (1 - model.share) / (self.spares[column] - self.spares[column_before])
-        for age in range(len(spot) - 1, -1, -1):
-            rate, ageing = self._on[age]
-            value = inf
-            if is_full or column:
-                dropped = model.changeover_h * hourly
-                dropped += dear if pause is None else _at(best[Mode.SPOT], pause, age)
-                value = hourly + chunk * before[Mode.SPOT][column][age] + rate * lost
-                value += model.drops * dropped + spend * best[Mode.SPOT][column_before][age]
-                value += ageing * spot[age + 1] if ageing else 0.0
-                value /= chunk + rate + ageing + model.drops + spend
-            stay[Mode.SPOT][column][age] = spot[age] = value
+            # Spot, and on-demand for the rest of the workers; a loss of all spot leaves on-demand to start.
+            lost_off = restart_h + (dear if restart is None else _at(best[Mode.OFF], restart)[0])
             if not is_full:
-                spot[age] = min(value, self._filled(best, column, age, dear))
+                lost = lost_off
+                if restart is not None and other:
+                    again = restart_h * both_usd + _at(best[Mode.BOTH], restart)[0]
+                    lost = other * min(again, lost) + (1 - other) * lost
+                before_now, held = before[Mode.BOTH][column], stay[Mode.BOTH][column]
+                dropped = None if pause is None else _at(best[Mode.BOTH], pause)
+                alone = None if pause is None else _at(spots, pause, changeover_h * spot_usd)
+                for age in on_ages:
+                    rate, older = ons[age]
+                    value = both_usd + chunk * before_now[age] + rate * lost
+                    if drops:
+                        value += drops * (
+                            changeover_h * both_usd + (dear if dropped is None else dropped[age])
+                        )
+                    if older:
+                        value += older * both[age + 1]
+                    held[age] = value = value / (chunk + rate + older + drops)
+                    both[age] = value if alone is None or value < alone[age] else alone[age]
 
-    def _filled(self, best: list[Values], column: int, age: int, dear: float) -> float:
-        """Return the cost of adding on-demand for what spot lacks."""
-        model, place = self.model, self._restarts[column]
-        usd = (model.boot_h + model.changeover_h) * (1 - model.share)
-        usd += model.changeover_h * model.spot_usd * model.share
-        return usd + (dear if place is None else _at(best[Mode.BOTH], place, age))
+            # Spot alone; what it lacks of all workers spends spare time.
+            lost = min(wait[0], lost_off)
+            if other:
+                again = restart_h + (dear if restart is None else _at(demands, restart)[0])
+                if restart is not None:
+                    again = min(again, restart_h * spot_usd + _at(spots, restart)[0])
+                lost = other * again + (1 - other) * lost
+            before_now, held = before[Mode.SPOT][column], stay[Mode.SPOT][column]
+            spend = 0.0
+            if column and not is_full:
+                spend = (1 - share) / (self.spares[column] - self.spares[column - 1])
+                spent = spots[column - 1]
+            dropped = None if pause is None else _at(spots, pause)
+            filled = None
+            if not is_full:
+                filled = [dear + filled_usd] * len(spot)
+                if restart is not None:
+                    filled = _at(best[Mode.BOTH], restart, filled_usd)
+            for age in on_ages:
+                if filled is not None and not column:
+                    held[age] = spot[age] = filled[age]
+                    continue
+                rate, older = ons[age]
+                value = spot_usd + chunk * share * before_now[age] + rate * lost
+                if drops:
+                    value += drops * (changeover_h * spot_usd + (dear if dropped is None else dropped[age]))
+                if spend:
+                    value += spend * spent[age]
+                if older:
+                    value += older * spot[age + 1]
+                held[age] = value = value / (chunk * share + rate + older + drops + spend)
+                spot[age] = value if filled is None or value < filled[age] else filled[age]
+            if is_full:
+                best[Mode.BOTH][column], stay[Mode.BOTH][column] = spot, held
 
-    def _idle(self, best: list[Values], stay: list[Values], column: int, dear: float) -> None:
-        """Nothing, while spot is to be had."""
-        model, place = self.model, self._restarts[column]
-        idle, usd = best[Mode.IDLE][column], model.spot_usd * model.share
-        restart_h = model.changeover_h + model.boot_h
-        for age in range(len(idle) - 1, -1, -1):
-            waiting = self._waited(best, (Mode.IDLE, Mode.WAIT), column, age, self._on[age])
-            stay[Mode.IDLE][column][age] = waiting
-            idle[age] = min(waiting, self._started(best, Mode.ON, age, column, dear))
-            if place is not None:
-                beside = restart_h * (1 - model.share) + _at(best[Mode.BOTH], place, age)
-                alone = _at(best[Mode.SPOT], place, age)
-                idle[age] = min(idle[age], restart_h * usd + min(beside, alone))
+            # Nothing, while spot is to be had.
+            waiting = stay[Mode.IDLE][column]
+            started = [dear + restart_h] * len(on)
+            if restart is not None:
+                started = list(
+                    map(min, _at(demands, restart, restart_h), _at(spots, restart, restart_h * spot_usd))
+                )
+                if not is_full:
+                    started = list(map(min, started, _at(best[Mode.BOTH], restart, restart_h * both_usd)))
+            for age in on_ages:
+                if not column:
+                    waiting[age] = idle[age] = started[age]
+                    continue
+                same, changed, aged = self._waits_on[column][age]
+                value = same * idles[column - 1][age] + changed * (waits[column - 1][0] + wait[0])
+                if aged:
+                    value += aged * (idles[column - 1][age + 1] + idle[age + 1])
+                waiting[age] = value
+                idle[age] = min(started[age], value)
+        # Tuples of numbers, unlike lists, are none of the garbage collector's business.
+        self.best.append([[tuple(ages) for ages in values] for values in best])
+        self.stay.append([[tuple(ages) for ages in values] for values in stay])
 
 
-def _at(values: Values, place: Place, age: int) -> float:
+def _at(values: Values, place: Place, more: float = 0.0) -> list[float]:
+    """Return, by class of age, the values at a place, and `more`."""
     column, part = place
-    low = values[column][age]
-    return low + (values[column + 1][age] - low) * part if part else low
+    lower = values[column]
+    if not part:
+        return [more + low for low in lower] if more else list(lower)
+    return [more + low + (high - low) * part for low, high in zip(lower, values[column + 1], strict=True)]
 
 
-def _rates(median_h: float, ages_h: Sequence[float], edges_h: Sequence[float]) -> list[tuple[float, float]]:
-    """Return, by class of age, how often an hour a spell ends, and how often it gets into the next class."""
-    ageing = [1 / (end - begin) for begin, end in pairwise((0.0, *edges_h))]
-    return [(1 / (median_h + age), older) for age, older in zip(ages_h, [*ageing, 0.0], strict=True)]
+def _one_step(rates: tuple[float, float], step_h: float) -> tuple[float, float, float]:
+    """Return the probability that nothing happens in a step, and half of those of a change and of ageing."""
+    rate, older = rates
+    same = exp(-(rate + older) * step_h)
+    changed = rate / (rate + older) * (1 - same)
+    return same, changed / 2, (1 - same - changed) / 2 if older else 0.0

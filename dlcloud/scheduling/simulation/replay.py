@@ -16,7 +16,7 @@ from dlcloud.scheduling.policies.situation import (
     Situation,
 )
 from dlcloud.scheduling.simulation.trace import PoolTrace, Window
-from dlcloud.scheduling.spells import SpellFit
+from dlcloud.scheduling.spells import OFF, ON, SpellFit
 
 GIVE_UP = 4.0
 """A job that has not ended after so many times its allowed time counts as unfinished."""
@@ -150,7 +150,7 @@ class _PoolRun:
         self.available_s = self.changed_s = 0.0
         self.paid_usd_s = self.paid_since_s = 0.0
         self.is_open = False
-        self.on, self.off, self.drops = SpellFit(), SpellFit(), 0
+        self.on, self.off, self.drops = SpellFit(ON), SpellFit(OFF), 0
 
     @property
     def present(self) -> int:
@@ -202,8 +202,8 @@ class _PoolRun:
             available_s=self.available_s + open_s,
             spells=self.spells,
             unchanged_s=now_s - self.changed_s,
-            median_on_s=self.on.median_s(now_s - self.changed_s if self.is_open else 0.0),
-            median_off_s=self.off.median_s(0.0 if self.is_open else now_s - self.changed_s),
+            on_factor=self.on.factor(now_s - self.changed_s if self.is_open else 0.0),
+            off_factor=self.off.factor(0.0 if self.is_open else now_s - self.changed_s),
             drops=self.drops,
         )
         return PoolState(

@@ -77,7 +77,9 @@ def test_the_cheapest_pool_with_instances_is_taken_first():
 
 def test_one_cheaper_instance_is_not_worth_the_stop_that_its_loss_is():
     cheap = replace(SPOT, name="b", hourly_usd=0.5, obtainable=1)
-    now = situation(spot=replace(SPOT, obtainable=8), more=(cheap,), slack_h=12, maximum=3, changeover_s=60.0)
+    now = situation(
+        spot=replace(SPOT, obtainable=8), more=(cheap,), slack_h=12, maximum=3, changeover_s=180.0
+    )
     assert POLICIES["elastic"](now).targets == {(Market.SPOT, "a"): 3}
 
 
@@ -106,7 +108,7 @@ def test_a_move_costs_the_more_the_less_spare_time_is_left(slack_h, moves):
     assert POLICIES["elastic"](now).targets == {(Market.SPOT, "b" if moves else "a"): 1}
 
 
-@pytest.mark.parametrize(("usual_usd", "moves"), [(0.6, True), (2.4, False), (0.0, True)])
+@pytest.mark.parametrize(("usual_usd", "moves"), [(0.6, True), (4.8, False), (0.0, True)])
 def test_a_pool_is_left_for_what_another_usually_costs(usual_usd, moves):
     """Both have the same price now as in the other cases; one is cheap for the moment only."""
     old = Availability(observed_s=36000.0, available_s=36000.0, spells=1, unchanged_s=36000.0)

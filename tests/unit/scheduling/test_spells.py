@@ -2,33 +2,33 @@ import random
 
 import pytest
 
-from dlcloud.scheduling.spells import HOUR_S, PRIOR_MEDIAN_S, SpellFit
+from dlcloud.scheduling.spells import HOUR_S, OFF, ON, Hazard, SpellFit
 
 
-def lomax(median_s, number):
-    """Spells of which the share median / (median + t) lasts longer than t."""
-    source = random.Random(1)
-    return [median_s * (1 / (1 - source.random()) - 1) for _ in range(number)]
+def test_nothing_is_known_but_what_is_usual():
+    assert SpellFit(ON).factor() == 1.0
 
 
-@pytest.mark.parametrize("median_s", [600.0, 1800.0, 2 * HOUR_S])
-def test_the_median_is_learned_from_spells_that_have_ended(median_s):
-    fit = SpellFit()
-    for length_s in lomax(median_s, 60):
-        fit.end(length_s)
-    assert fit.median_s() == pytest.approx(median_s, rel=0.5)
+@pytest.mark.parametrize("hazard", [ON, OFF])
+def test_older_spells_end_less_often(hazard):
+    assert list(hazard.hourly) == sorted(hazard.hourly, reverse=True)
+    assert [hazard.age_class(age_h) for age_h in (0.0, *hazard.edges_h)] == list(range(len(hazard.hourly)))
 
 
-def test_nothing_observed_leaves_the_prior():
-    assert SpellFit().median_s() == pytest.approx(PRIOR_MEDIAN_S, rel=0.15)
+def test_the_expected_ends_are_the_hazard_summed_over_the_age():
+    hazard = Hazard(edges_h=(1.0, 3.0), hourly=(2.0, 1.0, 0.5))
+    assert [hazard.expected_ends(age_h) for age_h in (0.0, 0.5, 1.0, 2.0, 5.0)] == [0.0, 1.0, 2.0, 3.0, 5.0]
+
+
+@pytest.mark.parametrize("true", [0.25, 1.0, 4.0])
+def test_the_factor_of_many_spells_is_found(true):
+    source, fit = random.Random(1), SpellFit(Hazard(edges_h=(), hourly=(1.0,)))
+    for _ in range(2000):
+        fit.end(source.expovariate(true) * HOUR_S)
+    assert fit.factor() == pytest.approx(true, rel=0.6)
 
 
 def test_a_spell_that_goes_on_counts_as_at_least_so_long():
-    assert SpellFit().median_s(8 * HOUR_S) > 2 * SpellFit().median_s()
-
-
-def test_a_restless_time_outweighs_the_calm_one_before_it():
-    fit = SpellFit()
-    for length_s in [4 * HOUR_S] * 10 + [300.0] * 8:
-        fit.end(length_s)
-    assert fit.median_s() < HOUR_S / 2
+    fit = SpellFit(ON)
+    fit.end(0.2 * HOUR_S)
+    assert fit.factor(10 * HOUR_S) < fit.factor(HOUR_S) < fit.factor()

@@ -1,12 +1,14 @@
 from dataclasses import replace
+from itertools import product
+from math import isfinite
 
 import pytest
 
 from dlcloud.scheduling.policies.value import MarkovModel, Mode, ValueTable
 
 MODEL = MarkovModel(
-    median_on_h=0.5,
-    median_off_h=0.5,
+    on_factor=1.0,
+    off_factor=1.0,
     other=0.0,
     share=1.0,
     drops=0.0,
@@ -45,3 +47,32 @@ def test_longer_changeovers_and_more_losses_cost_more():
     assert cost(replace(MODEL, changeover_h=0.2)) > cost(MODEL)
     partial = replace(MODEL, share=0.5, changeover_h=0.2)
     assert cost(replace(partial, drops=4.0), Mode.BOTH) > cost(partial, Mode.BOTH)
+
+
+@pytest.mark.parametrize("spare_h", [0.01, 4.0, 40.0])
+@pytest.mark.parametrize("share", [0.25, 1.0])
+@pytest.mark.parametrize("changeover_h", [0.0, 0.0005, 0.2])
+def test_every_cell_of_the_table_is_a_number(spare_h, share, changeover_h):
+    """Infinite costs were interpolated to NaN, which is sorted first: the policy waited for spot."""
+    model = replace(MODEL, spare_h=spare_h, share=share, changeover_h=changeover_h, drops=1.0, other=0.5)
+    table = ValueTable(model)
+    table.value(Mode.WAIT, 0, model.work_h, spare_h)
+    cells = [
+        cell
+        for rows in (table.best, table.stay)
+        for modes in rows
+        for columns in modes
+        for ages in columns
+        for cell in ages
+    ]
+    assert len(cells) == 2 * 13 * 41 * 26
+    assert all(map(isfinite, cells))
+
+
+@pytest.mark.parametrize("share", [0.25, 1.0])
+def test_between_the_cells_every_cost_is_a_number_too(share):
+    table = ValueTable(replace(MODEL, share=share))
+    for mode, stays in product(Mode, (False, True)):
+        for age in range(3 if mode in {Mode.WAIT, Mode.OFF} else 5):
+            for work_h, spare_h in product((0.001, 11.0, 24.0), (0.0, 1e-6, 0.01, 1.0, 3.99, 4.0, 9.0)):
+                assert isfinite(table.value(mode, age, work_h, spare_h, stays=stays))
