@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterator
 from moto.ec2.responses import EC2Response
 from tables import table
 
+from dlcloud.local.ec2.differences import COMPUTED, MEMBERS, REFUSALS
 from dlcloud.local.ec2.fleets import LocalFleetResponses
-from dlcloud.local.ec2.members import COMPUTED, MEMBERS
-from dlcloud.local.ec2.refusals import REFUSALS
 
 OURS = "dlcloud.local.ec2."
 

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from dlcloud.local.api.faults import Fault, FaultInjector
-from dlcloud.local.api.visibility import Visibility
+from dlcloud.local.api.faults import Fault, FaultInjector, Visibility
 from dlcloud.local.capacity.pools import VcpuQuotas
 from dlcloud.local.capacity.spot_market import SpotTrace
 from dlcloud.local.control import CONTROL_PREFIX, TOKEN_HEADER
-from dlcloud.local.ec2.instances import SiteInstances
-from dlcloud.local.iam.roles import InstanceRoles
-from dlcloud.local.instance.boots import BootFault
+from dlcloud.local.ec2.instances import BootFault, SiteInstances
+from dlcloud.local.iam.authorization import InstanceRoles
 from dlcloud.local.site_files import SiteState
 from dlcloud.model.instance import Market
 

@@ -14,12 +14,10 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from dlcloud.cloud.offers.catalog import Catalog
-from dlcloud.local.api.call import Call, Refusal, Reply, json_reply, read_call
-from dlcloud.local.api.faults import FaultInjector
-from dlcloud.local.api.limits import limit_refusal
+from dlcloud.local.api.call import Call, Refusal, Reply, json_reply, limit_refusal, read_call
+from dlcloud.local.api.faults import FaultInjector, Visibility
 from dlcloud.local.api.server import MOST_UNSIGNED
 from dlcloud.local.api.signature import SignatureVerifier
-from dlcloud.local.api.visibility import Visibility
 from dlcloud.local.capacity.pools import VcpuQuotas
 from dlcloud.local.control import CONTROL_PREFIX
 from dlcloud.local.control_pages import ControlPages
@@ -40,9 +38,9 @@ from dlcloud.local.iam.authorization import (
     find_caller,
     fleet_refusals,
     may_call,
+    trust_refusal,
 )
-from dlcloud.local.iam.trust import trust_refusal
-from dlcloud.local.instance.firewall import GROUP_ACTIONS
+from dlcloud.local.instance.addresses import GROUP_ACTIONS
 from dlcloud.local.moto_app import Wsgi
 from dlcloud.local.s3.calls import S3Call, is_s3, read_s3_call
 from dlcloud.local.s3.front import S3Front, error_reply

@@ -17,13 +17,12 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from moto.ssm.models import Parameter, SimpleSystemManagerBackend, ssm_backends
 
 from dlcloud.cloud.offers.catalog import Catalog
-from dlcloud.local.api.visibility import Visibility
-from dlcloud.local.batch.backend import bind_batch
-from dlcloud.local.batch.compute import JobScheduler
+from dlcloud.local.api.faults import Visibility
+from dlcloud.local.batch import JobScheduler, bind_batch
 from dlcloud.local.capacity.pools import VcpuQuotas
+from dlcloud.local.ec2.differences import add_members
 from dlcloud.local.ec2.fleets import LocalFleetResponses
 from dlcloud.local.ec2.instances import SiteInstances
-from dlcloud.local.ec2.members import add_members
 from dlcloud.local.ec2.network import NetworkedBackend
 from dlcloud.local.instance.machine_images import parameters
 from dlcloud.local.moto_data import RegionOfferings

@@ -14,15 +14,14 @@ from typing import Any
 
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.offers.catalog import Catalog
-from dlcloud.local.api.faults import FaultInjector
+from dlcloud.local.api.faults import FaultInjector, Visibility
 from dlcloud.local.api.server import HttpServer
-from dlcloud.local.api.visibility import Visibility
-from dlcloud.local.batch.compute import JobScheduler
+from dlcloud.local.batch import JobScheduler
 from dlcloud.local.capacity.pools import VcpuQuotas
 from dlcloud.local.control_pages import ControlPages
 from dlcloud.local.ec2.instances import SiteInstances
 from dlcloud.local.endpoint import SiteEndpoint
-from dlcloud.local.iam.roles import InstanceRoles
+from dlcloud.local.iam.authorization import InstanceRoles
 from dlcloud.local.instance.isolation import (
     VARIABLE,
     Isolation,
@@ -31,8 +30,7 @@ from dlcloud.local.instance.isolation import (
     kill_users,
     place_instances,
 )
-from dlcloud.local.instance.leftovers import clear_leftovers
-from dlcloud.local.instance.processes import base_interpreter
+from dlcloud.local.instance.processes import base_interpreter, clear_leftovers
 from dlcloud.local.moto_app import create_moto_app, vcpus_of_types
 from dlcloud.local.site_files import AccessKey, SitePaths, SiteState, load_access_key, write_state
 from dlcloud.local.tunnels import Tunnels

@@ -24,10 +24,10 @@ from websockets.server import ServerProtocol
 
 from dlcloud.local.api.policy import AccessRequest, is_allowed
 from dlcloud.local.api.signature import ALGORITHM, canonical_request, parse_time, sign_canonical
-from dlcloud.local.ec2.connect_endpoints import endpoints_of
+from dlcloud.local.ec2.network import endpoints_of
 from dlcloud.local.iam.access import PARTITION
 from dlcloud.local.iam.authorization import find_caller
-from dlcloud.local.instance.inside import connect_inside
+from dlcloud.local.instance.addresses import connect_inside
 from dlcloud.local.site_files import AccessKey
 from dlcloud.model.instance import SSH_PORT
 

@@ -11,15 +11,14 @@ import time
 import warnings
 from pathlib import Path
 
-from dlcloud.local.instance.console import read_console
+from dlcloud.local.instance.cloudinit import read_console
 from dlcloud.local.instance.container import Container
-from dlcloud.local.instance.hosts import write_hosts
 from dlcloud.local.instance.isolation import Isolation, Level, share_cache
-from dlcloud.local.instance.leftovers import remove_root
-from dlcloud.local.instance.rootfs import RootFs
+from dlcloud.local.instance.processes import remove_root
+from dlcloud.local.instance.rootfs import RootFs, write_hosts
 from dlcloud.local.instance.shims import write_shims
 from dlcloud.local.instance.sshd import LoginFiles
-from dlcloud.local.tree.images import copy_disk, restore
+from dlcloud.local.tree.copies import copy_disk, restore
 from dlcloud.local.tree.instance_tree import InstanceTree
 
 PATHS = (

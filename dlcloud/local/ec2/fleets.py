@@ -18,11 +18,10 @@ from dlcloud.local.capacity.pools import (
     Strategy,
     allocate,
 )
-from dlcloud.local.ec2.launch_capacity import NO_CAPACITY, PRICE_TOO_LOW, LaunchPlacement
+from dlcloud.local.ec2.launch import NO_CAPACITY, PRICE_TOO_LOW, LaunchPlacement, LocalResponses
 from dlcloud.local.ec2.launch_checks import block_devices, check_free_tier, check_launch
 from dlcloud.local.ec2.network import check_network
 from dlcloud.local.ec2.record import StateReason, template_version
-from dlcloud.local.ec2.responses import LocalResponses
 from dlcloud.local.ec2.services import on_demand_price, spot_usd
 from dlcloud.model.instance import Market
 

@@ -1,40 +1,246 @@
 """All instances of one site: launched, interrupted and terminated, with nothing left behind."""
 
 import asyncio
+import contextlib
 import errno
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from dlcloud.local.capacity.pools import Capacity
 from dlcloud.local.capacity.reservations import LocalReservations, ReservationEnds
 from dlcloud.local.capacity.spot_market import SpotMarket
-from dlcloud.local.ec2.endings import Entry, halt, record_end, remove
-from dlcloud.local.ec2.names import share_names, write_ssh_config
 from dlcloud.local.ec2.record import InstanceRecord, StateReason
-from dlcloud.local.ec2.report import report_instance
 from dlcloud.local.instance.addresses import AddressPool, has_many_addresses
-from dlcloud.local.instance.boots import BootFault, Boots, fail_boot
 from dlcloud.local.instance.isolation import UNISOLATED, Isolation, share_cache
 from dlcloud.local.instance.local_instance import LocalInstance
-from dlcloud.local.instance.power import ShutdownTimer
-from dlcloud.local.instance.processes import end_all
+from dlcloud.local.instance.processes import ask_to_end, end_all
+from dlcloud.local.instance.rootfs import hosts_line
 from dlcloud.local.site_files import SitePaths
-from dlcloud.local.tree.images import images_folder, make_image
-from dlcloud.local.tree.removal import remove_tree
+from dlcloud.local.tree.copies import images_folder, make_image
+from dlcloud.local.tree.instance_tree import remove_tree
 from dlcloud.model.instance import InstanceState, Market
+from dlcloud.system.files import write_file
+
+# Source: published measurements of metal types, 531 to 792 s, and of others: 23 s from running to SSH.
+_METAL_S = 792.0
+_USUAL_S = 23.0
+
+
+class BootFault(StrEnum):
+    """What becomes of an instance that does not boot.
+
+    ENDS: EC2 terminates it while it is pending. NO_KEY: so it does, as EC2 may not use the disk's KMS key.
+    SILENT: it runs, and SSH never answers.
+    """
+
+    ENDS = "ends"
+    NO_KEY = "no-key"
+    SILENT = "silent"
+
+
+def ec2_boot_s(instance_type: str) -> float:
+    """Return the seconds that EC2 takes from a running instance of a type to its SSH server."""
+    return _METAL_S if ".metal" in instance_type else _USUAL_S
+
+
+class Boots:
+    """The boots of one site. Methods may be called from any thread.
+
+    `scale` is the part of EC2's boot times that instances take; 0: as fast as this machine boots them.
+    """
+
+    def __init__(self) -> None:
+        self.scale = 0.0
+        self._lock = threading.Lock()
+        self._faults: list[BootFault] = []
+
+    def fail_next(self, fault: BootFault, count: int) -> None:
+        """Let the next boots fail."""
+        with self._lock:
+            self._faults += [fault] * count
+
+    def next_fault(self) -> BootFault | None:
+        """Return what becomes of the next boot; None: it succeeds."""
+        with self._lock:
+            return self._faults.pop(0) if self._faults else None
+
+    def delay_s(self, instance_type: str, fault: BootFault | None) -> float:
+        """Return for how long SSH does not answer yet."""
+        return float("inf") if fault is BootFault.SILENT else self.scale * ec2_boot_s(instance_type)
+
+
+async def fail_boot() -> None:
+    raise OSError(errno.EIO, "this boot was to fail")
+
+
+_NOLOGIN_MINUTES = 5
+
+
+@dataclass(kw_only=True, eq=False)
+class ShutdownTimer:
+    """Shuts an instance down once, and forbids logins in the last five minutes before.
+
+    Source: shutdown(8); another time does not let users in again, only a cancel does.
+
+    Args:
+        instance: The instance.
+        loop: The loop on which all of this happens.
+        shut_down: Ends or stops the instance.
+    """
+
+    instance: LocalInstance
+    loop: asyncio.AbstractEventLoop
+    shut_down: Callable[[], None]
+    _handles: list[asyncio.TimerHandle] = field(default_factory=list)
+
+    def obey(self, order: str) -> None:
+        """Carry out an order of the program: a delay in seconds, `cancel`, or `reboot`, a no-op."""
+        self.cancel()
+        if order == "cancel":
+            self.instance.forbid_logins(forbid=False)
+        elif order != "reboot":
+            delay_s = max(0.0, float(order))
+            open_s = max(0.0, delay_s - _NOLOGIN_MINUTES * self.instance.minute_s)
+            forbid = partial(self.instance.forbid_logins, forbid=True)
+            self._handles = [
+                self.loop.call_later(open_s, forbid),
+                self.loop.call_later(delay_s, self.shut_down),
+            ]
+
+    def cancel(self) -> None:
+        """Clear the timer, without letting users in again."""
+        for handle in self._handles:
+            handle.cancel()
+        self._handles = []
+
+
+_STEP_S = 5.0
+# Of their own: folders with much in them must not keep other instances from booting.
+_REMOVING = ThreadPoolExecutor(4, thread_name_prefix="removal")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Entry:
+    """An instance in moto, and its processes and servers."""
+
+    record: InstanceRecord
+    instance: LocalInstance
+    fault: BootFault | None = None
+    boot: asyncio.Task[None] | None = None
+    power: ShutdownTimer
+    notice: asyncio.TimerHandle | None = None
+
+
+async def halt(entries: Sequence[Entry], *, grace_s: float) -> None:
+    """End the SSH server and the programs at once, as systemd does, then what is left or began meanwhile."""
+    roots = [entry.instance.root for entry in entries]
+    await do_for_all("end logins", entries, _end_logins)
+    await ask_to_end(roots, grace_s=grace_s)
+    # Namespaces, or a user of its own, end with all that is in them, however quickly it forks; but not before
+    # what entered them, and is outside, has ended: nsenter stops with its program.
+    closing = do_for_all("close", entries, lambda entry: entry.instance.close())
+    await asyncio.gather(closing, end_all(roots))
+    await end_all(roots)
+
+
+async def remove(entries: Sequence[Entry]) -> None:
+    """Remove the folders; those that take their time are removed meanwhile."""
+    loop = asyncio.get_running_loop()
+    removals = {entry: loop.run_in_executor(_REMOVING, entry.instance.remove) for entry in entries}
+    await do_for_all("remove", entries, lambda entry: asyncio.shield(removals[entry]))
+    # A session that was just starting may have slipped through; without its folder none can any more.
+    await end_all([entry.instance.root for entry in entries])
+
+
+def record_end(entry: Entry, reason: StateReason) -> None:
+    """Let the instance be terminated in moto, whatever that cannot undo there."""
+    try:
+        entry.record.terminate(reason)
+    except Exception:
+        log.exception("moto cannot undo all of %s", entry.record.instance_id)
+    log.info("%s is terminated: %s", entry.record.instance_id, reason.value[0])
+
+
+async def do_for_all(name: str, entries: Iterable[Entry], step: Callable[[Entry], Awaitable[object]]) -> None:
+    """Do a step for all instances at once; one that fails or takes too long is logged and left alone."""
+
+    async def do(entry: Entry) -> None:
+        try:
+            await asyncio.wait_for(step(entry), _STEP_S)
+        except TimeoutError:
+            log.warning("%s: step %r takes more than %.0f s", entry.record.instance_id, name, _STEP_S)
+        except Exception:
+            log.exception("%s: step %r failed", entry.record.instance_id, name)
+
+    await asyncio.gather(*(do(entry) for entry in entries))
+
+
+async def _end_logins(entry: Entry) -> None:
+    entry.power.cancel()
+    if entry.notice is not None:
+        entry.notice.cancel()
+    if entry.boot is not None and not entry.boot.done():
+        entry.boot.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await entry.boot
+    await entry.instance.end_logins()
+
+
+def write_ssh_config(path: Path, instances: Sequence[tuple[InstanceRecord, LocalInstance]]) -> None:
+    """Write the configuration and, beside it, the host keys; a full disk is no reason to end."""
+    blocks = [
+        f"Host {' '.join(record.names())}\n"
+        f"  HostName {instance.listeners.host}\n"
+        f"  Port {instance.listeners.ssh_port}\n"
+        f"  HostKeyAlias {record.instance_id}\n"
+        for record, instance in instances
+    ]
+    keys = [f"{record.instance_id} {instance.public_host_key}\n" for record, instance in instances]
+    known_hosts = path.with_name("known_hosts")
+    general = f'Host i-* ip-* ec2-*\n  UserKnownHostsFile "{known_hosts}"\n'
+    with contextlib.suppress(OSError):
+        write_file(known_hosts, "".join(keys))
+        write_file(path, "".join([*blocks, general]))
+
+
+def share_names(instances: Sequence[tuple[InstanceRecord, LocalInstance]]) -> None:
+    """Let the DNS names of instances resolve on all of them."""
+    lines = [hosts_line(instance.listeners.host, record.names()[1:]) for record, instance in instances]
+    for _, instance in instances:
+        instance.container.write_hosts(lines)
+
+
+def report_instance(record: InstanceRecord, instance: LocalInstance) -> dict[str, object]:
+    """Return an instance as plain values."""
+    return {
+        "instance_id": record.instance_id,
+        "instance_type": record.pool.instance_type,
+        "zone": record.pool.zone,
+        "state": record.state.value,
+        "spot": record.market is Market.SPOT,
+        "host": instance.listeners.host,
+        "ssh_port": instance.listeners.ssh_port,
+        "metadata_port": instance.listeners.metadata_port,
+        "launched_at": record.launched_at.isoformat(),
+        "folder": str(instance.root),
+    }
+
 
 # Time between SIGTERM and SIGKILL for the programs of an instance that ends; on EC2, systemd waits longer.
 _GRACE_S = 5.0
 _LAST_GRACE_S = 1.0  # where the daemon ends
 _NAMING_S = 0.2
 _END_REASONS = {BootFault.ENDS: StateReason.BOOT, BootFault.NO_KEY: StateReason.KEY}
-
-log = logging.getLogger(__name__)
 
 
 class NotRunningError(Exception):

@@ -12,7 +12,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.utils import filter_iam_instance_profiles
 from moto.iam.exceptions import NotFoundException
 
-from dlcloud.local.capacity.account_plan import NOT_ELIGIBLE
+from dlcloud.local.capacity.pools import NOT_ELIGIBLE
 from dlcloud.local.instance.machine_images import snapshot_gib
 
 # Before it is encoded. Source: EC2 user guide, "Run commands when you launch an EC2 instance".

@@ -11,11 +11,8 @@ from typing import Any
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from dlcloud.local.capacity.pools import Pool
-from dlcloud.local.instance.addresses import Listeners
-from dlcloud.local.instance.firewall import Sources, ssh_sources
-from dlcloud.local.instance.identity import Identity
-from dlcloud.local.instance.inside import inside_sources
-from dlcloud.local.instance.metadata_documents import metadata_documents
+from dlcloud.local.instance.addresses import Listeners, Sources, inside_sources, ssh_sources
+from dlcloud.local.instance.metadata import Identity, metadata_documents
 from dlcloud.model.instance import InstanceState, Market
 
 SSH_PORT_TAG = "dlcloud:ssh-port"

@@ -18,7 +18,7 @@ from moto.secretsmanager.models import secretsmanager_backends
 
 from dlcloud.local.api.call import Call
 from dlcloud.local.api.policy import AccessRequest
-from dlcloud.local.ec2.placement_groups import groups_of
+from dlcloud.local.ec2.network import groups_of
 from dlcloud.local.ec2.record import template_version
 from dlcloud.local.s3.calls import S3Call
 from dlcloud.model.instance import Market

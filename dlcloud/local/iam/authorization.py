@@ -7,7 +7,9 @@ imports moto.
 import base64
 import binascii
 import json
+import re
 import secrets
+import threading
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from moto.iam.models import iam_backends
 from moto.sts.models import AssumedRole, sts_backends
 
 from dlcloud.local.api.call import Call, Refusal
-from dlcloud.local.api.policy import AccessRequest, Decision, decide
+from dlcloud.local.api.policy import AccessRequest, Decision, decide, is_allowed
 from dlcloud.local.api.signature import AuthError
 from dlcloud.local.iam.access import (
     PARTITION,
@@ -236,3 +238,111 @@ def _encode(caller: Caller, denial: _Denial) -> str:
         },
     }
     return base64.urlsafe_b64encode(zlib.compress(json.dumps(content).encode())).decode()
+
+
+ASSUME_ROLE = "sts:AssumeRole"
+_OWNER = f"arn:{PARTITION}:iam::{ACCOUNT}:root"
+_CODE = re.compile(r"\d{6}")
+
+
+def trust_refusal(call: Call, caller_arn: str) -> Refusal | None:
+    """Return why a role cannot be assumed; None if it can, and for other calls.
+
+    A role that does not exist is denied as one that trusts others. Any six digits are a right code: there are
+    no devices here. `caller_arn` is empty for the owner of the account.
+    Source: STS API reference, AssumeRole; IAM user guide, "External id".
+    """
+    if (call.service, call.action) != ("sts", "AssumeRole"):
+        return None
+    serial, code = call.parameter("SerialNumber"), call.parameter("TokenCode")
+    if serial and not _CODE.fullmatch(code):
+        return _denied("MultiFactorAuthentication failed with invalid MFA one time pass code.")
+    arn = call.parameter("RoleArn")
+    roles = list(iam_backends[ACCOUNT][PARTITION].roles.values())
+    trust = next((role.assume_role_policy_document for role in roles if role.arn == arn), "{}")
+    context = {"aws:MultiFactorAuthPresent": [str(bool(serial)).lower()]}
+    if external_id := call.parameter("ExternalId"):
+        context["sts:ExternalId"] = [external_id]
+    request = AccessRequest(action=ASSUME_ROLE, resource=arn, context=context)
+    if is_allowed([_for_caller(str(trust), caller_arn)], request):
+        return None
+    return _denied(
+        f"User: {caller_arn or _OWNER} is not authorized to perform: {ASSUME_ROLE} on resource: {arn}"
+    )
+
+
+def _for_caller(trust: str, caller_arn: str) -> str:
+    """Return a trust policy as one of the role itself: the statements that name the caller or its account."""
+    names = {"*", ACCOUNT, _OWNER, caller_arn}
+    listed = json.loads(trust).get("Statement", [])
+    statements = [
+        {**statement, "Resource": "*"}
+        for statement in (listed if isinstance(listed, list) else [listed])
+        if names & _principals(statement.get("Principal"))
+    ]
+    return json.dumps({"Statement": statements})
+
+
+def _principals(principal: object) -> set[str]:
+    named = principal.get("AWS", ()) if isinstance(principal, dict) else principal
+    return {named} if isinstance(named, str) else set(named) if isinstance(named, list) else set()
+
+
+def _denied(message: str) -> Refusal:
+    return Refusal(status=403, code="AccessDenied", message=message)
+
+
+# Source: IAM user guide, "Use an IAM role to grant permissions to applications running on EC2 instances".
+SESSION_S = 6 * 3600.0
+_ISO = "%Y-%m-%dT%H:%M:%SZ"
+
+
+class InstanceRoles:
+    """The sessions of instances. Methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self.session_s = SESSION_S
+        self._lock = threading.Lock()
+        # The newest session and its beginning, by instance and role.
+        self._newest: dict[tuple[str, str], tuple[AssumedRole, datetime]] = {}
+
+    def documents(self, instance_id: str, profile: Any) -> dict[str, str]:  # noqa: ANN401 - moto's object
+        """Return the metadata documents below `iam/` of an instance with a profile, or with None.
+
+        Source: EC2 user guide, "Instance metadata categories": iam/info, iam/security-credentials/role-name.
+        """
+        if profile is None:
+            return {}
+        info = {"Code": "Success", "InstanceProfileArn": profile.arn, "InstanceProfileId": profile.id}
+        info["LastUpdated"] = profile.create_date.strftime(_ISO)
+        documents = {"iam/info": json.dumps(info)}
+        for role in profile.roles:
+            session, begun_at = self._instance_session(instance_id, role)
+            credentials = {
+                "Code": "Success",
+                "LastUpdated": begun_at.strftime(_ISO),
+                "Type": "AWS-HMAC",
+                "AccessKeyId": session.access_key_id,
+                "SecretAccessKey": session.secret_access_key,
+                "Token": session.session_token,
+                "Expiration": session_end(session).strftime(_ISO),
+            }
+            documents[f"iam/security-credentials/{role.name}"] = json.dumps(credentials)
+        return documents
+
+    def _instance_session(self, instance_id: str, role: Any) -> tuple[AssumedRole, datetime]:  # noqa: ANN401
+        """Return the session of an instance and its beginning; a new one when half of its time has passed."""
+        now = datetime.now(UTC)
+        with self._lock:
+            newest = self._newest.get((instance_id, role.arn))
+            if newest is None or session_end(newest[0]) - now < (session_end(newest[0]) - newest[1]) / 2:
+                session = sts_backends[role.account_id][PARTITION].assume_role(
+                    region_name="us-east-1",
+                    role_session_name=instance_id,
+                    role_arn=role.arn,
+                    policy="",
+                    duration=int(self.session_s),
+                    external_id="",
+                )
+                newest = self._newest[instance_id, role.arn] = (session, now)
+            return newest

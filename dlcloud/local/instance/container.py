@@ -9,16 +9,15 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dlcloud.local.instance.hosts import write_hosts
 from dlcloud.local.instance.processes import UMASK, kill_user, start_process
-from dlcloud.local.instance.rootfs import RootFs
-from dlcloud.local.tree.instance_tree import InstanceTree
-from dlcloud.local.tree.terminals import open_terminal_in
+from dlcloud.local.instance.rootfs import RootFs, write_hosts
+from dlcloud.local.tree.instance_tree import InstanceTree, open_terminal_in
 
 _PROGRAM = Path(__file__).with_name("container_init.py")
 # For programs that treat root as no login of EC2 is treated: they refuse, warn, or restore owners.
@@ -242,3 +241,34 @@ def _unshare_command() -> tuple[str, ...]:
     """Return the command that makes namespaces which end with the daemon, whatever ends it."""
     users = () if os.getuid() == 0 else ("--user", "--map-root-user")
     return ("setpriv", "--pdeathsig", "KILL", "unshare", *users, "--mount", "--pid", "--fork", "--kill-child")
+
+
+@dataclass(kw_only=True, eq=False)
+class InstanceServices:
+    """The services of one instance, by name."""
+
+    container: Container
+    _running: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
+
+    async def run(self, name: str, argv: list[str], env: Mapping[str, str], *, limit_s: float | None) -> int:
+        """Run a program until it ends, or is ended after some seconds; return its exit status.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        quiet = subprocess.DEVNULL
+        process = await self.container.spawn(argv, env=env, stdout=quiet, stderr=quiet)
+        self._running[name] = process
+        try:
+            return await asyncio.wait_for(asyncio.shield(process.wait()), limit_s)
+        except TimeoutError:
+            self.end(name)
+            return await process.wait()
+        finally:
+            del self._running[name]
+
+    def end(self, name: str) -> None:
+        """End a program with what it has started; one that has ended is ignored."""
+        if (process := self._running.get(name)) is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

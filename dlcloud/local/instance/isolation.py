@@ -15,13 +15,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from dlcloud.local.instance.container import Container
-from dlcloud.local.instance.leftovers import remove_root
-from dlcloud.local.instance.processes import kill_user, package_sources
+from dlcloud.local.instance.processes import UserIds, kill_user, package_sources, remove_root
 from dlcloud.local.instance.rootfs import RootFs, interpreter_folders
-from dlcloud.local.instance.user_ids import UserIds
 from dlcloud.local.site_files import SitePaths
-from dlcloud.local.tree.beneath import open_root
-from dlcloud.local.tree.walk import give_what_is_not, share_folders
+from dlcloud.local.tree.beneath import give_what_is_not, open_root, share_folders
 from dlcloud.model.errors import LocalCloudError
 
 VARIABLE = "DLCLOUD_LOCAL_ISOLATION"

@@ -19,19 +19,21 @@ from typing import TypeVar
 import asyncssh
 
 from dlcloud.local.instance.addresses import Listeners
-from dlcloud.local.instance.cloudinit import WRITE_FILES, describe_files, read_user_data, root_key
-from dlcloud.local.instance.console import read_console
-from dlcloud.local.instance.container import Container
-from dlcloud.local.instance.hosts import hosts_line
-from dlcloud.local.instance.identity import Identity, Notices
-from dlcloud.local.instance.leftovers import remove_root
+from dlcloud.local.instance.cloudinit import (
+    WRITE_FILES,
+    describe_files,
+    read_console,
+    read_user_data,
+    root_key,
+)
+from dlcloud.local.instance.container import Container, InstanceServices
 from dlcloud.local.instance.machine_images import default_user
-from dlcloud.local.instance.metadata import MetadataService
-from dlcloud.local.instance.processes import instance_environment, shell_path
-from dlcloud.local.instance.services import InstanceServices
+from dlcloud.local.instance.metadata import Identity, MetadataService, Notices
+from dlcloud.local.instance.processes import instance_environment, remove_root, shell_path
+from dlcloud.local.instance.rootfs import hosts_line
 from dlcloud.local.instance.shims import write_shims
 from dlcloud.local.instance.sshd import LoginFiles, SshServer
-from dlcloud.local.tree.images import restore
+from dlcloud.local.tree.copies import restore
 
 _T = TypeVar("_T")
 _FOLDERS = (

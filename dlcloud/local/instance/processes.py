@@ -2,17 +2,23 @@
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from dlcloud.local.site_files import SitePaths
+from dlcloud.local.tree.copies import images_folder
+from dlcloud.local.tree.instance_tree import InstanceTree, remove_tree
 
 ROOT_VARIABLE = "DLCLOUD_ROOT"
 # As on EC2's images; the daemon's own is narrower.
@@ -188,3 +194,134 @@ def _find_by_ps(roots: set[str]) -> set[int]:
 def base_interpreter() -> str:
     """Return the Python that the daemon's virtual environment was made from."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+class UserIds:
+    """The user ids that the daemons of one user of this machine share out among their instances.
+
+    A daemon holds a lock on one byte of a file for each of its instances, which the kernel drops when the
+    daemon dies. No other code of the process may open the file: closing it would drop the locks.
+
+    Args:
+        path: The file.
+        ids: The user ids.
+    """
+
+    def __init__(self, path: Path, ids: range) -> None:
+        self._ids = ids
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._reserved: set[int] = set()
+
+    def take(self, living: Collection[int]) -> int:
+        """Return an id that no instance has, nor any program that is left of one.
+
+        Args:
+            living: The ids of this daemon's instances; all others that it has reserved are free again.
+
+        Raises:
+            OSError: There is none.
+        """
+        self._release(self._reserved.difference(living))
+        candidates = list(set(self._ids) - self._reserved - _users_of_programs())
+        while candidates:
+            user = candidates.pop(secrets.randbelow(len(candidates)))
+            if self.reserve(user):
+                return user
+        raise OSError("no user id is left for an instance")
+
+    def reserve(self, user: int) -> bool:
+        """Hold an id until `take` finds it unused; False if it is none of `ids`, or another daemon has it."""
+        if user not in self._ids:
+            return False
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, user)
+        except OSError:
+            return False
+        self._reserved.add(user)
+        return True
+
+    def _release(self, users: set[int]) -> None:
+        for user in users:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, user)
+        self._reserved -= users
+
+
+def _users_of_programs() -> set[int]:
+    """Return the user ids of all processes; none where the system does not list them."""
+    users: set[int] = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir("/proc"):
+            with contextlib.suppress(OSError):
+                users.add(entry.stat().st_uid)
+    return users
+
+
+_CONTAINER_S, _REMOVALS = 60.0, 5
+CONTAINERS = "home/dlcloud/container.py"
+"""What dlcloud runs containers with, on an instance that has had some."""
+
+
+async def clear_leftovers(paths: SitePaths, users: UserIds | None = None) -> None:
+    """End the processes and remove the folders of a daemon that was killed.
+
+    Args:
+        paths: Where that daemon had them.
+        users: The user ids of instances that had one of their own each; None if all daemons share theirs.
+    """
+    roots = list(paths.instances.iterdir()) if paths.instances.is_dir() else []
+    if roots:
+        log.warning("clearing %d instances of an earlier daemon", len(roots))
+        for root in roots:
+            await asyncio.to_thread(_kill_user_of, root, users)
+        await end_all(roots)
+    await asyncio.gather(*(asyncio.to_thread(remove_root, root) for root in roots))
+    for folder in (paths.instances, images_folder(paths)):
+        await asyncio.to_thread(remove_tree, folder)
+    paths.instances.mkdir(exist_ok=True)
+    paths.instances.chmod(0o711)  # the instances' user passes through, if it gets as far
+    images_folder(paths).mkdir(mode=0o700, exist_ok=True)
+    paths.cache.mkdir(mode=0o700, exist_ok=True)
+
+
+def _kill_user_of(root: Path, users: UserIds | None) -> None:
+    """Kill the programs of the user that owns the home of an instance, if no other daemon has this user."""
+    with contextlib.suppress(OSError):
+        user = InstanceTree(root).state("home").st_uid
+        if users is not None and users.reserve(user):
+            kill_user(user)
+
+
+def remove_root(root: Path) -> bool:
+    """Remove the folder of an instance whose programs have ended; False if something is left."""
+    if InstanceTree(root).exists(CONTAINERS):
+        _remove_containers(root)
+    return remove_tree(root)
+
+
+def _remove_containers(root: Path) -> None:
+    """Remove the containers of an instance: this machine's podman or docker keeps those that were killed.
+
+    Podman fails the first time where the process that watched over a container was killed, too.
+    """
+    engine = shutil.which("podman") or shutil.which("docker")
+    if engine is None:
+        return
+    fault = ""
+    for _ in range(_REMOVALS):
+        listed = _call(engine, "ps", "--all", "--quiet", "--filter", f"label={ROOT_VARIABLE}={root}")
+        names = listed.stdout.split()
+        if listed.returncode or not names:
+            fault = listed.stderr if listed.returncode else ""
+            break
+        fault = _call(engine, "rm", "--force", *names).stderr
+    if fault:
+        log.warning("the containers of %s may remain: %s", root, fault.strip())
+
+
+def _call(*words: str) -> "subprocess.CompletedProcess[str]":
+    try:
+        return subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_CONTAINER_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return subprocess.CompletedProcess(words, 1, "", str(error))

@@ -6,22 +6,279 @@ without a terminal reads its commands from the client's input, and /run/nologin 
 
 import asyncio
 import contextlib
+import fcntl
 import logging
+import os
+import signal
 import socket
+import struct
+import subprocess
+import termios
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import asyncssh
 
-from dlcloud.local.instance.connecting import connect_as_instance
+from dlcloud.local.instance.addresses import ADDRESS, carry, has_many_addresses
 from dlcloud.local.instance.container import Container
-from dlcloud.local.instance.inside import carry
 from dlcloud.local.instance.peers import is_refused_peer
-from dlcloud.local.instance.ssh_sessions import run_session
+from dlcloud.local.instance.processes import shell_path
 from dlcloud.local.tree.instance_tree import InstanceTree
+
+_CHUNK = 65536
+# Makes the terminal on its standard input the controlling one, then becomes the given program.
+_TAKE_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
+
+log = logging.getLogger(__name__)
+
+
+async def run_session(
+    process: "asyncssh.SSHServerProcess[bytes]",
+    *,
+    env: Mapping[str, str],
+    container: Container,
+    interpreter: str,
+) -> None:
+    """Run a session's command or shell to its end and send its exit status.
+
+    The process outlives a dropped connection, as under sshd; it is never signalled by one.
+    """
+    shell = shell_path()
+    argv = [shell, "-c", process.command] if process.command is not None else [shell, "-l"]
+    if process.subsystem is not None:
+        argv = [interpreter, "-I", "-S", str(container.root / "lib/sftp_server.py")]
+    try:
+        if process.term_type is None:
+            status = await _with_pipes(process, argv, env=env, container=container)
+        else:
+            terminal_env = {**env, "TERM": process.term_type}
+            argv = [interpreter, "-I", "-S", "-c", _TAKE_TERMINAL, *argv]
+            status = await _with_terminal(process, argv, env=terminal_env, container=container)
+    except OSError as error:
+        log.warning("a session could not be started: %s", error)
+        status = 255
+    # The client may be gone.
+    with contextlib.suppress(OSError, asyncssh.Error):
+        if status >= 0:
+            process.exit(status)
+        else:
+            process.exit_with_signal(signal.Signals(-status).name.removeprefix("SIG"))
+
+
+async def _with_pipes(
+    process: "asyncssh.SSHServerProcess[bytes]",
+    argv: list[str],
+    *,
+    env: Mapping[str, str],
+    container: Container,
+) -> int:
+    """Run with three pipes; the session ends when the process has ended and its output is closed."""
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    try:
+        child = await container.spawn(
+            argv, env=env, stdin=asyncio.subprocess.PIPE, stdout=out_write, stderr=err_write
+        )
+    except OSError:
+        os.close(out_read)
+        os.close(err_read)
+        raise
+    finally:
+        os.close(out_write)
+        os.close(err_write)
+    feeding = asyncio.create_task(_feed(process, child))
+    try:
+        await asyncio.gather(_drain(out_read, process.stdout), _drain(err_read, process.stderr))
+        return await child.wait()
+    finally:
+        feeding.cancel()
+
+
+async def _feed(process: "asyncssh.SSHServerProcess[bytes]", child: asyncio.subprocess.Process) -> None:
+    """Copy the client's input to the process; the end of either closes the process's standard input."""
+    if child.stdin is None:
+        return
+    try:
+        async for chunk in _read_input(process):
+            child.stdin.write(chunk)
+            await child.stdin.drain()
+    except OSError:
+        log.debug("a process closed its standard input")
+    finally:
+        child.stdin.close()
+
+
+async def _read_input(
+    process: "asyncssh.SSHServerProcess[bytes]", terminal: int | None = None
+) -> AsyncIterator[bytes]:
+    """Yield the client's input until its end; breaks and signals are ignored, as sshd long did."""
+    while True:
+        try:
+            chunk = await process.stdin.read(_CHUNK)
+        except (asyncssh.BreakReceived, asyncssh.SignalReceived):
+            continue
+        except asyncssh.TerminalSizeChanged as change:
+            if terminal is not None:
+                _resize(terminal, (change.width, change.height, change.pixwidth, change.pixheight))
+            continue
+        except (asyncssh.Error, OSError):
+            return
+        if not chunk:
+            return
+        yield chunk
+
+
+async def _drain(descriptor: int, writer: "asyncssh.SSHWriter[bytes]") -> None:
+    """Copy a process's output to the client until the process closes the pipe or the client is gone."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=_CHUNK)
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
+    )
+    try:
+        while chunk := await reader.read(_CHUNK):
+            writer.write(chunk)
+            await writer.drain()
+    except (OSError, asyncssh.Error):
+        log.debug("the client left before the output ended")
+    finally:
+        transport.close()
+
+
+async def _with_terminal(
+    process: "asyncssh.SSHServerProcess[bytes]",
+    argv: list[str],
+    *,
+    env: Mapping[str, str],
+    container: Container,
+) -> int:
+    """Run on a terminal of its own; hanging up sends the usual SIGHUP."""
+    master, slave = container.open_terminal()
+    try:
+        _resize(master, process.term_size)
+        child = await container.spawn(
+            argv, env=env, stdin=slave, stdout=slave, stderr=slave, has_terminal=True
+        )
+    except OSError:
+        os.close(master)
+        raise
+    finally:
+        os.close(slave)
+    typing = asyncio.create_task(_type(process, master))
+    showing = asyncio.create_task(_drain(os.dup(master), process.stdout))
+    leaving = asyncio.create_task(process.wait_closed())
+    tasks = (typing, showing, leaving)
+    try:
+        await asyncio.wait([showing, leaving], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        os.close(master)
+    return await child.wait()
+
+
+async def _type(process: "asyncssh.SSHServerProcess[bytes]", master: int) -> None:
+    os.set_blocking(master, False)
+    async for chunk in _read_input(process, master):
+        await _write_all(master, chunk)
+
+
+async def _write_all(descriptor: int, chunk: bytes) -> None:
+    """Write to a terminal, which takes little at a time; its other end may be closed already."""
+    while chunk:
+        try:
+            chunk = chunk[os.write(descriptor, chunk) :]
+        except BlockingIOError:
+            await _await_room(descriptor)
+        except OSError:
+            return
+
+
+async def _await_room(descriptor: int) -> None:
+    loop, room = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_writer(descriptor, room.set)
+    try:
+        await room.wait()
+    finally:
+        loop.remove_writer(descriptor)
+
+
+def _resize(master: int, size: tuple[int, int, int, int]) -> None:
+    width, height, pixel_width, pixel_height = size
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, pixel_width, pixel_height))
+
+
+_CONNECT_S = 15.0
+# Names resolve as they do in the instance; the connected socket goes to the daemon by standard input.
+_PROGRAM = """import socket, sys
+host, port, source = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    try:
+        connected = socket.socket(family, kind, protocol)
+        connected.settimeout(10)
+        if source and address[0].startswith("127."):
+            connected.bind((source, 0))
+        connected.connect(address)
+    except OSError:
+        continue
+    socket.send_fds(socket.socket(fileno=0), [b"."], [connected.fileno()])
+    break
+"""
+
+
+async def connect_as_instance(
+    container: Container, interpreter: str, env: Mapping[str, str], host: str, port: int
+) -> socket.socket:
+    """Return a connection that a program of the instance has made.
+
+    Raises:
+        OSError: It has made none.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        source = ADDRESS if has_many_addresses() else ""
+        argv = [interpreter, "-I", "-S", "-c", _PROGRAM, host, str(port), source]
+        with theirs:
+            process = await container.spawn(
+                argv, env=env, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+        try:
+            await asyncio.wait_for(process.wait(), _CONNECT_S)
+        except TimeoutError as error:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            raise OSError(f"no connection to {host}:{port} within {_CONNECT_S:.0f} s") from error
+        return _receive(ours, f"{host}:{port}")
+    finally:
+        ours.close()
+
+
+def _receive(ours: socket.socket, name: str) -> socket.socket:
+    """Return the connection that was sent; programs of the instance may have sent anything.
+
+    Raises:
+        OSError: It is none.
+    """
+    ours.setblocking(False)
+    try:
+        _, descriptors, *_ = socket.recv_fds(ours, 1, 1)
+    except BlockingIOError:
+        descriptors = []
+    if not descriptors:
+        raise OSError(f"no connection to {name}")
+    connected = socket.socket(fileno=descriptors[0])
+    if connected.family not in (socket.AF_INET, socket.AF_INET6) or connected.type != socket.SOCK_STREAM:
+        connected.close()
+        raise OSError(f"no connection to {name}")
+    connected.setblocking(False)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connected
+
 
 _LOGIN_S = 60.0
 _KEEPALIVE_S = 30.0
@@ -30,8 +287,6 @@ _MOST_CONNECTIONS, _MOST_FORWARDED = 256, 256
 _SFTP_VERSION = 3
 MAX_SESSIONS = 10
 """Sessions of a connection, as sshd's MaxSessions."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,8 @@ from xml.sax.saxutils import escape
 
 from dlcloud.local.api.call import Reply
 from dlcloud.local.api.signature import SignatureError
-from dlcloud.local.s3.bodies import CHECKSUMS, BodyError, decode_body, verify_digests
 from dlcloud.local.s3.calls import S3Call
-from dlcloud.local.s3.signatures import verify
+from dlcloud.local.s3.signatures import CHECKSUMS, BodyError, decode_body, verify, verify_digests
 
 _ANY_REGION = frozenset({"CreateBucket", "GetBucketLocation", "ListBuckets"})
 _REGION = "x-amz-bucket-region"

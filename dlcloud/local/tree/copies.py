@@ -5,16 +5,21 @@ but the marks that overlayfs leaves of removed files, files of someone else, and
 walked.
 """
 
+import asyncio
 import errno
 import os
 import stat
+import subprocess
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from dlcloud.local.tree.beneath import HANDLE, is_foreign, open_root
-from dlcloud.local.tree.walk import WalkedFolder, walk
+from dlcloud.local.site_files import SitePaths
+from dlcloud.local.tree.beneath import HANDLE, WalkedFolder, is_foreign, open_root, walk
+from dlcloud.local.tree.instance_tree import InstanceTree
 
 _PIECE = 1 << 20
 _ALWAYS = os.O_NOFOLLOW | os.O_CLOEXEC
@@ -183,3 +188,47 @@ def _copy_properties(source: int, target: int, state: os.stat_result, *, mode: i
 def _copy_owner(folder: int, name: str, state: os.stat_result) -> None:
     if os.getuid() == 0:
         os.chown(name, state.st_uid, state.st_gid, dir_fd=folder, follow_symlinks=False)
+
+
+# Of an instance's folder: the programs of the local EC2, and what a machine has in memory.
+_NOT_ON_DISK = ("bin", "lib", "run", "tmp", "work")
+# Of their own: instances with much to copy must not keep others from booting.
+_COPYING = ThreadPoolExecutor(2, thread_name_prefix="image")
+
+
+def images_folder(paths: SitePaths) -> Path:
+    """Return the folder with one folder per image that was made here."""
+    return paths.folder / "images"
+
+
+async def make_image(image: Any, tree: InstanceTree, folder: Path, *, delay_s: float) -> None:  # noqa: ANN401 - moto's object
+    """Copy an instance's folder, for at least the delay; the image is then `available`, or `failed`."""
+    copying = asyncio.get_running_loop().run_in_executor(_COPYING, copy_disk, tree, folder)
+    try:
+        await asyncio.gather(asyncio.sleep(delay_s), copying)
+    except Exception:
+        image.state = "failed"
+        raise
+    image.state = "available"
+
+
+def copy_disk(tree: InstanceTree, folder: Path) -> None:
+    """Copy what an instance has on its disk to a new folder.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    folder.mkdir(mode=0o700)
+    cache = "home/.cache"  # a link to the one that instances share is none of the image's
+    leaves_out = (*_NOT_ON_DISK, *((cache,) if tree.is_link(cache) else ()))
+    TreeCopy(source=tree.root, target=folder, leaves_out=leaves_out, owners=tree.owners).run()
+
+
+def restore(folder: Path, root: Path) -> None:
+    """Copy an image to the folder of a new instance, in which no program runs yet.
+
+    Raises:
+        subprocess.CalledProcessError: It cannot be copied.
+    """
+    # Unlike shutil, it keeps links, holes and times as they are; it follows no link.
+    subprocess.run(["cp", "-a", "--", *folder.iterdir(), root], check=True)

@@ -1,20 +1,127 @@
 """The files of an instance, as the daemon reads and writes them: by no name that leads out of its folder."""
 
 import errno
+import fcntl
 import os
 import secrets
+import shutil
 import stat
+import struct
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlcloud.local.tree.beneath import HANDLE, open_beneath, open_file, open_root
-from dlcloud.local.tree.removal import remove_entry
-from dlcloud.local.tree.walk import give
+from dlcloud.local.tree.beneath import HANDLE, give, open_beneath, open_device, open_file, open_root, walk
+
+_ATTEMPTS, _PAUSE_S, _REMOVAL_S = 20, 0.1, 60.0
+
+
+def remove_tree(folder: Path) -> bool:
+    """Remove a folder whose own name is not in the hands of others; False if something is left.
+
+    Namespaces that were killed while they were being made may still write into it for a moment.
+    """
+    for _ in range(_ATTEMPTS):
+        _remove(str(folder), cwd="/")
+        if not os.path.lexists(folder):
+            return True
+        open_folders_for_owner(folder)
+        time.sleep(_PAUSE_S)
+    return False
+
+
+def remove_entry(folder: int, name: str) -> None:
+    """Remove a name from an open folder, with all below it.
+
+    Raises:
+        OSError: It cannot be removed.
+    """
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return
+    except OSError:
+        if not stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+            raise
+        if sys.platform == "linux":
+            _remove(f"./{name}", cwd=f"/proc/self/fd/{folder}")
+        else:
+            shutil.rmtree(name, dir_fd=folder)
+
+
+def open_folders_for_owner(folder: Path) -> None:
+    """Let the owner list and change the folders of a tree, which its programs or the kernel have closed."""
+    root = open_root(folder)
+    try:
+        for walked in walk(root):
+            for name, state in walked.entries.items():
+                if stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+                    _open_for_owner(walked.descriptor, name)
+    finally:
+        os.close(root)
+
+
+def _open_for_owner(folder: int, name: str) -> None:
+    try:
+        handle = os.open(name, HANDLE | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return
+    try:
+        Path(f"/proc/self/fd/{handle}").chmod(stat.S_IRWXU)
+    except OSError:
+        return
+    finally:
+        os.close(handle)
+
+
+def _remove(name: str, *, cwd: str) -> None:
+    # Unlike shutil, it needs neither a descriptor nor a frame a level.
+    try:
+        subprocess.run(
+            ["rm", "-rf", "--", name],
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_REMOVAL_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return
+
+
+# Source: include/uapi/asm-generic/ioctls.h.
+_UNLOCK_TERMINAL, _OPEN_PEER = 0x40045431, 0x5441
+# Source: Documentation/admin-guide/devices.txt, /dev/ptmx.
+_TERMINALS = os.makedev(5, 2)
+
+
+def open_terminal_in(root: Path) -> tuple[int, int]:
+    """Return both ends of a new terminal; `root` is the root folder of the instance's first process.
+
+    Raises:
+        OSError: What is at /dev/pts/ptmx does not make terminals.
+    """
+    folder = os.open(root, HANDLE | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        master = open_device(folder, "dev/pts/ptmx", _TERMINALS, os.O_RDWR)
+    finally:
+        os.close(folder)
+    try:
+        fcntl.ioctl(master, _UNLOCK_TERMINAL, struct.pack("i", 0))
+        slave = fcntl.ioctl(master, _OPEN_PEER, os.O_RDWR | os.O_NOCTTY)
+    except OSError:
+        os.close(master)
+        raise
+    os.set_blocking(master, True)
+    return master, slave
+
 
 _MOST_BYTES = 1 << 20
-_ATTEMPTS = 3  # at a name that programs of the instance change meanwhile
+_WRITE_ATTEMPTS = 3  # at a name that programs of the instance change meanwhile
 _LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -234,7 +341,7 @@ def _split(path: str) -> tuple[str, str]:
 
 def _make_in(folder: int, name: str) -> int:
     """Open a folder by its name in another; what is there and is none gives way to a new one."""
-    for _ in range(_ATTEMPTS):
+    for _ in range(_WRITE_ATTEMPTS):
         try:
             os.mkdir(name, 0o700, dir_fd=folder)
         except FileExistsError:

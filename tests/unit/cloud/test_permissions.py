@@ -23,7 +23,7 @@ from dlcloud.cloud.api.denial_decoder import decode
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.call import read_call
 from dlcloud.local.api.policy import AccessRequest, is_allowed
-from dlcloud.local.ec2.placement_groups import PlacementGroup, groups_of
+from dlcloud.local.ec2.network import PlacementGroup, groups_of
 from dlcloud.local.iam.access import access_requests, spot_role_request
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import KEY_ACTIONS, Image, Market

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.local.batch import compute
-from dlcloud.local.batch.compute import JobScheduler
+from dlcloud.local import batch
+from dlcloud.local.batch import JobScheduler
 
 RESOURCES = {
     "instanceTypes": ["c7i.large"],
@@ -36,7 +36,7 @@ class Job:
 @pytest.mark.timeout(60)
 def test_a_job_can_be_stopped_while_there_is_no_capacity(monkeypatch):
     """The scheduler slept with its lock held: calls of AWS Batch waited for it."""
-    monkeypatch.setattr(compute, "NO_CAPACITY_S", 3600.0)
+    monkeypatch.setattr(batch, "NO_CAPACITY_S", 3600.0)
     asked = threading.Event()
 
     def refuse(**_):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.local.instance.firewall import GuardedListener, Sources, ssh_sources
+from dlcloud.local.instance.addresses import GuardedListener, Sources, ssh_sources
 from tests.fakes.local_ec2 import WAIT_S, wait_for
 
 OWN = {"CidrIp": "127.0.0.1/32"}

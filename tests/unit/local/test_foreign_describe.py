@@ -6,7 +6,7 @@ import botocore.loaders
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.local.ec2.filters import INSTANCE_FILTERS, STATUS_FILTERS
+from dlcloud.local.ec2.describe import INSTANCE_FILTERS, STATUS_FILTERS
 from tests.fakes.local_ec2 import UBUNTU, wait_for
 
 

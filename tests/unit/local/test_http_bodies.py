@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dlcloud.local.api.connections import GRACE_S, IDLE_S, MOST_CONNECTIONS, Connections, PacedSocket
+from dlcloud.local.api.server import GRACE_S, IDLE_S, MOST_CONNECTIONS, Connections, PacedSocket
 from tests.fakes.local_ec2 import wait_for
 
 UNSIGNED = "UNSIGNED-PAYLOAD"

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.local.instance.console import read_console
+from dlcloud.local.instance.cloudinit import read_console
 from dlcloud.local.instance.isolation import Isolation, Level, share_cache
+from dlcloud.local.tree.beneath import give
 from dlcloud.local.tree.copies import TreeCopy
-from dlcloud.local.tree.instance_tree import InstanceTree
-from dlcloud.local.tree.removal import remove_tree
-from dlcloud.local.tree.walk import give
+from dlcloud.local.tree.instance_tree import InstanceTree, remove_tree
 
 ORDINARY = 4242
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGNyZWF0ZWQgZm9yIGEgdGVzdCBvZiB0cmVl ubuntu@x"

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dlcloud.local.api.call import Call
-from dlcloud.local.api.limits import limit_refusal
+from dlcloud.local.api.call import Call, limit_refusal
 
 
 def call(action, **parameters):

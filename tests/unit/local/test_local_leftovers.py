@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.local.instance.leftovers import clear_leftovers
-from dlcloud.local.instance.processes import find_processes
-from dlcloud.local.instance.user_ids import UserIds
+from dlcloud.local.instance.processes import UserIds, clear_leftovers, find_processes
 from dlcloud.local.site import LocalSite
 from dlcloud.local.site_files import SitePaths
 from tests.fakes.local_ec2 import Rig, wait_for
@@ -58,7 +56,7 @@ def test_clearing_up_after_a_killed_daemon_spares_instances_of_others(rig, tmp_p
 HOLD_USER_ID = """
 import sys
 from pathlib import Path
-from dlcloud.local.instance.user_ids import UserIds
+from dlcloud.local.instance.processes import UserIds
 user = int(sys.argv[2])
 UserIds(Path(sys.argv[1]), range(user, user + 1)).take(())
 print("held", flush=True)

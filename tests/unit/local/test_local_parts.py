@@ -15,7 +15,7 @@ from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.faults import Fault, FaultInjector
 from dlcloud.local.capacity.pools import UNLIMITED, Capacity, Offer, Pool, Strategy, allocate
 from dlcloud.local.ec2.services import on_demand_price, spot_usd
-from dlcloud.local.instance import leftovers
+from dlcloud.local.instance import processes
 from dlcloud.local.instance.addresses import AddressPool
 from dlcloud.local.instance.cloudinit import read_user_data
 from dlcloud.local.instance.container import Container
@@ -23,7 +23,7 @@ from dlcloud.local.instance.metadata import MetadataService
 from dlcloud.local.instance.processes import package_sources, start_process
 from dlcloud.local.instance.sshd import LoginFiles, SshServer
 from dlcloud.local.site_files import SiteState, read_state, write_state
-from dlcloud.local.tree import removal
+from dlcloud.local.tree import instance_tree
 from dlcloud.local.tree.instance_tree import InstanceTree
 
 LIMIT_S = 60.0
@@ -203,7 +203,7 @@ def test_a_folder_that_is_written_to_meanwhile_is_removed(tmp_path, monkeypatch)
     root, removals = tmp_path / "i-1", []
     (root / "work/usr/work").mkdir(parents=True, mode=0)
 
-    remove = removal._remove
+    remove = instance_tree._remove
 
     def remove_and_write(name, *, cwd):
         remove(name, cwd=cwd)
@@ -211,8 +211,8 @@ def test_a_folder_that_is_written_to_meanwhile_is_removed(tmp_path, monkeypatch)
         if len(removals) == 1:
             (root / "rootfs").mkdir(parents=True)
 
-    monkeypatch.setattr(removal, "_remove", remove_and_write)
-    assert leftovers.remove_root(root)
+    monkeypatch.setattr(instance_tree, "_remove", remove_and_write)
+    assert processes.remove_root(root)
     assert not root.exists()
     assert len(removals) == 2
 
@@ -230,13 +230,13 @@ esac
 def test_the_containers_of_an_instance_go_with_its_folder(tmp_path, monkeypatch):
     """Podman refuses the first time, as where the watcher of the container was killed."""
     root, notes, programs = tmp_path / "i-1", tmp_path / "notes", tmp_path / "programs"
-    (root / leftovers.CONTAINERS).parent.mkdir(parents=True)
-    (root / leftovers.CONTAINERS).touch()
+    (root / processes.CONTAINERS).parent.mkdir(parents=True)
+    (root / processes.CONTAINERS).touch()
     programs.mkdir()
     (programs / "podman").write_text(PODMAN.format(notes=notes, folder=tmp_path))
     (programs / "podman").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=":")
-    assert leftovers.remove_root(root)
+    assert processes.remove_root(root)
     listed, removed = f"ps --all --quiet --filter label=DLCLOUD_ROOT={root}", "rm --force c-1"
     assert notes.read_text().splitlines() == [listed, removed, listed, removed, listed]
 

@@ -19,8 +19,7 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from dlcloud.cloud.storage.buckets import S3Buckets
-from dlcloud.local.s3.bodies import BodyError, decode_body, verify_digests
-from dlcloud.local.s3.signatures import Signed
+from dlcloud.local.s3.signatures import BodyError, Signed, decode_body, verify_digests
 from dlcloud.model.errors import CredentialsError
 from dlcloud.resources.texts import iam_policy
 

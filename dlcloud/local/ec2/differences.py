@@ -5,8 +5,16 @@ Codes are those of the EC2 API reference, "Error codes"; of texts marked [from m
 
 import ipaddress
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
+from moto.core.common_types import TYPE_RESPONSE
+from moto.core.responses import ActionResult
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models.availability_zones_and_regions import Zone
+from moto.ec2.models.elastic_block_store import Volume, VolumeAttachment
+from moto.ec2.models.security_groups import SecurityGroupRule
+
+from dlcloud.local.ec2.describe import DescribingResponses
 from dlcloud.local.ec2.launch_checks import refuse
 
 _Params = Mapping[str, Any]
@@ -14,8 +22,15 @@ _Check = Callable[[_Params, Any], None]
 
 _BEHAVIORS = ("stop", "terminate")
 # Source: EBS user guide, "Amazon EBS volume types".
-_LARGEST_GIB = {"gp2": 16384, "gp3": 65536, "io1": 16384, "io2": 65536, "sc1": 16384, "st1": 16384}
-_LARGEST_GIB["standard"] = 1024
+_LARGEST_GIB = {
+    "gp2": 16384,
+    "gp3": 65536,
+    "io1": 16384,
+    "io2": 65536,
+    "sc1": 16384,
+    "st1": 16384,
+    "standard": 1024,
+}
 _TAG_FILTERS = ("key", "resource-id", "resource-type", "tag-key", "tag-value", "value")
 _NOT_FOUND = {
     "i": ("InvalidInstanceID.NotFound", "The instance ID '{}' does not exist"),
@@ -210,3 +225,122 @@ def check_call(action: str, params: _Params, backend: Any) -> None:  # noqa: ANN
         raise refuse("UnsupportedOperation", f"The local EC2 does not support {action}.")
     for check in REFUSALS.get(action, ()):
         check(params, backend)
+
+
+_GP3_MIBPS = 125
+_Change = Callable[[Any], Any]
+
+
+def _or(default: object) -> _Change:
+    """Show a value where moto has none."""
+    return lambda value: default if value is None else value
+
+
+def _always(value: object) -> _Change:
+    return lambda _: value
+
+
+MEMBERS: Mapping[str, _Change] = {
+    "Volume.SnapshotId": _or(""),
+    "Volume.MultiAttachEnabled": _or(False),
+    "AvailabilityZone.OptInStatus": _or("opt-in-not-required"),
+    "RouteTable.PropagatingVgws": _or([]),
+    "VpcEndpoint.VpcEndpointType": _or("Gateway"),
+    # What has just been made is not there yet; the next description has it.
+    "CreateVpc.CreateVpcResult.Vpc.State": _always("pending"),
+}
+
+
+def _ends_with_instance(attachment: Any) -> bool:  # noqa: ANN401 - moto's object
+    """Return whether a volume is deleted with its instance, which the instance's block device says."""
+    device = attachment.instance.block_device_mapping.get(attachment.device)
+    return bool(device is not None and device.delete_on_termination)
+
+
+def _throughput(volume: Any) -> int | None:  # noqa: ANN401 - moto's object
+    given = vars(volume).get("throughput")
+    return given or (_GP3_MIBPS if volume.volume_type == "gp3" else None)
+
+
+COMPUTED: tuple[tuple[type, str, Callable[[Any], object]], ...] = (
+    (VolumeAttachment, "delete_on_termination", _ends_with_instance),
+    (Volume, "throughput", _throughput),
+    (Zone, "group_name", lambda zone: f"{zone.region_name}-zg-1"),
+    (Zone, "network_border_group", lambda zone: zone.region_name),
+    (SecurityGroupRule, "group_owner_id", lambda rule: rule.owner_id),
+)
+
+
+def add_members() -> None:
+    """Give moto's classes the computed members; what moto sets itself is kept for them."""
+    for kind, name, compute in COMPUTED:
+        setattr(kind, name, property(compute, _keeper(name)))
+
+
+def _keeper(name: str) -> Callable[[Any, object], None]:
+    def keep(self: Any, value: object) -> None:  # noqa: ANN401 - moto's object
+        vars(self)[name] = value
+
+    return keep
+
+
+class MendedResponses(DescribingResponses):
+    """moto's answers, after the checks of `refusals` and with the members of `members`."""
+
+    RESPONSE_KEY_PATH_TO_TRANSFORMER = {  # noqa: RUF012 - moto declares it of instances
+        **DescribingResponses.RESPONSE_KEY_PATH_TO_TRANSFORMER,
+        **MEMBERS,
+    }
+
+    def call_action(self) -> TYPE_RESPONSE:
+        """Answer a call, unless EC2 refuses it."""
+        try:
+            check_call(self._get_action(), self.params, self.ec2_backend)
+        except EC2ClientError as error:
+            return self._refuse(error)
+        return super().call_action()
+
+    def authorize_security_group_ingress(self) -> ActionResult:
+        """Answer with the rules of all permissions, not of the last alone."""
+        self.error_on_dryrun()
+        rules: list[Any] = []
+        for arguments in self._process_rules_from_querystring():
+            rules += self.ec2_backend.authorize_security_group_ingress(**arguments)[0]
+        return ActionResult({"Return": True, "SecurityGroupRules": rules})
+
+    def revoke_security_group_ingress(self) -> ActionResult:
+        """Answer with the rules that are no more."""
+        group = self.ec2_backend.get_security_group_by_name_or_id(
+            self.params.get("GroupId") or self.params.get("GroupName")
+        )
+        before = [] if group is None else list(group.ingress_rules)
+        result = cast("dict[str, Any]", super().revoke_security_group_ingress().result)
+        left = {rule.id for rule in group.ingress_rules} if group is not None else set()
+        revoked = [_shown_revoked(rule) for rule in before if rule.id not in left]
+        return ActionResult({**result, "RevokedSecurityGroupRules": revoked})
+
+    def describe_snapshots(self) -> ActionResult:
+        """Return the snapshots of the owners that the request names, or all."""
+        result = cast("dict[str, Any]", super().describe_snapshots().result)
+        owners = set(self.params.get("OwnerIds") or ())
+        if not owners:
+            return ActionResult(result)
+        accounts = {self.current_account if owner == "self" else owner for owner in owners}
+        chosen = [snapshot for snapshot in result["Snapshots"] if snapshot.owner_id in accounts]
+        return ActionResult({**result, "Snapshots": chosen})
+
+
+def _shown_revoked(rule: Any) -> dict[str, Any]:  # noqa: ANN401 - moto's object
+    shown = {
+        "SecurityGroupRuleId": rule.id,
+        "GroupId": rule.group_id,
+        "IsEgress": rule.is_egress,
+        "IpProtocol": rule.ip_protocol,
+        "FromPort": rule.from_port,
+        "ToPort": rule.to_port,
+        "CidrIpv4": rule.ip_range.get("CidrIp"),
+        "CidrIpv6": rule.ip_range.get("CidrIpv6"),
+        "PrefixListId": rule.prefix_list_id,
+        "ReferencedGroupId": rule.source_group.get("GroupId"),
+    }
+    return {name: value for name, value in shown.items() if value is not None}

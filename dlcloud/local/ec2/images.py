@@ -8,7 +8,7 @@ from moto.ec2.exceptions import EC2ClientError
 
 from dlcloud.local.ec2.instances import SiteInstances
 from dlcloud.local.ec2.launch_checks import check_instance_ids, refuse
-from dlcloud.local.ec2.market_responses import MarketResponses
+from dlcloud.local.ec2.services import MarketResponses
 
 # Source: EC2 API reference, CreateImage, Name.
 _NAME = re.compile(r"[A-Za-z0-9()\[\] ./'@_-]{3,128}")

@@ -1,1 +1,0 @@
-"""AWS Batch of the local EC2: moto's queues and jobs, whose containers are programs of local instances."""
