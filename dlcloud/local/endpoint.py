@@ -14,7 +14,16 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from dlcloud.cloud.offers.catalog import Catalog
-from dlcloud.local.api.call import Call, Refusal, Reply, json_reply, limit_refusal, read_call
+from dlcloud.local.api.call import (
+    Call,
+    Refusal,
+    Reply,
+    ambiguity,
+    json_reply,
+    judged_request,
+    limit_refusal,
+    read_call,
+)
 from dlcloud.local.api.faults import FaultInjector, Visibility
 from dlcloud.local.api.server import MOST_UNSIGNED
 from dlcloud.local.api.signature import SignatureVerifier
@@ -41,7 +50,7 @@ from dlcloud.local.iam.authorization import (
     trust_refusal,
 )
 from dlcloud.local.instance.addresses import GROUP_ACTIONS
-from dlcloud.local.moto_app import Wsgi
+from dlcloud.local.moto_app import Wsgi, unknown_action
 from dlcloud.local.s3.calls import S3Call, is_s3, read_s3_call
 from dlcloud.local.s3.front import S3Front, error_reply
 from dlcloud.local.site_files import AccessKey
@@ -104,7 +113,6 @@ class SiteEndpoint:
 
     def _answer_query(self, environ: dict[str, Any]) -> Reply:
         """Answer a request to any service but S3."""
-        environ.pop(_POOL_ERROR_KEY, None)
         call = read_call(environ)
         caller, secret = self._find_caller(call.access_key)
         refusal = self._signatures.refusal(call, environ, secret)
@@ -118,7 +126,10 @@ class SiteEndpoint:
             return Refusal(code="UnknownPath", message="The local EC2 answers at /.", status=404).reply_to(
                 call
             )
-        return self._answer_call(call, caller, environ)
+        fault = ambiguity(call, environ) or unknown_action(call)
+        if fault:
+            return Refusal(code="InvalidRequest", message=fault).reply_to(call)
+        return self._answer_call(call, caller, judged_request(call, environ))
 
     def _find_caller(self, access_key: str) -> tuple[Caller | None, str | None]:
         """Return the caller and the secret of an access key; no caller for the owner, neither for others."""

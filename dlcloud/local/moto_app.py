@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.core.utils import get_service_model
 from moto.ec2 import urls as ec2_urls
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.instance_types import (
@@ -17,6 +18,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from moto.ssm.models import Parameter, SimpleSystemManagerBackend, ssm_backends
 
 from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.local.api.call import Call
 from dlcloud.local.api.faults import Visibility
 from dlcloud.local.batch import JobScheduler, bind_batch
 from dlcloud.local.capacity.pools import VcpuQuotas
@@ -62,6 +64,16 @@ def create_moto_app(
     for service in _SERVICES:
         application.app_instances[service] = create_backend_app(service)
     return cast("Wsgi", application)
+
+
+def unknown_action(call: Call) -> str:
+    """Return why a call has no action that moto would find by exactly this name; empty if it has one.
+
+    moto finds `assumeRole` as `AssumeRole`, which is the name that permissions and trust are looked up by.
+    """
+    if call.service not in _SERVICES or call.action in get_service_model(call.service).operation_names:
+        return ""
+    return f"The action {call.action!r} is not valid for this service."
 
 
 def vcpus_of_types() -> dict[str, int]:

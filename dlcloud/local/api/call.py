@@ -8,11 +8,23 @@ from dataclasses import dataclass
 from io import BytesIO
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 from xml.sax.saxutils import escape
 
 _TAG = re.compile(r"TagSpecification\.(\d+)\.Tag\.(\d+)\.(Key|Value)")
 _MEMBER_TAG = re.compile(r"Tags\.member\.(\d+)\.(Key|Value)")
+QUERY_SERVICES = frozenset({"ec2", "iam", "sts"})
+"""Services whose calls are parameters, in the query or in a form; those of the others are JSON."""
+_KEPT = frozenset(
+    {
+        "HTTP_AUTHORIZATION",
+        "HTTP_HOST",
+        "HTTP_USER_AGENT",
+        "HTTP_X_AMZ_DATE",
+        "HTTP_X_AMZ_SECURITY_TOKEN",
+        "HTTP_X_AMZ_TARGET",
+    }
+)
 _CREDENTIAL_PARTS = 5  # key/date/region/service/aws4_request
 
 
@@ -138,6 +150,60 @@ def read_call(environ: dict[str, Any]) -> Call:
         access_key=access_key,
         session_token=environ.get("HTTP_X_AMZ_SECURITY_TOKEN", ""),
     )
+
+
+def ambiguity(call: Call, environ: Mapping[str, Any]) -> str:
+    """Return why a request could be read in two ways, or is in no way that is read here; else an empty text.
+
+    IAM judges a call by its action and its parameters. What carries it out must find the same ones: a request
+    has them in one place, and once each.
+    """
+    query, target = environ.get("QUERY_STRING", ""), environ.get("HTTP_X_AMZ_TARGET")
+    kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    names = [name for name, _ in call.parameters]
+    if environ.get("HTTP_CONTENT_ENCODING", "identity") != "identity":
+        return "The body must not be compressed."
+    if kind == "multipart/form-data":
+        return "The body must not be a multipart form."
+    if call.service not in QUERY_SERVICES:
+        is_post = environ["REQUEST_METHOD"] == "POST" and bool(target or call.service == "batch")
+        is_plain = is_post and not query and _json_object(call.body) is not None
+        return "" if is_plain else "The request must be a POST of a JSON object, without a query."
+    if target or (query and call.body):
+        return "The parameters must be in the query or in the body, without X-Amz-Target."
+    return "" if len(names) == len(set(names)) else "A parameter must not be there twice."
+
+
+def judged_request(call: Call, environ: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the WSGI request of a call: its parameters or its JSON, with no more of what the client sent."""
+    kind, body = "application/x-www-form-urlencoded", urlencode(call.parameters).encode()
+    if call.service not in QUERY_SERVICES:
+        # moto looks for an action in every body: `&Action=` in a text of the JSON would be one.
+        text = json.dumps(_json_object(call.body))
+        kind, body = (
+            "application/x-amz-json-1.1",
+            text.replace("&", r"\u0026").replace("=", r"\u003d").encode(),
+        )
+    kept = {name: value for name, value in environ.items() if name in _KEPT or not name.startswith("HTTP_")}
+    return {
+        **kept,
+        "REQUEST_METHOD": "POST",
+        "QUERY_STRING": "",
+        "RAW_URI": environ["PATH_INFO"],
+        "CONTENT_TYPE": kind,
+        "HTTP_CONTENT_TYPE": kind,
+        "CONTENT_LENGTH": str(len(body)),
+        "HTTP_CONTENT_LENGTH": str(len(body)),
+        "wsgi.input": BytesIO(body),
+    }
+
+
+def _json_object(body: bytes) -> dict[str, Any] | None:
+    try:
+        content = json.loads(body or b"{}")
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def _credential_scope(authorization: str) -> tuple[str, str, str]:

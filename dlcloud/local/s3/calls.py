@@ -14,6 +14,7 @@ from dlcloud.local.api.policy import AccessRequest
 ARN = "arn:aws:s3:::"
 # Of a host: the name that stands before it is a bucket.
 _HOST = re.compile(r"(?P<bucket>[a-z0-9][a-z0-9.-]+?)\.(?:s3\.)?localhost(?::\d+)?")
+_FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
 _SCOPE_PARTS = 5  # key/date/region/service/aws4_request
 _PARAMETERS = frozenset(
     {
@@ -171,7 +172,10 @@ def read_s3_call(environ: Mapping[str, Any], body: bytes) -> S3Call:
     names = [
         name for name, _ in query if name not in _PARAMETERS and not name.startswith(("X-Amz-", "response-"))
     ]
-    operation = names[0] if names else ""
+    # Of two operations moto might carry out the other one, and it reads a form as a query: both are none.
+    operation = "&".join(names)
+    if environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower() in _FORMS:
+        operation = f"{operation} with a form"
     action, iam_action = table.get((environ["REQUEST_METHOD"], operation), ("", ""))
     presigned = dict(query)
     scope = _scope(environ)

@@ -123,6 +123,9 @@ def _rewrite(call: S3Call, environ: dict[str, Any], body: bytes, trailers: dict[
         environ["HTTP_CONTENT_ENCODING"] = ",".join(kept)
     # moto would keep it as metadata.
     environ.pop("HTTP_X_AMZ_CONTENT_SHA256", None)
+    for name in [name for name in environ if name.startswith("HTTP_X_MOTO")]:
+        del environ[name]  # such a header names another account
+    environ.pop("HTTP_X_AMZ_TARGET", None)
     environ.pop("HTTP_TRANSFER_ENCODING", None)
     scope = f"{call.access_key}/20000101/{call.region or 'us-east-1'}/s3/aws4_request"
     for name in CHECKSUMS:

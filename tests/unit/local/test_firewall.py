@@ -46,7 +46,7 @@ def source(network, *, instances=False):
 def listener(request, monkeypatch):
     """Where the kernel cannot drop packets, connections are made, and never answered."""
     if request.param == "held":
-        monkeypatch.setattr("dlcloud.local.instance.firewall.sys.platform", "darwin")
+        monkeypatch.setattr("dlcloud.local.instance.addresses.sys.platform", "darwin")
     with GuardedListener(range(0)) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.setblocking(False)

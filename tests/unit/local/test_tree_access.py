@@ -38,15 +38,13 @@ ALLOWED = {
     "site": "the folder of the site, of which instances see nothing",
     "site_files": "the files of the site",
     "service": "the folders of all instances, and the file of the state",
-    "ec2/names": "the SSH configuration of the site",
+    "ec2/instances": "the SSH configuration of the site",
     "instance/local_instance": "the server's sockets, and whether the image has a folder",
     "instance/isolation": "before there are instances: the programs and folders of the machine",
-    "instance/leftovers": "the folders of all instances, as the daemon named them",
-    "instance/processes": "/proc, pip's settings and programs of the machine",
+    "instance/processes": "the folders of all instances, the file of their user ids, /proc, pip's settings",
     "instance/peers": "the kernel's tables of connections",
     "instance/rootfs": "what all instances see of the machine: its folders, and the layers made of them",
     "instance/shims": "a program of this package",
-    "instance/user_ids": "the file of the user ids beside the folders of all instances, and /proc",
 }
 """What modules reach, which is no instance's. A module that is missing here reaches nothing."""
 

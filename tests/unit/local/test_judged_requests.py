@@ -1,0 +1,183 @@
+"""What IAM judges is what is carried out: no request has two readings."""
+
+import gzip
+import http.client
+import io
+import json
+import random
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import pytest
+from botocore.auth import S3SigV4Auth, SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from dlcloud.local.api.call import QUERY_SERVICES, ambiguity, judged_request, read_call
+from dlcloud.local.moto_app import unknown_action
+from dlcloud.local.s3.calls import read_s3_call
+
+FORM = "application/x-www-form-urlencoded"
+HARMLESS = "Action=DescribeVolumes&Version=2016-11-15"
+HARMFUL = "Action=CreateVpc&CidrBlock=10.9.0.0%2F16&Version=2016-11-15"
+NOBODY = {"Version": "2012-10-17", "Statement": []}
+PARTS = (
+    b'--x\r\nContent-Disposition: form-data; name="Action"\r\n\r\nCreateVpc\r\n'
+    b'--x\r\nContent-Disposition: form-data; name="CidrBlock"\r\n\r\n10.9.0.0/16\r\n--x--\r\n'
+)
+WAYS = {
+    "query and body": (HARMLESS, {"Content-Type": FORM}, HARMFUL.encode()),
+    "two actions": ("", {"Content-Type": FORM}, f"{HARMLESS}&{HARMFUL}".encode()),
+    "target": ("", {"X-Amz-Target": "AmazonEC2.DescribeVolumes", "Content-Type": FORM}, HARMFUL.encode()),
+    "multipart": (HARMLESS, {"Content-Type": "multipart/form-data; boundary=x"}, PARTS),
+    "gzip": (HARMLESS, {"Content-Encoding": "gzip", "Content-Type": FORM}, gzip.compress(HARMFUL.encode())),
+    "another account": ("", {"X-Moto-Account-Id": "111111111111", "Content-Type": FORM}, HARMFUL.encode()),
+    "another spelling": ("", {"Content-Type": FORM}, HARMFUL.replace("CreateVpc", "createVpc").encode()),
+}
+
+
+@pytest.fixture(scope="module")
+def reader(rig):
+    """Return the credentials of a user who may describe and change tags of buckets, and no more."""
+    iam = rig.client("iam")
+    iam.create_user(UserName="reader")
+    allowed = {"Effect": "Allow", "Action": ["ec2:Describe*", "s3:PutBucketTagging"], "Resource": "*"}
+    document = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    iam.put_user_policy(UserName="reader", PolicyName="reads", PolicyDocument=document)
+    key = iam.create_access_key(UserName="reader")["AccessKey"]
+    return Credentials(key["AccessKeyId"], key["SecretAccessKey"])
+
+
+def send(rig, credentials, path, headers, body, *, method="POST", service="ec2", auth=SigV4Auth):
+    request = AWSRequest(method, f"{rig.endpoint.url}{path}", data=body, headers=headers)
+    auth(credentials, service, "us-east-1").add_auth(request)
+    connection = http.client.HTTPConnection(urlsplit(rig.endpoint.url).netloc, timeout=600)
+    connection.request(method, path, body=body, headers=dict(request.headers))
+    reply = connection.getresponse()
+    text = reply.read().decode()
+    connection.close()
+    return reply.status, text
+
+
+def vpcs(rig):
+    return len(rig.ec2.describe_vpcs()["Vpcs"])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_harmless_action_carries_no_other_one_in(rig, reader, way):
+    query, headers, body = WAYS[way]
+    before = vpcs(rig)
+    status, text = send(rig, reader, f"/?{query}" if query else "/", headers, body)
+    assert status >= 400, text
+    assert vpcs(rig) == before
+
+
+def test_the_action_that_is_free_to_all_assumes_no_role(rig, reader):
+    rig.client("iam").create_role(RoleName="admin", AssumeRolePolicyDocument=json.dumps(NOBODY))
+    arn = "arn:aws:iam::123456789012:role/admin"
+    wanted = {"Action": "AssumeRole", "RoleArn": arn, "RoleSessionName": "x", "Version": "2011-06-15"}
+    for query, action in (("?Action=GetCallerIdentity", "AssumeRole"), ("", "assumeRole")):
+        body = urlencode({**wanted, "Action": action}).encode()
+        status, text = send(rig, reader, f"/{query}", {"Content-Type": FORM}, body, service="sts")
+        assert (status >= 400, "SecretAccessKey" in text) == (True, False)
+
+
+@pytest.mark.parametrize("query", ["tagging&policy", "encryption&website", "tagging&acl", "tagging&tagging"])
+def test_a_request_of_two_operations_of_s3_is_none(rig, reader, query):
+    s3 = rig.client("s3")
+    s3.create_bucket(Bucket="twice")
+    status, text = send(
+        rig, reader, f"/twice?{query}", {}, b"{}", method="PUT", service="s3", auth=S3SigV4Auth
+    )
+    assert (status, "NotImplemented" in text) == (501, True)
+
+
+def wsgi(method, query, headers, body):
+    return {
+        "REQUEST_METHOD": method,
+        "PATH_INFO": "/",
+        "QUERY_STRING": query,
+        "RAW_URI": f"/?{query}",
+        "CONTENT_TYPE": headers.get("Content-Type", ""),
+        "wsgi.input": io.BytesIO(body),
+        "HTTP_HOST": "127.0.0.1:1",
+        **{f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers.items()},
+    }
+
+
+ACTIONS = {
+    "ec2": ("DescribeVolumes", "RunInstances", "runInstances", "Run_Instances", "CreateVpc", ""),
+    "sts": ("GetCallerIdentity", "AssumeRole", "assumeRole", ""),
+    "iam": ("GetUser", "CreateUser", "createUser", "CreateUSER", ""),
+    "ssm": ("GetParameter", "PutParameter", "getParameter", ""),
+}
+
+
+def random_request(chance):
+    """Return a request with actions at random places, and its service."""
+    service = chance.choice(list(ACTIONS))
+    action = lambda: chance.choice(ACTIONS[service])  # noqa: E731
+    words = lambda: [("Action", action()), ("A", chance.choice("xy")), ("action", action())]  # noqa: E731
+    query = urlencode(chance.sample(words() * 2, chance.randint(0, 3))) if chance.random() < 0.5 else ""
+    body = urlencode(chance.sample(words() * 2, chance.randint(0, 3))).encode()
+    if chance.random() < 0.4:
+        texts = ("x", f"&Action={action()}&", f"Action={action()}")
+        body = json.dumps({"Name": chance.choice(texts), "Action": action()}).encode()
+    scope = f"AKIA0/20260101/us-east-1/{service}/aws4_request"
+    headers = {"Authorization": f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0"}
+    if chance.random() < 0.3:
+        headers["X-Amz-Target"] = f"{chance.choice(('AmazonSSM', 'x.y'))}.{action()}"
+    if chance.random() < 0.2:
+        headers["Content-Encoding"] = chance.choice(("gzip", "identity", "deflate"))
+        body = gzip.compress(body) if headers["Content-Encoding"] == "gzip" else body
+    if chance.random() < 0.7:
+        headers["Content-Type"] = chance.choice(
+            (FORM, f"{FORM}; charset=utf-8", "application/json", "text/xml")
+        )
+    return wsgi(chance.choice(("GET", "POST", "PUT")), query, headers, body), service
+
+
+def dispatched(environ):
+    """Return the action that moto would take: of the form, else of the query, the body, or the target."""
+    body = environ["wsgi.input"].read().decode(errors="replace")
+    form = dict(parse_qsl(body, keep_blank_values=True)) if FORM in environ["CONTENT_TYPE"] else {}
+    query = dict(parse_qsl(environ["QUERY_STRING"], keep_blank_values=True))
+    found = form or query or dict(parse_qsl(body, keep_blank_values=True))
+    return found.get("Action") or environ.get("HTTP_X_AMZ_TARGET", "").split(".")[-1]
+
+
+def test_the_action_that_is_judged_is_the_one_that_moto_dispatches():
+    chance, judged = random.Random(1), 0
+    for _ in range(100_000):
+        environ, service = random_request(chance)
+        call = read_call(environ)
+        if ambiguity(call, environ) or unknown_action(call):
+            continue
+        judged += 1
+        passed = judged_request(call, environ)
+        assert dispatched(passed) == call.action, environ
+        if service in QUERY_SERVICES:
+            assert "HTTP_X_AMZ_TARGET" not in passed
+    assert judged > 2000
+
+
+def test_a_query_of_s3_names_one_operation_or_none():
+    names = (
+        "tagging",
+        "policy",
+        "acl",
+        "encryption",
+        "website",
+        "versions",
+        "location",
+        "uploads",
+        "prefix=a",
+    )
+    chance = random.Random(2)
+    for _ in range(20_000):
+        query = "&".join(chance.sample(names, chance.randint(1, 3)))
+        environ = wsgi(chance.choice(("GET", "PUT", "DELETE")), query, {}, b"") | {
+            "RAW_URI": f"/bucket?{query}"
+        }
+        call = read_s3_call(environ, b"")
+        operations = [name for name in query.split("&") if "=" not in name]
+        assert not call.iam_action or len(operations) <= 1
