@@ -16,7 +16,7 @@ from typing import Any
 from dlcloud.app.context import Context
 from dlcloud.app.profiles import configuration_file, monthly_budget
 from dlcloud.app.terminal.notification import notify, stored_target
-from dlcloud.cloud.storage.ledger import Ledger, S3Ledger
+from dlcloud.cloud.storage.buckets import Ledger, S3Ledger
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import BudgetError, CloudError, DlcloudError, StoreError
 from dlcloud.model.events import Warned

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlcloud.cloud.api.clients import Clients
-from dlcloud.cloud.network.sessions import PLUGIN, start_session
-from dlcloud.cloud.network.tunnel import EndpointTunnels
+from dlcloud.cloud.network.tunnels import PLUGIN, EndpointTunnels, start_session
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import CloudError, RecipeError, UnreachableError
 from dlcloud.model.remote import Access, Endpoint

@@ -7,17 +7,16 @@ refusal of another kind.
 
 from collections.abc import Callable
 
-from dlcloud.cloud.account.caller import Ec2Caller
 from dlcloud.cloud.account.leftovers import Ec2Leftovers
 from dlcloud.cloud.account.roles import IamRoles
 from dlcloud.cloud.api.answers import Cache
 from dlcloud.cloud.api.clients import Clients
-from dlcloud.cloud.compute.account_images import Ec2OwnImages
+from dlcloud.cloud.api.faults import translate_errors
 from dlcloud.cloud.compute.batch_queues import AwsBatch
 from dlcloud.cloud.compute.capacity import Ec2Capacity
 from dlcloud.cloud.compute.claims import Ec2Claims
 from dlcloud.cloud.compute.fleets import Ec2Fleets
-from dlcloud.cloud.compute.images import Images
+from dlcloud.cloud.compute.images import Ec2OwnImages, Images
 from dlcloud.cloud.compute.instances import Ec2Instances
 from dlcloud.cloud.network.network_access import Ec2Network, own_cidr
 from dlcloud.cloud.offers.catalog import Catalog
@@ -25,6 +24,7 @@ from dlcloud.cloud.offers.instance_types import InstanceTypes
 from dlcloud.cloud.offers.prices import KeptPrices, Prices
 from dlcloud.cloud.storage.buckets import S3Buckets
 from dlcloud.model.clock import Clock
+from dlcloud.planning.limits import CallerIdentity
 
 LOCAL_CIDR = "127.0.0.1/32"
 
@@ -73,6 +73,38 @@ class Ec2Cloud:
         self.leftovers = Ec2Leftovers(
             clients=clients, own_images=self.own_images, roles=self.roles, batch=self.batch
         )
+
+
+class Ec2Caller:
+    """The owner of the credentials.
+
+    Args:
+        clients: The clients that hold them.
+        own_cidr: Looks up the caller's own network.
+    """
+
+    def __init__(self, *, clients: Clients, own_cidr: Callable[[], str]) -> None:
+        self._clients = clients
+        self._own_cidr = own_cidr
+        self._identity: CallerIdentity | None = None
+
+    def identity(self) -> CallerIdentity:
+        """Return the caller's identity, asked for once."""
+        if self._identity is None:
+            with translate_errors("checking the credentials (sts:GetCallerIdentity)"):
+                answer = self._clients.get("sts").get_caller_identity()
+            self._identity = CallerIdentity(account=answer["Account"], arn=answer["Arn"])
+        return self._identity
+
+    def cidr(self) -> str:
+        """Return the address of the caller as EC2 sees it, as a /32 (or /128) network."""
+        return self._own_cidr()
+
+    def regions(self) -> list[str]:
+        """Return the Regions that the account can use."""
+        with translate_errors("listing regions (ec2:DescribeRegions)"):
+            answer = self._clients.get("ec2").describe_regions()
+        return sorted(region["RegionName"] for region in answer["Regions"])
 
 
 def open_cloud(

@@ -10,8 +10,7 @@ from dlcloud.model.events import Emit, Info, Warned
 from dlcloud.model.remote import Connection, Dial, Endpoint
 
 if TYPE_CHECKING:  # as for most commands: nothing of a cloud is needed
-    from dlcloud.cloud.account.caller import Ec2Caller
-    from dlcloud.cloud.ec2 import Ec2Cloud
+    from dlcloud.cloud.ec2 import Ec2Caller, Ec2Cloud
     from dlcloud.cloud.network.network_access import Ec2Network
 
 

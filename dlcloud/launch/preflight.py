@@ -14,10 +14,9 @@ from operator import call
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
-from dlcloud.cloud.account.caller import Ec2Caller
 from dlcloud.cloud.account.limits import Ec2Account
 from dlcloud.cloud.compute.images import Images
-from dlcloud.cloud.ec2 import Ec2Cloud
+from dlcloud.cloud.ec2 import Ec2Caller, Ec2Cloud
 from dlcloud.cloud.offers.prices import Prices
 from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.cloud.storage.ledger import S3Ledger
+from dlcloud.cloud.storage.buckets import S3Ledger
 
 
 @pytest.fixture

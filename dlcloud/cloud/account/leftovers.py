@@ -8,8 +8,8 @@ from typing import Any
 from dlcloud.cloud.account.roles import IamRoles
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import translate_errors
-from dlcloud.cloud.compute.account_images import Ec2OwnImages
 from dlcloud.cloud.compute.batch_queues import AwsBatch
+from dlcloud.cloud.compute.images import Ec2OwnImages
 from dlcloud.cloud.compute.requests import read_instance
 from dlcloud.model.cluster import CLUSTER_TAG, NAME_TAG, NO_OWNER, Leftover
 from dlcloud.model.errors import CredentialsError

@@ -1,27 +1,46 @@
-"""boto3 clients, created when first used and kept: one costs tens of milliseconds to create."""
+"""boto3 clients of a Region, with the login that they use: every call of AWS begins here.
+
+A command makes one `Clients`; the objects of `cloud.ec2` ask it for a client when they first call a service,
+and it is kept, as one costs tens of milliseconds to create. There are three logins: the local EC2's own key,
+the role of the instance that this process runs on, or the user's (`open_session`: profiles of the AWS CLI,
+roles, MFA and SSO, with the CLI's own cache of sessions). The user's credentials never reach the local EC2.
+
+Calls are repeated by botocore, but not launches: `get_without_retries`. A denial that EC2 encodes is decoded
+before anyone reads the answer.
+"""
 
 import contextlib
 import hashlib
 import json
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
 from getpass import getpass
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import boto3
 import botocore.session
 import botocore.utils
+from botocore import exceptions as boto
 from botocore.config import Config
+from botocore.credentials import (
+    AssumeRoleCredentialFetcher,
+    DeferredRefreshableCredentials,
+    create_mfa_serial_refresher,
+)
+from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import get_session
+from botocore.utils import JSONFileCache
 
-from dlcloud.cloud.api.aws_session import open_session
-from dlcloud.cloud.api.denial_decoder import decode_denials
 from dlcloud.cloud.api.faults import LATE_PAUSES_S, NOT_VISIBLE, retry_codes, translate_errors
 from dlcloud.cloud.api.partitions import check_region
-from dlcloud.cloud.api.service_loader import use_service_loader
+from dlcloud.model.denials import ENCODED, read_decoded, read_denial
+from dlcloud.model.errors import CredentialsError
 from dlcloud.model.login import Login
 
 # Repeated for throttling and dropped connections, with growing, jittered pauses.
@@ -31,19 +50,12 @@ _TRIED_ONCE = Config(connect_timeout=10, read_timeout=60, retries={"total_max_at
 IMDS_TRIES = 3
 ROLE_TRIES = 60
 ROLE_PAUSE_S = 1.0
-
-
-def parse_timestamp(value: object) -> datetime:
-    """Return the time of an answer; EC2's, of which a thousand instances have thousands, in 1/50 of the time.
-
-    Raises:
-        ValueError: It is in none of botocore's forms.
-    """
-    if isinstance(value, str) and value.endswith("Z"):
-        with contextlib.suppress(ValueError):
-            return datetime.fromisoformat(value)
-    parsed: datetime = botocore.utils.parse_timestamp(value)
-    return parsed
+CLI_CACHE = Path("~/.aws/cli/cache")
+"""Where the AWS CLI keeps sessions of roles, and this program with it: neither asks for a code again."""
+CACHED_PROVIDERS = ("assume-role", "assume-role-with-web-identity", "sso")
+SSO_ERRORS = (boto.SSOError, boto.TokenRetrievalError)
+Ask = Callable[[str], str]
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -133,7 +145,6 @@ class Clients:
     def _session_of(self, region: str) -> Any:  # noqa: ANN401
         if self._session is None:
             self._session = self._open_session(region)
-            use_service_loader(self._session)
             parsers = self._session._session.get_component("response_parser_factory")  # noqa: SLF001  as below
             parsers.set_parser_defaults(timestamp_parser=parse_timestamp)
         return self._session
@@ -175,3 +186,112 @@ def _account_name(session: Any) -> str:  # noqa: ANN401  boto3 has no types
     if frozen.token and profile:
         return json.dumps([profile, core.get_scoped_config()], sort_keys=True, default=str)
     return str(frozen.access_key)
+
+
+def open_session(login: Login, region: str, ask: Ask) -> Any:  # noqa: ANN401  boto3 has no types
+    """Return a session of boto3 whose credentials are found and valid; MFA codes are asked for by `ask`.
+
+    Raises:
+        CredentialsError: There are none, they have expired, or the role may not be assumed.
+    """
+    cache = JSONFileCache(str(CLI_CACHE.expanduser()))
+    with translate_errors("finding credentials"):
+        core = _find_credentials(login, ask, cache)
+    if login.role:
+        with translate_errors(f"assuming the role {login.role} (sts:AssumeRole)"):
+            core._credentials = _assume_role(core, login, region, ask, cache)  # noqa: SLF001  as above
+            core._credentials.get_frozen_credentials()  # noqa: SLF001
+    return boto3.Session(region_name=region, botocore_session=core)
+
+
+def _find_credentials(login: Login, ask: Ask, cache: JSONFileCache) -> Any:  # noqa: ANN401
+    """Return a session whose credentials are loaded: one that has expired is reported with what renews it."""
+    core = botocore.session.Session(profile=login.aws_profile or None)
+    try:
+        providers = core.get_component("credential_provider")
+        for name in CACHED_PROVIDERS:
+            providers.get_provider(name).cache = cache
+        providers.get_provider("assume-role")._prompter = ask  # noqa: SLF001  it can be set in no other way
+        credentials = core.get_credentials()
+        if credentials is not None:
+            credentials.get_frozen_credentials()
+    except SSO_ERRORS as error:
+        profile = login.aws_profile or core.get_config_variable("profile") or ""
+        command = f"aws sso login{f' --profile {profile}' if profile else ''}"
+        message = f"finding credentials: the AWS credentials are not valid ({error})"
+        raise CredentialsError(message, command) from error
+    except boto.ProfileNotFound as error:
+        name = login.aws_profile or core.get_config_variable("profile")
+        message = f"finding credentials: ~/.aws/config has no profile {name}"
+        raise CredentialsError(message, "aws configure list-profiles") from error
+    return core
+
+
+def _assume_role(core: Any, login: Login, region: str, ask: Ask, cache: JSONFileCache) -> Any:  # noqa: ANN401
+    """Return credentials of the role, which are renewed until MFA would have to be asked for again.
+
+    Source: botocore.credentials, AssumeRoleProvider, which does the same for profiles of `~/.aws/config`.
+    """
+    source = core.get_credentials()
+    if source is None:
+        raise boto.NoCredentialsError
+    arguments = {
+        "ExternalId": login.external_id,
+        "RoleSessionName": login.session_name,
+        "SerialNumber": login.mfa_serial,
+        "DurationSeconds": login.role_minutes * 60,
+    }
+    fetcher = AssumeRoleCredentialFetcher(
+        client_creator=partial(core.create_client, region_name=region),
+        source_credentials=source,
+        role_arn=login.role,
+        extra_args={name: value for name, value in arguments.items() if value},
+        mfa_prompter=ask,
+        cache=cache,
+    )
+    refresh = fetcher.fetch_credentials
+    if login.mfa_serial:
+        refresh = create_mfa_serial_refresher(refresh)
+    return DeferredRefreshableCredentials(
+        method="assume-role", refresh_using=refresh, time_fetcher=lambda: datetime.now(UTC)
+    )
+
+
+def parse_timestamp(value: object) -> datetime:
+    """Return the time of an answer; EC2's, of which a thousand instances have thousands, in 1/50 of the time.
+
+    Raises:
+        ValueError: It is in none of botocore's forms.
+    """
+    if isinstance(value, str) and value.endswith("Z"):
+        with contextlib.suppress(ValueError):
+            return datetime.fromisoformat(value)
+    parsed: datetime = botocore.utils.parse_timestamp(value)
+    return parsed
+
+
+def decode_denials(clients: "Clients", parsed: dict[str, Any]) -> None:
+    """Replace the encoded messages of an answer, of its pools too, by what they say."""
+    for error, key in _errors(parsed):
+        plain, mark, encoded = str(error.get(key, "")).partition(ENCODED)
+        if mark:
+            text = "" if read_denial(plain) else decode(clients, encoded.strip())
+            error[key] = text or plain.strip()
+
+
+def decode(clients: "Clients", encoded: str) -> str:
+    """Return an encoded message in AWS's words; empty where the caller may not decode it."""
+    try:
+        answer = clients.get("sts").decode_authorization_message(EncodedMessage=encoded)
+        return read_decoded(answer["DecodedMessage"])
+    except (ClientError, BotoCoreError, ValueError, KeyError) as error:
+        log.info("a denial was not decoded: %s", error)
+        return ""
+
+
+def _errors(parsed: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    if isinstance(parsed.get("Error"), dict):
+        yield parsed["Error"], "Message"
+    for error in parsed.get("Errors") or ():
+        if isinstance(error, dict):
+            yield error, "ErrorMessage"

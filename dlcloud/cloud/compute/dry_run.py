@@ -12,7 +12,7 @@ from typing import Any
 
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import NOT_VISIBLE, translate_errors
-from dlcloud.cloud.compute.fleet_requests import fleet_arguments
+from dlcloud.cloud.compute.fleets import fleet_arguments
 from dlcloud.cloud.compute.requests import (
     run_instances_arguments,
     tag_specification,

@@ -1,14 +1,23 @@
-"""Fleets of clusters in one region, with the launch templates that they are made from."""
+"""Fleets: one CreateFleet call for instances from several pools, and the launch templates that they need.
+
+`launch.provision` makes a template of its first request and launches each round from it. A fleet answers with
+instances and with the refusals of pools, both at the same time; its answer is final under its token. `down`
+finds fleets and templates by their tags.
+"""
 
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from botocore.exceptions import ClientError
 
 from dlcloud.cloud.api.clients import Clients
-from dlcloud.cloud.api.faults import retry_launch, translate_errors
-from dlcloud.cloud.compute.fleet_requests import fleet_arguments, read_fleet
+from dlcloud.cloud.api.faults import refusal, retry_launch, translate_errors
 from dlcloud.cloud.compute.requests import cluster_filter, tag_specification, template_data, template_name
 from dlcloud.model.cluster import CLUSTER_TAG
-from dlcloud.planning.launch_request import FleetRequest, LaunchRequest, LaunchResult
+from dlcloud.model.instance import Instance, InstanceState, Market
+from dlcloud.planning.launch_request import FleetRequest, LaunchRequest, LaunchResult, PoolRefusal
 
 NO_TEMPLATE = {
     "InvalidLaunchTemplateId.NotFound",
@@ -16,6 +25,8 @@ NO_TEMPLATE = {
     "InvalidLaunchTemplateId.NotFoundException",
 }
 FLEETS_A_CALL = 25  # Source: EC2 API reference, DeleteFleets: instant fleets a request
+FLEET_TAG = "aws:ec2:fleet-id"
+"""Set by EC2 on the instances of a fleet."""
 
 
 class Ec2Fleets:
@@ -87,3 +98,95 @@ class Ec2Fleets:
                 f"deleting launch template {name} (ec2:DeleteLaunchTemplate)", ignore=NO_TEMPLATE
             ):
                 self._clients.get("ec2").delete_launch_template(LaunchTemplateName=name)
+
+
+def fleet_arguments(request: FleetRequest) -> dict[str, Any]:
+    """Return the arguments of CreateFleet.
+
+    Source: EC2 API reference, CreateFleet, and EC2 user guide, "Allocation strategies", which advises
+    price-capacity-optimized for spot; for on-demand, prioritized keeps the order of the recipe.
+    """
+    order = {name: index for index, name in enumerate(dict.fromkeys(name for name, _ in request.pools))}
+    overrides = [
+        {
+            "InstanceType": name,
+            "Priority": float(order[name]),
+            **_place(zone, request),
+            **({"MaxPrice": f"{request.max_usd[name]:f}"} if name in request.max_usd else {}),
+        }
+        for name, zone in request.pools
+    ]
+    template = {"LaunchTemplateName": request.template, "Version": "$Latest"}
+    single = {"SingleAvailabilityZone": True} if request.single_zone else {}
+    return {
+        "Type": "instant",
+        "ClientToken": request.client_token,
+        "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": template, "Overrides": overrides}],
+        "TargetCapacitySpecification": {
+            "TotalTargetCapacity": request.spot_count + request.on_demand_count,
+            "OnDemandTargetCapacity": request.on_demand_count,
+            "SpotTargetCapacity": request.spot_count,
+            "DefaultTargetCapacityType": "spot" if request.spot_count else "on-demand",
+        },
+        "SpotOptions": {
+            "AllocationStrategy": "price-capacity-optimized",
+            "InstanceInterruptionBehavior": "terminate",
+            **single,
+        },
+        "OnDemandOptions": {"AllocationStrategy": "prioritized", **single},
+        "TagSpecifications": [
+            tag_specification(resource, request.tags) for resource in ("fleet", "instance")
+        ],
+    }
+
+
+def _place(zone: str, request: FleetRequest) -> dict[str, str]:
+    if zone in request.subnets:
+        return {"SubnetId": request.subnets[zone]}
+    return {"AvailabilityZone": zone} if zone else {}
+
+
+def read_fleet(answer: Mapping[str, Any], request: FleetRequest) -> LaunchResult:
+    """Read the answer of CreateFleet."""
+    instances = [
+        _fleet_instance(instance_id, group, answer["FleetId"], request)
+        for group in answer.get("Instances") or ()
+        for instance_id in group["InstanceIds"]
+    ]
+    return LaunchResult(
+        instances=tuple(instances),
+        refusals=tuple(_pool_refusal(error, request) for error in answer.get("Errors") or ()),
+        fleet_id=answer["FleetId"],
+    )
+
+
+def _fleet_instance(
+    instance_id: str, group: Mapping[str, Any], fleet_id: str, request: FleetRequest
+) -> Instance:
+    pool = group.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+    requested_at: datetime = request.requested_at
+    return Instance(
+        instance_id=instance_id,
+        instance_type=group.get("InstanceType") or pool.get("InstanceType", ""),
+        market=Market.SPOT if group.get("Lifecycle") == "spot" else Market.ON_DEMAND,
+        zone=_zone_of(pool, request),
+        state=InstanceState.PENDING,
+        state_reason="",
+        launched_at=requested_at,
+        tags={**request.tags, FLEET_TAG: fleet_id},
+    )
+
+
+def _pool_refusal(error: Mapping[str, Any], request: FleetRequest) -> PoolRefusal:
+    pool = error.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+    zone = _zone_of(pool, request) or pool.get("SubnetId") or "any zone"
+    name = f"{pool.get('InstanceType', '')} {error.get('Lifecycle', '')}"
+    code = error.get("ErrorCode", "")
+    foreign = ClientError({"Error": {"Code": code, "Message": error.get("ErrorMessage", "")}}, "CreateFleet")
+    return PoolRefusal(pool=name, zone=zone, error=refusal(f"{name} in {zone}", foreign), code=code)
+
+
+def _zone_of(pool: Mapping[str, Any], request: FleetRequest) -> str:
+    """Return the zone of a pool of an answer, which names it or its subnet."""
+    zones = {subnet: zone for zone, subnet in request.subnets.items()}
+    return str(pool.get("AvailabilityZone") or zones.get(pool.get("SubnetId", ""), ""))

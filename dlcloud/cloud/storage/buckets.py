@@ -1,8 +1,16 @@
-"""S3, as far as the launcher asks it: what a prefix holds, and how far a training's checkpoints are."""
+"""S3, as far as the launcher asks it: data, the checkpoints of a training, results, and the shared budget.
 
+Instances read and write buckets themselves (`templates/storage.py`); the launcher asks what a prefix holds,
+how far a training's checkpoints are, and exchanges small objects with instances of AWS Batch. `S3Ledger` is
+one JSON document that several dlcloud homes change; no home overwrites the change of another.
+"""
+
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
+from typing import Any
 
 from botocore.exceptions import ClientError
 
@@ -17,6 +25,10 @@ CHECKPOINT = re.compile(r"step-\d{12}-[0-9a-f]{32}\.pt")
 GONE = {"NoSuchUpload"}
 LOCAL_SHELL = 'eval "$(dlcloud local start | grep ^export)"; '
 """Lets a shell's AWS clients use the local EC2."""
+TRIES = 12
+"""Attempts at a change while others change it, too."""
+CONFLICTS = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
+MISSING = {"NoSuchKey", "404"}
 
 
 class S3Buckets:
@@ -178,3 +190,76 @@ def _newest_step(sizes: Mapping[str, int]) -> int:
 
 def _folder(prefix: str) -> str:
     return f"{prefix}/" if prefix else ""
+
+
+Ledger = dict[str, Any]
+
+
+class S3Ledger:
+    """A document below a prefix.
+
+    Args:
+        clients: Of any region.
+        uri: s3://BUCKET/PREFIX.
+        name: Of the object.
+    """
+
+    def __init__(self, clients: Clients, uri: str, name: str) -> None:
+        self._clients = clients
+        self._uri = uri
+        bucket, prefix = split_uri(uri)
+        self._place = {"Bucket": bucket, "Key": f"{prefix}/{name}" if prefix else name}
+
+    def read(self) -> Ledger:
+        """Return the document; an empty one if there is none.
+
+        Raises:
+            CloudError: There is no such bucket, or no permission.
+        """
+        return self._read()[0]
+
+    def update(self, change: Callable[[Ledger], Ledger]) -> Ledger:
+        """Change the document, again if another has changed it meanwhile; return what was written.
+
+        Source: S3 user guide, "Conditional writes": If-Match and If-None-Match on PutObject.
+
+        Raises:
+            CloudError: There is no such bucket, no permission, or others changed it all the time.
+        """
+        for _ in range(TRIES):
+            content, tag = self._read()
+            changed = change(content)
+            condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
+            body = json.dumps(changed, sort_keys=True).encode()
+            with translate_errors(f"writing the budget to {self._uri} (s3:PutObject)"), suppress(_Conflict):
+                self._put(body, condition)
+                return changed
+        raise CloudError(f"the budget in {self._uri} is changed by others all the time", "try again")
+
+    def _put(self, body: bytes, condition: dict[str, str]) -> None:
+        try:
+            self._client().put_object(**self._place, Body=body, ContentType="application/json", **condition)
+        except ClientError as error:
+            if error.response["Error"]["Code"] in CONFLICTS:
+                raise _Conflict from error
+            raise
+
+    def _read(self) -> tuple[Ledger, str]:
+        with translate_errors(f"reading the budget in {self._uri} (s3:GetObject)"):
+            try:
+                answer = self._client().get_object(**self._place)
+            except ClientError as error:
+                if error.response["Error"]["Code"] in MISSING:
+                    return {}, ""
+                raise
+            content = json.loads(answer["Body"].read())
+        if not isinstance(content, dict):
+            raise CloudError(f"{self._uri}: {self._place['Key']} is no budget of dlcloud's")
+        return content, str(answer["ETag"])
+
+    def _client(self) -> Any:  # noqa: ANN401  boto3 has no types
+        return self._clients.get("s3", S3Buckets(self._clients).region_of(self._uri))
+
+
+class _Conflict(Exception):  # noqa: N818  it never leaves this module
+    """Another has changed the document since it was read."""

@@ -1,12 +1,9 @@
-"""boto3 clients: how the times of their answers are read, and descriptions of services found."""
+"""boto3 clients: how the times of their answers are read."""
 
 import botocore.utils
 import pytest
-from botocore.exceptions import DataNotFoundError
-from botocore.loaders import create_loader
 
 from dlcloud.cloud.api.clients import Clients, parse_timestamp
-from dlcloud.cloud.api.service_loader import ServiceLoader
 
 
 @pytest.mark.parametrize(
@@ -37,18 +34,3 @@ def test_each_client_reads_times_so():
     client = Clients(region="us-east-1", endpoint_url="http://127.0.0.1:9").get("ec2")
     parser = client._endpoint._response_parser_factory.create_parser("ec2")
     assert parser._timestamp_parser is parse_timestamp
-
-
-def test_descriptions_of_services_are_those_of_botocore(clients):
-    loader, own = clients.get("ec2")._loader, create_loader()
-    assert isinstance(loader, ServiceLoader)
-    for service, kind in (("ec2", "service-2"), ("ec2", "waiters-2"), ("s3", "paginators-1")):
-        assert loader.load_service_model(service, kind) == own.load_service_model(service, kind)
-    assert set(own.list_available_services("service-2")) <= set(loader.list_available_services("service-2"))
-
-
-@pytest.mark.parametrize(("service", "kind"), [("ec3", "service-2"), ("ec2", "no-such-file")])
-def test_a_service_or_file_that_botocore_lacks_is_an_error(clients, service, kind):
-    for loader in (clients.get("ec2")._loader, create_loader()):
-        with pytest.raises(DataNotFoundError):
-            loader.load_service_model(service, kind)

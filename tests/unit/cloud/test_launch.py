@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from botocore.stub import ANY
 
-from dlcloud.cloud.compute.fleet_requests import fleet_arguments
+from dlcloud.cloud.compute.fleets import fleet_arguments
 from dlcloud.cloud.compute.requests import read_instance, run_instances_arguments, template_data
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Image, Instance, InstanceState, Market

@@ -18,8 +18,7 @@ from moto.ec2.models import ec2_backends
 
 from dlcloud.cloud.account.billing import Billing
 from dlcloud.cloud.account.limits import Ec2Account
-from dlcloud.cloud.api.clients import Clients
-from dlcloud.cloud.api.denial_decoder import decode
+from dlcloud.cloud.api.clients import Clients, decode
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.call import read_call
 from dlcloud.local.api.policy import AccessRequest, is_allowed

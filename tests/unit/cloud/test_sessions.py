@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from dlcloud.cloud.network.sessions import PLUGIN, VARIABLE, start_session
+from dlcloud.cloud.network.tunnels import PLUGIN, VARIABLE, start_session
 from dlcloud.model.errors import UnreachableError
 from dlcloud.ssh.route import connect_by_program
 

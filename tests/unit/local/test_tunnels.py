@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 
 from dlcloud.cloud.account.limits import Ec2Account
 from dlcloud.cloud.api.clients import Clients
-from dlcloud.cloud.network.tunnel import EndpointTunnels
+from dlcloud.cloud.network.tunnels import EndpointTunnels
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import CloudError, UnreachableError
 from dlcloud.recipe.network import Network

@@ -1,11 +1,16 @@
-"""Connections through an EC2 Instance Connect Endpoint: a websocket whose address is signed.
+"""Ways to an instance without a public address: an EC2 Instance Connect Endpoint, or Session Manager.
 
-Source: aws-cli, customizations/ec2instanceconnect; EC2 user guide, "EC2 Instance Connect Endpoint".
+`ssh` connects through what is opened here. An endpoint carries a websocket whose address is signed; a session
+is carried by AWS's own session-manager-plugin, which is told by its command line and its environment.
+Source: aws-cli, customizations/ec2instanceconnect and customizations/sessionmanager (from version 1.2.497 of
+the plugin on); EC2 user guide, "EC2 Instance Connect Endpoint".
 """
 
 import contextlib
+import json
 import socket
 import threading
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -23,6 +28,9 @@ LONGEST_S = 3600
 EXPIRES_S = 60
 PIECE = 65_000
 """Bytes a frame, as the AWS CLI sends at most."""
+PLUGIN = "session-manager-plugin"
+DOCUMENT = "AWS-StartSSHSession"
+VARIABLE = "AWS_SSM_START_SESSION_RESPONSE"
 
 
 class EndpointTunnels:
@@ -131,3 +139,22 @@ def _pump(websocket: Any) -> socket.socket:  # noqa: ANN401  a websocket's conne
     for work in (send, receive):
         threading.Thread(target=work, name=f"tunnel {work.__name__}", daemon=True).start()
     return own
+
+
+def start_session(
+    clients: Clients, instance_id: str, port: int, environment: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """Start a session to a port of an instance; return the plugin's command line and its environment.
+
+    The session's token is in the environment, where other users do not see it.
+
+    Raises:
+        CredentialsError, CloudError: Systems Manager refuses it, or does not know the instance (yet).
+    """
+    request = {"Target": instance_id, "DocumentName": DOCUMENT, "Parameters": {"portNumber": [str(port)]}}
+    ssm = clients.get("ssm")
+    with translate_errors(f"starting a session with {instance_id} (ssm:StartSession)"):
+        answer = clients.get("ssm").start_session(**request)
+    session = {name: answer[name] for name in ("SessionId", "TokenValue", "StreamUrl")}
+    words = [PLUGIN, VARIABLE, clients.region, "StartSession", "", json.dumps(request), ssm.meta.endpoint_url]
+    return words, {**environment, VARIABLE: json.dumps(session)}
