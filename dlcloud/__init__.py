@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dlcloud.app.library.calls import down, plan, results, trials, up
-    from dlcloud.app.library.code_recipe import CodeRecipe as Recipe
+    from dlcloud.app.library import down, plan, results, trials, up
     from dlcloud.model.errors import DlcloudError
+    from dlcloud.recipe.code_recipe import CodeRecipe as Recipe
     from dlcloud.report.notebook import Figure, Rows
 
     __version__: str
@@ -34,8 +34,8 @@ __all__ = [
 ]
 
 _PLACES = {
-    **dict.fromkeys(("up", "plan", "results", "trials", "down"), "dlcloud.app.library.calls"),
-    "Recipe": "dlcloud.app.library.code_recipe:CodeRecipe",
+    **dict.fromkeys(("up", "plan", "results", "trials", "down"), "dlcloud.app.library"),
+    "Recipe": "dlcloud.recipe.code_recipe:CodeRecipe",
     "Rows": "dlcloud.report.notebook",
     "Figure": "dlcloud.report.notebook",
     "DlcloudError": "dlcloud.model.errors",

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from dlcloud.app.log_file import log_to_file
-from dlcloud.app.profiles import chosen_profile, find_profile
+from dlcloud.app.profiles import CONTROLLER_VARIABLE, chosen_profile, find_profile
 from dlcloud.app.terminal.console import Console, SilentConsole, console_for
 from dlcloud.app.terminal.safe_output import writer_to
 from dlcloud.app.terminal.signals import raise_on
-from dlcloud.app.variables import CONTROLLER_VARIABLE
 from dlcloud.local.site import ENDPOINT_VARIABLE, LocalEndpoint, LocalSite, SharedSite
 from dlcloud.model.cluster import DEFAULT_REGION, Cluster
 from dlcloud.model.errors import LocalCloudError, RecipeError

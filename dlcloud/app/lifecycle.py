@@ -6,8 +6,8 @@ How the cluster terminates is in `app.termination`.
 import sys
 from collections.abc import Sequence
 
+from dlcloud.app.budget import hold_month
 from dlcloud.app.context import Context
-from dlcloud.app.month_budget import hold_month
 from dlcloud.app.terminal.screen import confirm
 from dlcloud.app.termination import destroy_cluster
 from dlcloud.launch.acquire import ClusterLock, acquire_cluster, lock_cluster, new_cluster, resolve_cluster

@@ -2,7 +2,8 @@
 
 import json
 import shlex
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dlcloud.app.context import Context
@@ -61,41 +62,46 @@ def interrupt(context: Context, *, instance: str, grace: float, rebalance: bool,
     _print_done("interrupt", f"{instance} has {notice}", output)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapacityOptions:
-    """Which capacity is limited, or follows traces."""
+def capacity(
+    context: Context,
+    *,
+    instance_type: str,
+    count: int | None,
+    zone: str | None,
+    traces: Sequence[str] = (),
+    values: str | None = None,
+    speed: float,
+    grace: float | None,
+    output: str,
+) -> None:
+    """Limit the instances of a type to `count`, or let its spot capacity follow traces.
 
-    instance_type: str
-    count: int | None
-    zone: str | None
-    traces: tuple[str, ...]
-    values: str | None
-    speed: float
-    grace: float | None
-    output: str
-
-
-def capacity(context: Context, options: CapacityOptions) -> None:
-    """Limit the instances of INSTANCE_TYPE to COUNT; without COUNT, remove the limit, and end the traces."""
-    if options.traces:
-        if options.count is not None or options.zone is not None:
-            raise RecipeError("--trace takes no COUNT and no --zone; write --trace ZONE=FILE")
-        values = [_read_trace(text, options.instance_type, options.values) for text in options.traces]
-        grace_s = 120.0 / max(options.speed, 1.0) if options.grace is None else options.grace
-        context.local_endpoint().control.play_traces(values, speed=options.speed, grace_s=grace_s)
-        _print_done(
-            "capacity",
-            f"spot capacity of {options.instance_type} follows {', '.join(options.traces)}",
-            options.output,
-        )
-        return
+    Args:
+        context: The collaborators.
+        instance_type: The type.
+        count: The limit; None removes it, and ends the traces.
+        zone: The limit of this Availability Zone only.
+        traces: `[ZONE=]FILE` each; spot capacity follows them.
+        values: What 1 means in traces that do not say it: `obtainable` or `preempted`.
+        speed: Seconds of a trace in a second.
+        grace: Seconds from an interruption notice to the termination; by default 120 of the trace.
+        output: The format.
+    """
     control = context.local_endpoint().control
-    control.set_capacity(options.instance_type, options.count, options.zone)
-    if options.count is None:
+    if traces:
+        if count is not None or zone is not None:
+            raise RecipeError("--trace takes no COUNT and no --zone; write --trace ZONE=FILE")
+        contents = [_read_trace(text, instance_type, values) for text in traces]
+        grace_s = 120.0 / max(speed, 1.0) if grace is None else grace
+        control.play_traces(contents, speed=speed, grace_s=grace_s)
+        _print_done("capacity", f"spot capacity of {instance_type} follows {', '.join(traces)}", output)
+        return
+    control.set_capacity(instance_type, count, zone)
+    if count is None:
         control.play_traces([], speed=0.0)
-    limit = "unlimited" if options.count is None else str(options.count)
-    place = f" in {options.zone}" if options.zone else ""
-    _print_done("capacity", f"capacity of {options.instance_type}{place}: {limit}", options.output)
+    limit = "unlimited" if count is None else str(count)
+    place = f" in {zone}" if zone else ""
+    _print_done("capacity", f"capacity of {instance_type}{place}: {limit}", output)
 
 
 def account_plan(context: Context, *, plan: str, output: str) -> None:

@@ -5,8 +5,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlcloud.app.variables import CONTROLLER_VARIABLE, PROFILE_VARIABLE
 from dlcloud.model.errors import RecipeError
+
+PROFILE_VARIABLE = "DLCLOUD_PROFILE"
+CONTROLLER_VARIABLE = "DLCLOUD_CONTROLLER"
+
 
 if TYPE_CHECKING:
     from dlcloud.recipe.profile import Configuration, MonthlyBudget, Profile

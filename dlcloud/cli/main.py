@@ -1,11 +1,22 @@
-"""The `dlcloud` command: finds its subcommands, and turns every error into a message and an exit code."""
+"""The `dlcloud` command: its groups of commands, and how an error becomes a message and an exit status.
+
+`main` runs the command line and exits. `Commands` finds the command that was typed in the module of its group
+and imports no other, so that --help costs little more than click itself. A command returns its exit status or
+raises; here, and nowhere else, an error is printed: its message, a hint with the next command to type, and on
+stdout a JSON document if JSON was asked for. No traceback ever reaches a user.
+"""
 
 import atexit
+import errno
 import os
 import signal
 import sys
+import traceback
+from collections.abc import Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from importlib import import_module
+from pathlib import Path
 from threading import enumerate as enumerate_threads
 from threading import main_thread
 from typing import NoReturn
@@ -13,68 +24,115 @@ from typing import NoReturn
 import click
 
 from dlcloud.app.terminal.signals import interrupts, terminations
+from dlcloud.model.errors import DlcloudError, StoreError, UnwritableError
+from dlcloud.model.untrusted import printable
+from dlcloud.system.files import unwritable_hint
 
-COMMANDS = {
-    "up": "Launch, run, bring results home, terminate.",
-    "plan": "What deadlines are expected to cost, before launching.",
-    "bench": "Run benchmarks on several instance types at once.",
-    "status": "What is up, and what it has cost so far.",
-    "logs": "Print what a run's program printed.",
-    "exec": "Run a command on every instance at once.",
-    "ssh": "Open a shell on an instance.",
-    "tunnel": "Carry bytes to an instance's SSH server, for ssh's ProxyCommand.",
-    "resize": "Change the number of instances of a cluster that is up.",
-    "image": "Make an image with a recipe's environment in it.",
-    "down": "Terminate clusters and all that belongs to them.",
-    "cost-report": "Throughput, speed-up and cost of what was measured.",
-    "predict": "What a measured job would do on all other CPU types.",
-    "compare": "Two runs, types, settings or dates side by side.",
-    "training": "Steps, world sizes, pauses and cost of elastic trainings.",
-    "simulate": "Replay spot policies over availability traces.",
-    "export": "Write results as JSON lines, CSV or Parquet.",
-    "import": "Merge results that were exported elsewhere.",
-    "instances": "Instance types: hardware, prices, TFLOPS per USD.",
-    "doctor": "Check account, quota, image, network, prices.",
-    "selftest": "Prove on an account that all of this works there.",
-    "budget": "The limit of a month, and what is left of it.",
-    "gc": "Find and remove what lost clusters left.",
-    "completion": "Print the script that completes words in a shell.",
-    "init": "Write a commented recipe to start from.",
-    "recipes": "List the bundled recipes, or print one.",
-    "policy": "Print the IAM policy that dlcloud needs.",
-    "schema": "Print the JSON Schema of a recipe, or of results.",
-    "skill": "Print what an agent needs to use dlcloud.",
-    "local": "Start, look at, disturb, stop the local EC2.",
+GROUPS = {
+    "Run": {
+        "up": "Launch, run, download the results, terminate.",
+        "plan": "Show what up would launch, and its price.",
+        "bench": "Run benchmarks on several instance types in parallel.",
+    },
+    "Recipes": {
+        "init": "Write a commented recipe to start from.",
+        "validate": "Check a recipe without credentials or network.",
+        "recipes": "List the bundled recipes, or print one.",
+    },
+    "Clusters": {
+        "status": "Show what is up, and what it has cost so far.",
+        "logs": "Print what a run's program printed.",
+        "exec": "Run a command on every instance in parallel.",
+        "ssh": "Open a shell on an instance.",
+        "resize": "Change the number of instances of a cluster that is up.",
+        "down": "Terminate clusters and all that belongs to them.",
+        "gc": "Find and remove what lost clusters left.",
+    },
+    "Results": {
+        "cost-report": "Throughput, speed-up and cost of what was measured.",
+        "compare": "Two runs, types, settings or dates side by side.",
+        "predict": "What a measured job would do on all other CPU types.",
+        "training": "Steps, world sizes, pauses and cost of elastic trainings.",
+        "export": "Write results as JSON lines, CSV or Parquet.",
+        "import": "Merge results that were exported elsewhere.",
+    },
+    "Deadlines": {
+        "deadlines": "What deadlines are expected to cost, before launching.",
+        "simulate": "Replay spot policies over availability traces.",
+    },
+    "Account": {
+        "doctor": "Check account, quota, image, network, prices.",
+        "instances": "Instance types: hardware, prices, TFLOPS per USD.",
+        "policy": "Print the IAM policy that dlcloud needs.",
+        "budget": "The limit of a month, and what is left of it.",
+        "image": "Make an image with a recipe's environment in it.",
+        "selftest": "Check that dlcloud works with your account.",
+    },
+    "Local EC2": {
+        "local": "Start, show, disturb, stop the local EC2.",
+    },
+    "Other": {
+        "completion": "Print the script that completes words in a shell.",
+        "schema": "Print the JSON Schema of a recipe, or of results.",
+        "skill": "Print what an agent needs to use dlcloud.",
+    },
 }
-"""The commands with their short helps, in the order of `dlcloud --help`, which imports none of them."""
+"""The commands with their short helps, as `dlcloud --help` lists them, which imports none of them."""
 
-ON_INSTANCES = {"control", "take-over"}
-"""Commands that only instances run; no help lists them."""
+MODULES = {
+    **{name: module.lower().replace(" ec2", "") for module, names in GROUPS.items() for name in names},
+    **dict.fromkeys(("tunnel", "control", "take-over"), "clusters"),  # programs call them: no help lists them
+}
+"""The module of `dlcloud.cli` that has each command."""
 
-OF_ACCOUNT = {"budget", "doctor", "gc", "image", "instances", "policy", "selftest"}
-"""Commands about an account, whose modules have a package of their own."""
+COMMANDS = {name: effect for names in GROUPS.values() for name, effect in names.items()}
 
-MODULES = {"import": "import_"}
-"""The modules of commands whose names are keywords of Python."""
+ALIASES = {
+    **dict.fromkeys(("run", "launch", "apply"), ("up",)),
+    **dict.fromkeys(("ls", "ps", "list"), ("status",)),
+    **dict.fromkeys(("rm", "stop", "delete", "destroy", "terminate"), ("down",)),
+    **dict.fromkeys(("cost", "report"), ("cost-report",)),
+    "check": ("doctor",),
+    **dict.fromkeys(("gpus", "show-gpus"), ("instances", "--gpu", "any")),
+    "version": ("--version",),
+}
+"""What people type who know another tool, and the words that it stands for."""
+
+OF_DEADLINES = ("--deadline", "--worker-hours", "--traces", "--availability", "--history", "--windows")
+"""Options of `deadlines`, which earlier versions called `plan`."""
 
 EXIT_USAGE = 2
+EXIT_BUG = 70  # Source: sysexits.h, EX_SOFTWARE
 EXIT_INTERRUPTED = 130
 
 
 class Commands(click.Group):
-    """Imports a subcommand's module when the subcommand is called."""
+    """Imports a command's module when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS and cmd_name not in ON_INSTANCES:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in MODULES:
             return None
-        name = MODULES.get(cmd_name, cmd_name.replace("-", "_"))
-        package = "on_instances" if cmd_name in ON_INSTANCES else "commands"
-        package += ".account" if cmd_name in OF_ACCOUNT else ""
-        module = import_module(f"dlcloud.cli.{package}.{name}")
-        return module.command  # type: ignore[no-any-return]
+        module = import_module(f"dlcloud.cli.{MODULES[cmd_name]}")
+        found: click.Command | None = module.commands.get_command(ctx, cmd_name)
+        return found
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Replace what other tools, and earlier versions, call a command by its name."""
+        if not args:
+            return super().parse_args(ctx, args)
+        first, *rest = args
+        if first == "help":
+            args = [*rest, "--help"]
+        elif first == "plan" and any(word.startswith(OF_DEADLINES) for word in rest):
+            args = ["deadlines", *rest]
+        elif first in ALIASES:
+            if first == "stop":
+                click.echo("dlcloud down terminates instances: what is on their disks is lost", err=True)
+            args = [*ALIASES[first], *rest]
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -89,8 +147,10 @@ class Commands(click.Group):
             raise click.UsageError(f"{error.message}{hint}", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for heading, names in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), effect) for name, effect in names.items()])
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -99,7 +159,7 @@ def dlcloud() -> None:
     """Run deep-learning workloads on EC2 for the least money, and see what they cost.
 
     \b
-    dlcloud up quickstart     launch, run, bring results home, terminate
+    dlcloud up quickstart     launch, run, download the results, terminate
     dlcloud status            what is up, and what it has cost so far
     dlcloud cost-report       throughput and cost of everything measured
     """  # noqa: D301  click wants a real backspace, to leave these lines as they are
@@ -154,9 +214,76 @@ def _run() -> int:
         sys.stderr.close()
         return 0
     except Exception as error:  # noqa: BLE001  the last place: no traceback ever reaches a user
-        from dlcloud.cli.failures import report_error
-
         command = next((word for word in sys.argv[1:] if word in COMMANDS), "")
         with suppress(OSError):  # the terminal may have been closed
             return report_error(error, command=command, arguments=sys.argv[1:])
         return 1
+
+
+def report_error(error: Exception, *, command: str, arguments: Sequence[str]) -> int:
+    """Print an error, on stdout too where JSON was asked for; return the exit code."""
+    if isinstance(error, DlcloudError):
+        status = error.exit_code
+    elif isinstance(error, OSError) and (error.errno == errno.EIO or unwritable_hint(error)):
+        message = f"cannot write {error.filename or 'the output'}: {error.strerror}"
+        hint = unwritable_hint(error)
+        error = UnwritableError(message, f"{hint} its disk" if hint else "")
+        status = error.exit_code
+    elif isinstance(error, FileNotFoundError) and not home().exists():
+        message = f"{home()} was removed while this command used it"
+        error = StoreError(message, "what it launched on AWS: dlcloud gc --all-owners; it ends itself, too")
+        status = error.exit_code
+    else:
+        error, status = _bug(error), EXIT_BUG
+    click.echo(click.style("error: ", fg="red", bold=True) + printable(error.message), err=True)
+    if error.hint:
+        click.echo(click.style("hint: ", fg="cyan") + printable(error.hint), err=True)
+    if _is_json_wanted(arguments) and not error.result_shown:
+        click.echo(_json(error, status, command))
+    return status
+
+
+def home() -> Path:
+    """Return the folder of all that dlcloud keeps."""
+    from dlcloud.app.context import home as folder
+
+    return folder()
+
+
+def _bug(error: Exception) -> DlcloudError:
+    path = _log_path()
+    text = "".join(traceback.format_exception(error))
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(text)
+    except OSError:
+        return DlcloudError(f"a bug in dlcloud, and its log could not be written:\n{text}")
+    return DlcloudError(
+        f"a bug in dlcloud ({type(error).__name__}: {error})",
+        f"please report it with {path}; then dlcloud status",
+    )
+
+
+def _log_path() -> Path:
+    return home() / "logs" / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bug-{os.getpid()}.log"
+
+
+def _is_json_wanted(arguments: Sequence[str]) -> bool:
+    pairs = zip(arguments, [*arguments[1:], ""], strict=False)
+    return any(
+        option == "--output=json" or (option in {"--output", "-o"} and value == "json")
+        for option, value in pairs
+    )
+
+
+def _json(error: DlcloudError, status: int, command: str) -> str:
+    from dlcloud.report.table import envelope
+
+    content = {
+        "kind": type(error).__name__,
+        "message": error.message,
+        "hint": error.hint,
+        "exit_code": status,
+    }
+    return envelope(command, {"error": content})

@@ -1,21 +1,32 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the kinds of values that options take.
+
+A decorator such as `selection_options` adds options to a command and hands it one value that is made of them,
+so that what the options mean is written once. Nothing here imports a library beyond click at the top: --help
+imports this module.
+"""
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import wraps
 from ipaddress import ip_network
 from math import isfinite
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from dlcloud.app.variables import PROFILE_VARIABLE
-from dlcloud.cli.invoke import resolve
+from dlcloud.app.profiles import PROFILE_VARIABLE
+from dlcloud.cli.complete import complete_types
+
+if TYPE_CHECKING:
+    from dlcloud.results.user_job import UserJob
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 FORMATS = ("table", "json", "csv", "markdown")
+CLOUDS = ("aws", "local")
+MARKETS = ("on-demand", "spot", "spot-then-on-demand")
+MOST_NODES = 1000
 
 
 class Day(click.ParamType[datetime]):
@@ -39,8 +50,8 @@ class Day(click.ParamType[datetime]):
 DAY = Day()
 
 
-class NetworkOptions(click.ParamType[str]):
-    """A network, spelt as EC2 does."""
+class Cidr(click.ParamType[str]):
+    """A network in CIDR notation, spelt as EC2 does."""
 
     name = "network"
 
@@ -61,113 +72,298 @@ class Number(click.FloatRange):
         return float(number)
 
 
+class Hours(click.ParamType[float]):
+    """A duration: `52h`, `3d`, `1d 12h` or `90m`; a number alone counts hours."""
+
+    name = "duration"
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return hours."""
+        from dlcloud.recipe.deadline import read_duration  # pydantic, which no --help needs
+
+        if not isinstance(value, str):
+            return float(value)
+        try:
+            hours = float(value)
+        except ValueError:
+            length = read_duration(value)
+            hours = 0.0 if length is None else length.total_seconds() / 3600
+        if not 0 < hours <= 24 * 365:
+            self.fail(f"{value!r} is not a duration such as 52h, 3d or 90m, of at most a year", param, ctx)
+        return hours
+
+
+class NodeCounts(click.ParamType[tuple[int, ...]]):
+    """Numbers of instances: `1,2,4`."""
+
+    name = "counts"
+
+    def convert(
+        self, value: "str | tuple[int, ...]", param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Return the numbers."""
+        if isinstance(value, tuple):
+            return value
+        words = [word.strip() for word in value.split(",")]
+        if not all(word.isascii() and word.isdigit() and 1 <= int(word) <= MOST_NODES for word in words):
+            self.fail(f"{value!r} is not a list of numbers from 1 to {MOST_NODES}, such as 1,2,4", param, ctx)
+        return tuple(map(int, words))
+
+
+class Assignment(click.ParamType[tuple[str, str]]):
+    """NAME=TEXT; where `default` is given, NAME alone, whose text it returns."""
+
+    name = "assignment"
+
+    def __init__(self, default: Callable[[str], str] | None = None) -> None:
+        self._default = default
+
+    def convert(
+        self, value: str | tuple[str, str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Return name and text."""
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = value.partition("=")
+        if not name.isidentifier() or not name.isascii():
+            # Whatever it is, it may be a secret.
+            self.fail("the name of a variable comes first, as in BATCH=8", param, ctx)
+        if equals:
+            return name, text
+        if self._default is None:
+            self.fail(f"{name} has no value; write {name}=VALUE", param, ctx)
+        return name, self._default(name)
+
+
+def add_options(command: Command, *options: Callable[[Command], Command]) -> Command:
+    """Add options to a command, in the order in which its help lists them."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def output_option(command: Command) -> Command:
+    """Add the format of a result that is a table."""
+    option = click.option(
+        "-o", "--output", type=click.Choice(FORMATS), default="table", help="Format of the result on stdout."
+    )
+    return option(command)
+
+
+def plain_output_option(meaning: str) -> Callable[[Command], Command]:
+    """Add the format of a result that is no table."""
+    return click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", help=meaning)
+
+
+def verbose_option(command: Command) -> Command:
+    """Add the options of every command that uses collaborators: the profile, and where the log goes."""
+
+    def use_profile(_: click.Context, __: click.Parameter, value: str | None) -> None:
+        # For this process and for those that it starts.
+        if value:
+            os.environ[PROFILE_VARIABLE] = value
+
+    return add_options(
+        command,
+        click.option(
+            "--profile",
+            expose_value=False,
+            callback=use_profile,
+            help="A profile of ~/.config/dlcloud/config.yaml: the account, and what its resources need.",
+        ),
+        click.option("-v", "--verbose", is_flag=True, help="Print the log on stderr."),
+    )
+
+
 def cidr_option(instances: str) -> Callable[[Command], Command]:
     """Add the networks that may reach some instances, as `cidrs`."""
     return click.option(
         "--cidr",
         "cidrs",
         multiple=True,
-        type=NetworkOptions(),
+        type=Cidr(),
         help=f"A network that may reach {instances}; may be repeated; default: your own address.",
     )
 
 
-def output_option(command: Command) -> Command:
-    option = click.option(
-        "-o",
-        "--output",
-        type=click.Choice(FORMATS),
-        default="table",
-        help="Format of the result on stdout.",
-    )
-    return option(command)
-
-
-def _use_profile(_: click.Context, __: click.Parameter, value: str | None) -> None:
-    """Set the profile of this process and of those that it starts."""
-    if value:
-        os.environ[PROFILE_VARIABLE] = value
-
-
-def verbose_option(command: Command) -> Command:
-    """Add the options of every command that uses collaborators: the profile, and where the log goes."""
-    command = click.option(
-        "--profile",
-        expose_value=False,
-        callback=_use_profile,
-        help="A profile of ~/.config/dlcloud/config.yaml: the account, and what its resources need.",
-    )(command)
-    return click.option("-v", "--verbose", is_flag=True, help="Print the log on stderr.")(command)
-
-
-def collect_options(
-    parameter: str,
-    target: str,
-    names: Collection[str] | None = None,
-    *,
-    apart: Collection[str] = ("verbose",),
-) -> Callable[[Command], Command]:
-    """Pass several options to the command as one object.
-
-    Args:
-        parameter: The command's parameter that takes the object.
-        target: `module:name` of what makes the object of the options' values, its keyword arguments.
-        names: The options' parameter names; None for all but `apart`.
-        apart: Parameters that the command takes itself.
-    """
+def type_options(meaning: str) -> Callable[[Command], Command]:
+    """Add -t/--type as `types`; the spelling `-i/--instance` of earlier versions is understood, too."""
 
     def decorate(command: Command) -> Command:
         @wraps(command)
-        def collected(**values: object) -> object:
-            chosen = values.keys() - set(apart) if names is None else names
-            fields = {name: values.pop(name) for name in chosen}
-            return command(**values, **{parameter: resolve(target)(**fields)})
+        def with_types(*, types: tuple[str, ...], named: tuple[str, ...], **others: object) -> object:
+            return command(types=(*types, *named), **others)
 
-        return cast("Command", collected)
+        return add_options(
+            cast("Command", with_types),
+            click.option(
+                "-t",
+                "--type",
+                "types",
+                multiple=True,
+                metavar="TYPE",
+                shell_complete=complete_types,
+                help=meaning,
+            ),
+            click.option(
+                "-i", "--instance", "named", multiple=True, hidden=True, shell_complete=complete_types
+            ),
+        )
 
     return decorate
 
 
+def market_options(meaning: str) -> Callable[[Command], Command]:
+    """Add --market; the spelling `--spot` of earlier versions is understood, too."""
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def with_market(*, market: str | None, spot: bool, **others: object) -> object:
+            if market and spot and market != "spot":
+                raise click.UsageError(f"--spot and --market {market} contradict each other")
+            return command(market="spot" if spot else market, **others)
+
+        return add_options(
+            cast("Command", with_market),
+            click.option("--market", type=click.Choice(MARKETS), default=None, help=meaning),
+            click.option("--spot", is_flag=True, hidden=True),
+        )
+
+    return decorate
+
+
+def override_options(command: Command) -> Command:
+    """Add the options that change a recipe; the command takes them as `overrides`."""
+
+    @wraps(command)
+    def with_overrides(
+        *,
+        cloud: str | None,
+        types: tuple[str, ...],
+        region: str,
+        market: str | None,
+        count: str,
+        settings: tuple[str, ...],
+        variables: tuple[tuple[str, str], ...],
+        secrets: tuple[tuple[str, str], ...],
+        **others: object,
+    ) -> object:
+        from dlcloud.recipe.overrides import Overrides
+
+        overrides = Overrides(
+            cloud=cloud or "",
+            types=types,
+            region=region,
+            market=market or "",
+            count=count,
+            settings=settings,
+            environment=dict(variables),
+            secrets=dict(secrets),
+        )
+        return command(overrides=overrides, **others)
+
+    return add_options(
+        cast("Command", with_overrides),
+        click.option(
+            "--cloud",
+            default=None,
+            type=click.Choice(CLOUDS),
+            help="Where to run: aws, or local, an EC2 emulator on this machine, on which recipes for AWS run "
+            "in a small form.",
+        ),
+        type_options("An instance type; repeat it for several, in the order in which they are tried."),
+        click.option("--region", default="", metavar="REGION", help="The AWS Region."),
+        market_options("The market of the instances."),
+        click.option("--count", default="", metavar="N", help="Number of instances, or a range such as 1-4."),
+        click.option(
+            "--setting", "settings", multiple=True, metavar="NAME", help="Run only this setting; repeat it."
+        ),
+        click.option(
+            "--env",
+            "variables",
+            multiple=True,
+            type=Assignment(),
+            metavar="K=V",
+            help="Set an environment variable; repeat it.",
+        ),
+        click.option(
+            "--secret",
+            "secrets",
+            multiple=True,
+            type=Assignment(lambda name: f"env:{name}"),
+            metavar="NAME[=SOURCE]",
+            help="Pass a secret as an environment variable: from your environment (default), file:, ssm: or "
+            "secretsmanager:.",
+        ),
+    )
+
+
+values_option = click.option(
+    "--values",
+    type=click.Choice(("obtainable", "preempted")),
+    default=None,
+    help="Meaning of 1 in JSON traces of zeros and ones that do not say it: one instance obtainable "
+    "(skypilot-org/spot-traces) or preempted (Can't Be Late's simulator). No default. Windows of "
+    "FrontierCS/Frontier-CS are recognized as preempted.",
+)
+"""What the values of traces mean: the names of `dlcloud.scheduling.simulation.formats.Meaning`."""
+
+
 def job_options(command: Command) -> Command:
     """Add --job and --epoch, which the command takes as `job`: a UserJob, or None; and --summary."""
-    options = (
+
+    @wraps(command)
+    def with_job(*, job: str, epoch: str, **others: object) -> object:
+        from dlcloud.results.user_job import job_of_options
+
+        read: UserJob | None = job_of_options(job=job, epoch=epoch)
+        return command(job=read, **others)
+
+    return add_options(
+        cast("Command", with_job),
         click.option(
             "--job",
             default="",
             metavar="WORK",
             help='Your job, for hours and USD: "1.2M images", "90 epochs", "8 h at 500 images/s".',
         ),
-        click.option("--epoch", default="", metavar="ITEMS", help='Of an epoch of --job: "1.28M images".'),
-        click.option("--summary", is_flag=True, help="The answer alone, a line for each case."),
+        click.option(
+            "--epoch",
+            default="",
+            metavar="ITEMS",
+            help='Items in one epoch, for a --job given in epochs: "1.28M images".',
+        ),
+        click.option("--summary", is_flag=True, help="Print only the answer, one line for each case."),
     )
-    command = collect_options("job", "dlcloud.results.user_job:job_of_options", ("job", "epoch"))(command)
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 def description_options(command: Command) -> Command:
-    """Add --parameters, --tokens and --generates, which the command takes as `description`."""
-    options = (
+    """Add --parameters, --tokens and --generates, which the command takes as `reference`."""
+
+    @wraps(command)
+    def with_reference(*, parameters: str, tokens: int | None, generates: bool, **others: object) -> object:
+        from dlcloud.prediction.description import read_description
+
+        return command(reference=read_description(parameters, tokens, generates=generates), **others)
+
+    return add_options(
+        cast("Command", with_reference),
         click.option(
             "--parameters",
             default="",
             metavar="N",
-            help="Of the job's model (25.6M, 7B): predictions are then better.",
+            help="Model size in parameters, such as 25.6M or 7B. Improves predictions.",
         ),
         click.option(
             "--tokens",
             type=click.IntRange(min=1),
             default=None,
-            help="Tokens of one sequence that are computed together; default: 512.",
+            help="Number of tokens of one sequence that are computed together. [default: 512]",
         ),
-        click.option("--generates", is_flag=True, help="The job writes tokens one by one: memory bounds it."),
+        click.option(
+            "--generates", is_flag=True, help="The job generates tokens one at a time (memory-bound)."
+        ),
     )
-    names = ("parameters", "tokens", "generates")
-    command = collect_options("description", "dlcloud.app.results.predict:Description", names)(command)
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 def selection_options(command: Command) -> Command:
@@ -175,24 +371,102 @@ def selection_options(command: Command) -> Command:
 
     The command takes them, with its own parameter `names` (of runs and clusters), as a `Selection`.
     """
-    options = (
-        click.option("--type", "types", multiple=True, help="Of this instance type, or family (c7i)."),
-        click.option("--benchmark", "benchmarks", multiple=True, help="Of this benchmark, or recipe."),
-        click.option("--case", "cases", multiple=True, help="Of this case (`vgg16 batch 1`)."),
-        click.option("--setting", "settings", multiple=True, help="Of this setting (fp32, int8)."),
-        click.option("--cluster", "clusters", multiple=True, help="Of this cluster."),
+
+    @wraps(command)
+    def with_selection(
+        *,
+        names: tuple[str, ...],
+        types: tuple[str, ...],
+        benchmarks: tuple[str, ...],
+        cases: tuple[str, ...],
+        settings: tuple[str, ...],
+        clusters: tuple[str, ...],
+        clouds: tuple[str, ...],
+        since: datetime | None,
+        until: datetime | None,
+        **others: object,
+    ) -> object:
+        from dlcloud.store.selection import Selection
+
+        selection = Selection(
+            names=names,
+            types=types,
+            benchmarks=benchmarks,
+            cases=cases,
+            settings=settings,
+            clusters=clusters,
+            clouds=clouds,
+            since=since,
+            until=until,
+        )
+        return command(selection=selection, **others)
+
+    return add_options(
+        cast("Command", with_selection),
+        click.option(
+            "-t", "--type", "types", multiple=True, help="Only this instance type, or family (c7i)."
+        ),
+        click.option("--benchmark", "benchmarks", multiple=True, help="Only this benchmark or recipe."),
+        click.option("--case", "cases", multiple=True, help="Only this case (`vgg16 batch 1`)."),
+        click.option("--setting", "settings", multiple=True, help="Only this setting (fp32, int8)."),
+        click.option("--cluster", "clusters", multiple=True, help="Only this cluster."),
         click.option(
             "--cloud",
             "clouds",
             multiple=True,
-            type=click.Choice(["aws", "local"]),
-            help="Real, or rehearsed.",
+            type=click.Choice(CLOUDS),
+            help="Only measurements on aws, or only rehearsals (local).",
         ),
         click.option("--since", type=DAY, help="Started on this day (UTC) or later: 2026-09-01."),
         click.option("--until", type=DAY, help="Started before this day (UTC)."),
     )
-    fields = ("types", "benchmarks", "cases", "settings", "clusters", "clouds", "since", "until", "names")
-    command = collect_options("selection", "dlcloud.store.selection:Selection", fields)(command)
-    for option in reversed(options):
-        command = option(command)
-    return command
+
+
+def notify_option(name: str) -> Callable[[Command], Command]:
+    """Add --notify to a command: a command of the user's, or a webhook, once it has finished or failed.
+
+    Without the option, the file `notify` of the dlcloud home may hold either on its first line.
+    """
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def notified(*, notify: str, **values: object) -> object:
+            from dlcloud.app.context import home
+            from dlcloud.app.terminal.notification import stored_target
+
+            target = notify or stored_target(home())
+            if not target or values.get("dry_run"):
+                return command(**values)
+            subject = " ".join([f"dlcloud {name}", str(values.get("recipe") or "")]).strip()
+            try:
+                result = command(**values)
+            except BaseException as error:
+                notify_end(target, subject, _failure(error))
+                raise
+            notify_end(target, subject, "")
+            return result
+
+        option = click.option(
+            "--notify",
+            default="",
+            metavar="COMMAND|URL",
+            help="At the end, run this ($DLCLOUD_MESSAGE, $DLCLOUD_STATUS), or post JSON to it.",
+        )
+        return cast("Command", option(notified))
+
+    return decorate
+
+
+def notify_end(target: str, subject: str, failure: str) -> None:
+    """Notify that a command has ended; what prevents it is a warning."""
+    from dlcloud.app.terminal.notification import notify
+
+    message = f"{subject}: {failure or 'done'}"
+    if reason := notify(target, message, "failed" if failure else "done"):
+        click.echo(f"warning: --notify failed ({reason})", err=True)
+
+
+def _failure(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return "interrupted"
+    return (str(error) or type(error).__name__).partition("\n")[0].rstrip(":")

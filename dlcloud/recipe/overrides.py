@@ -1,6 +1,6 @@
 """Changes of a recipe for one `up`: the recipe that they give is read and checked like a written one."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,13 +114,3 @@ class Overrides:
             return f"{self}: {fault.message}"
         inner = ".".join(str(part) for part in fault.path[len(paths[0]) :] if isinstance(part, str))
         return f"{OPTIONS[paths[0]]}{f' {inner}' if inner else ''}: {fault.message}"
-
-
-def overrides_of_options(
-    *,
-    variables: Iterable[tuple[str, str]],
-    secrets: Iterable[tuple[str, str]],
-    **fields: Any,  # noqa: ANN401  what click read
-) -> Overrides:
-    """Return the overrides that the options of a command describe."""
-    return Overrides(**fields, environment=dict(variables), secrets=dict(secrets))

@@ -35,7 +35,7 @@ class CallOutcome(Generic[T, R]):
     error: DlcloudError | None = None
 
 
-def fan_out(  # noqa: C901  one story
+def fan_out(
     work: Callable[[T], R],
     items: Sequence[T],
     *,

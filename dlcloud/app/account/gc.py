@@ -30,33 +30,44 @@ from dlcloud.system.files import FileLock
 from dlcloud.system.parallel import fan_out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchScope:
-    """Where to look, and for whose and which clusters; everywhere and for all of one's own by default."""
+def run(
+    context: Context,
+    *,
+    clusters: Sequence[str] = (),
+    regions: Sequence[str] = (),
+    cloud: str | None = None,
+    all_owners: bool = False,
+    dry_run: bool,
+    yes: bool,
+    output: str,
+) -> None:
+    """Find by tag what no cluster of this dlcloud home accounts for, price it, and remove it.
 
-    clusters: tuple[str, ...] = ()
-    regions: tuple[str, ...] = ()
-    cloud: str | None = None
-    all_owners: bool = False
-
-
-def run(context: Context, *, scope: SearchScope, dry_run: bool, yes: bool, output: str) -> None:
-    """Find by tag what no cluster of this machine's store accounts for, price it, and remove it."""
-    if scope.cloud == "local" and context.local_site.find() is None:
+    Args:
+        context: The collaborators.
+        clusters: Ids of clusters; by default everything that was left over.
+        regions: By default every region of the account.
+        cloud: `aws` or `local`; by default AWS, and the local EC2 if it runs.
+        all_owners: Include what other people, and other dlcloud homes, launched.
+        dry_run: Only show it.
+        yes: Do not ask.
+        output: The format of the list.
+    """
+    if cloud == "local" and context.local_site.find() is None:
         context.emit(Info(message="the local EC2 is not running: it has nothing"))
         say(render(leftovers_report([], unfinished=[], now=context.clock.now()), Format(output)))
         return
     collectors = [
         Collector(
             context=context,
-            cloud=cloud,
-            regions=scope.regions,
-            clusters=frozenset(scope.clusters),
-            all_owners=scope.all_owners,
+            cloud=place,
+            regions=tuple(regions),
+            clusters=frozenset(clusters),
+            all_owners=all_owners,
         )
-        for cloud in ([scope.cloud] if scope.cloud else places_to_look(context))
+        for place in ([cloud] if cloud else places_to_look(context))
     ]
-    collect(collectors, is_chosen=scope.cloud is not None, dry_run=dry_run, yes=yes, output=output)
+    collect(collectors, is_chosen=cloud is not None, dry_run=dry_run, yes=yes, output=output)
 
 
 def places_to_look(context: Context) -> list[str]:

@@ -43,40 +43,36 @@ from dlcloud.report.table import Format, render
 from dlcloud.runs.program import program_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageOptions:
-    """What `dlcloud image` was asked for."""
+def run(
+    context: Context,
+    *,
+    recipe: str,
+    base: str = "",
+    instance_type: str = "",
+    dry_run: bool,
+    yes: bool,
+    cidrs: tuple[str, ...] = (),
+    output: str,
+) -> None:
+    """Make an image with the environment of RECIPE in it, which instances.image then names.
 
-    recipe: str
-    listed: bool
-    region: str
-    cloud: str
-    base: str
-    instance_type: str
-    dry_run: bool
-    yes: bool
-    cidrs: tuple[str, ...]
-    output: str
-
-
-def run(context: Context, options: ImageOptions) -> None:
-    """Make an image with the environment of RECIPE in it, which instances.image then names."""
-    if options.listed or options.dry_run:
+    `base` is the image to begin with, by default the recipe's. An instance of `instance_type`, by default the
+    cheapest, makes it.
+    """
+    if dry_run:
         context.change_nothing()
-    if options.listed:
-        images = context.clouds.cloud(options.cloud, options.region).own_images.find()
-        _print_images(context, images, region=options.region, output=options.output)
-        return
-    if not options.recipe:
+    if not recipe:
         raise RecipeError("image: a recipe is missing", "dlcloud image RECIPE, or dlcloud image --list")
-    maker = ImageMaker(
-        context=context,
-        source=read_recipe_file(options.recipe),
-        base=options.base,
-        instance_type=options.instance_type,
-        cidrs=options.cidrs,
-    )
-    maker.run(dry_run=options.dry_run, yes=options.yes, output=options.output)
+    source = read_recipe_file(recipe)
+    maker = ImageMaker(context=context, source=source, base=base, instance_type=instance_type, cidrs=cidrs)
+    maker.run(dry_run=dry_run, yes=yes, output=output)
+
+
+def list_images(context: Context, *, region: str, cloud: str, output: str) -> None:
+    """Print the images that were made, and what they cost."""
+    context.change_nothing()
+    images = context.clouds.cloud(cloud, region).own_images.find()
+    _print_images(context, images, region=region, output=output)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,6 @@
 """`dlcloud instances`: hardware and prices of instance types."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 
 from dlcloud.app.context import Context
@@ -23,60 +22,73 @@ _FLAGS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """The conditions that a type must meet; empty ones are met by all."""
+def run(
+    context: Context,
+    *,
+    types: Sequence[str] = (),
+    gpu: str = "",
+    cpu_flags: Sequence[str] = (),
+    max_usd: float | None = None,
+    retired: bool = False,
+    region: str,
+    live: bool,
+    cloud: str,
+    output: str,
+) -> None:
+    """List instance types, the cheapest TFLOPS first; with `types`, only those (c7i, p3.2xlarge).
 
-    types: tuple[str, ...]
-    gpu: str
-    cpu_flags: tuple[str, ...]
-    max_usd: float | None
-    retired: bool
-
-    def accepts(self, hardware: InstanceType) -> bool:
-        """True if a type meets all conditions but that of its price."""
-        if self.types and not {hardware.name, _family(hardware.name)} & set(self.types):
-            return False
-        if hardware.retired and not (self.retired or self.types):
-            return False
-        flags = {_FLAGS.get(flag.lower(), flag.lower()) for flag in self.cpu_flags}
-        return flags <= set(hardware.cpu_isa) and self._accepts_gpu(hardware)
-
-    def accepts_price(self, price: Price | None) -> bool:
-        if self.max_usd is None:
-            return True
-        return price is not None and price.hourly_usd <= Decimal(str(self.max_usd))
-
-    def _accepts_gpu(self, hardware: InstanceType) -> bool:
-        match self.gpu.lower():
-            case "":
-                return True
-            case "none":
-                return hardware.accelerator is None
-            case "any":
-                return hardware.gpu is not None
-            case name:
-                return hardware.accelerator is not None and name in hardware.accelerator.name.lower()
-
-
-def run(context: Context, *, conditions: Filter, region: str, live: bool, cloud: str, output: str) -> None:
-    """List instance types, the cheapest TFLOPS first; with TYPES, only those (c7i, p3.2xlarge)."""
+    Args:
+        context: The collaborators.
+        types: Names or families.
+        gpu: Part of a GPU's name, `any` or `none`.
+        cpu_flags: All of them are required.
+        max_usd: The highest price of an hour on demand.
+        retired: Include types that AWS no longer offers; types that are named are shown in any case.
+        region: Whose prices.
+        live: Ask AWS for prices, and for types that the bundled table lacks.
+        cloud: Which cloud `live` asks.
+        output: The format.
+    """
     catalog = Catalog()
-    types = {hardware.name: hardware for hardware in catalog}
+    known = {hardware.name: hardware for hardware in catalog}
     if live:
-        patterns = [word if "." in word else f"{word}.*" for word in conditions.types]
-        types |= {entry.name: entry for entry in context.clouds.cloud(cloud, region).types.offered(patterns)}
+        patterns = [word if "." in word else f"{word}.*" for word in types]
+        known |= {entry.name: entry for entry in context.clouds.cloud(cloud, region).types.offered(patterns)}
     offered = [
         KnownType(hardware=hardware, price=catalog.on_demand_price(hardware.name, region))
-        for hardware in types.values()
+        for hardware in known.values()
     ]
-    _refuse_unknown(conditions.types, offered, live=live)
-    chosen = [candidate for candidate in offered if conditions.accepts(candidate.hardware)]
+    _refuse_unknown(types, offered, live=live)
+
+    flags = {_FLAGS.get(flag.lower(), flag.lower()) for flag in cpu_flags}
+
+    def is_chosen(hardware: InstanceType) -> bool:
+        if types and not {hardware.name, _family(hardware.name)} & set(types):
+            return False
+        if hardware.retired and not (retired or types):
+            return False
+        return flags <= set(hardware.cpu_isa) and _has_gpu(hardware, gpu.lower())
+
+    chosen = [candidate for candidate in offered if is_chosen(candidate.hardware)]
     prices = _live_prices(context, chosen, region, cloud) if live else []
     offers = [_offer(candidate, offered, prices) for candidate in chosen]
-    offers = [offer for offer in offers if conditions.accepts_price(offer.on_demand)]
+    if max_usd is not None:
+        most = Decimal(str(max_usd))
+        offers = [offer for offer in offers if offer.on_demand and offer.on_demand.hourly_usd <= most]
     offers.sort(key=lambda offer: (-(offer.tflops_per_usd or Decimal(0)), offer.hardware.name))
     say(render(instances_report(offers, region=region), Format(output)))
+
+
+def _has_gpu(hardware: InstanceType, name: str) -> bool:
+    match name:
+        case "":
+            return True
+        case "none":
+            return hardware.accelerator is None
+        case "any":
+            return hardware.gpu is not None
+        case _:
+            return hardware.accelerator is not None and name in hardware.accelerator.name.lower()
 
 
 def _family(name: str) -> str:

@@ -1,159 +1,179 @@
 """`dlcloud bench`: the same work on several instance types at once, then one table of costs."""
 
 import secrets
+import shlex
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from dlcloud.app.account.caches import trim_caches
-from dlcloud.app.bench.bench_matrix import command_again, read_matrix
 from dlcloud.app.bench.one_type import Shared, TypeRun, label_events, recipe_file
-from dlcloud.app.bench.predicted import NOTHING, choose_measured, predict_bench, with_predictions
-from dlcloud.app.bench.raced import check_race, race_of, raced_types, with_race
-from dlcloud.app.bench.summary import offer_again, results_report
-from dlcloud.app.clusters.program_environment import environment_of
+from dlcloud.app.budget import hold_month
+from dlcloud.app.clusters.workload import environment_of
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import destroy_unfinished, plan_cluster
-from dlcloud.app.month_budget import hold_month
-from dlcloud.app.results.predict import Description
+from dlcloud.app.recipe_files import profile_defaults, read_recipe_file
+from dlcloud.app.results.predict import choose_measured, predict_bench, with_predictions
 from dlcloud.app.results.rows import rows_of_runs
-from dlcloud.app.terminal.screen import confirm, say
+from dlcloud.app.terminal.screen import agrees, confirm, say
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.launch.acquire import resolve_cluster
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Info, stage
 from dlcloud.model.instance import Market
-from dlcloud.prediction.offers import PredictedJob
+from dlcloud.model.money import money
+from dlcloud.planning.fit import LeftOut
+from dlcloud.prediction.measured_types import Reference
+from dlcloud.prediction.offers import PredictedJob, candidates_of
 from dlcloud.prediction.racing import MOST_SAMPLES
 from dlcloud.recipe.job_environment import JobEnvironment
-from dlcloud.report.bench_tables import TypePlan, plan_report
-from dlcloud.report.cost_tables import View
-from dlcloud.report.table import Format, render
-from dlcloud.results.bench import BenchmarkMatrix, TypeResult, done_before, fault_of, fits
+from dlcloud.report.answer import Question, answers_of
+from dlcloud.report.bench_tables import (
+    TypePlan,
+    left_out_records,
+    left_out_sections,
+    plan_report,
+    race_record,
+    race_section,
+)
+from dlcloud.report.cost_tables import PLAIN, View, cost_report
+from dlcloud.report.table import Format, Report, render
+from dlcloud.results.bench import BenchmarkMatrix, TypeResult, count_cases, done_before, fault_of, fits
 from dlcloud.results.cost import ResultRow
 from dlcloud.results.resume import RESUME_WINDOW
-from dlcloud.runs.matrix import repeat_matrix
+from dlcloud.results.user_job import UserJob
+from dlcloud.runs.matrix import matrix_of_benchmarks, matrix_of_recipe, repeat_matrix
 from dlcloud.runs.program import RunProgram, program_of
 from dlcloud.runs.race import Race
 from dlcloud.runs.stoppable import ExclusiveSlot, run_parallel
 from dlcloud.system.parallel import fan_out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions:
-    """What `dlcloud bench` was asked for."""
+def run(
+    context: Context,
+    *,
+    types: Sequence[str] = (),
+    benchmarks: Sequence[str] = (),
+    recipe: str = "",
+    nodes: Sequence[int] = (),
+    cloud: str | None = None,
+    region: str | None = None,
+    market: str | None = None,
+    max_hours: str | None = None,
+    max_usd: str | None = None,
+    repeats: int | None = None,
+    view: View = PLAIN,
+    tiny: bool = False,
+    predict: bool = False,
+    reference: Reference | None = None,
+    race: bool = False,
+    fresh: bool = False,
+    dry_run: bool = False,
+    yes: bool = False,
+    cidrs: tuple[str, ...] = (),
+    output: str,
+) -> None:
+    """Run the benchmarks that fit on every type in parallel, and print throughput and cost side by side.
 
-    types: tuple[str, ...]
-    benchmarks: tuple[str, ...]
-    recipe: str
-    nodes: tuple[int, ...]
-    keys: dict[str, Any]
-    repeats: int | None
-    view: View
-    tiny: bool
-    predict: bool
-    description: Description
-    race: bool
-    fresh: bool
-    dry_run: bool
-    yes: bool
-    cidrs: tuple[str, ...]
-    output: str
+    Args:
+        context: The collaborators.
+        types: Instance types; by default those of the recipe.
+        benchmarks: Names of bundled benchmarks; by default all.
+        recipe: A recipe whose workload is run instead.
+        nodes: The numbers of instances on which the recipe's job is measured.
+        cloud: `aws` or `local`; this and the next four replace keys of the recipe.
+        region: The Region.
+        market: `on-demand`, `spot` or `spot-then-on-demand`.
+        max_hours: The time after which each instance terminates itself.
+        max_usd: The most that each type may cost.
+        repeats: The samples of each setting; of a race the most.
+        view: What of the results is shown.
+        tiny: Use the tiny form of each benchmark.
+        predict: Measure at most three types, and predict the others.
+        reference: What the user says of the job, for the prediction.
+        race: End each type as soon as it cannot be the cheapest.
+        fresh: Measure again what an interrupted bench had measured.
+        dry_run: Show the plan; create nothing.
+        yes: Do not ask before money is spent.
+        cidrs: The networks that may reach the instances; by default the caller's own address.
+        output: The format.
+    """
+    # None leaves a key of the recipe as it is.
+    keys = {
+        "cloud": cloud,
+        "region": region,
+        "instances": {"market": market},
+        "budget": {"max_hours": max_hours, "max_usd": max_usd},
+    }
 
+    def bench_of(names: Sequence[str], *, predicts: bool, races: bool) -> Bench:
+        matrix, folder = read_matrix(names, benchmarks, recipe, keys, tiny=tiny, nodes=nodes)
+        if races:
+            check_race(matrix)
+            matrix = repeat_matrix(matrix, repeats or MOST_SAMPLES)
+        elif repeats is not None:
+            matrix = repeat_matrix(matrix, repeats)
+        is_rehearsal = matrix.base.cloud == "local"
+        return Bench(
+            context=context,
+            matrix=matrix,
+            folder=folder,
+            cidrs=cidrs,
+            output=output,
+            fresh=fresh or races,
+            view=view,
+            predict=predicts,
+            reference=reference,
+            again=command_again(
+                benchmarks, recipe, nodes, region=region, market=market, is_rehearsal=is_rehearsal
+            ),
+            is_race=races,
+            most_samples=repeats if races else None,
+        )
 
-def run(context: Context, options: BenchOptions) -> None:
-    """Run the benchmarks that fit on every TYPE at once, and print throughput and cost side by side."""
-    if not options.race:
-        _run_bench(_bench(context, options, _types(context, options)), options)
+    def carry_out(bench: Bench) -> None:
+        if dry_run:
+            context.change_nothing()
+        plans = bench.plan()
+        if dry_run:
+            bench.show(plans)
+            return
+        bench.run(plans, yes=yes)
+        if bench.is_race or output != "table" or yes:
+            return
+        again = offer_again(bench.rows, bench.matrix, view)
+        if again is not None:
+            bench = replace(bench, matrix=again, rows=())
+            bench.run(bench.plan(), yes=True)
+
+    is_open_race = race and (predict or not (types or recipe))
+    chosen = types
+    if predict or is_open_race:
+        if recipe and not types:
+            message = "--predict with a recipe needs the types to choose from"
+            raise RecipeError(message, "name them with --type")
+        is_local = cloud == "local"
+        chosen = choose_measured(context, types, region=region, is_local=is_local, reference=reference)
+    if not is_open_race:
+        carry_out(bench_of(chosen, predicts=predict, races=race))
         return
-    if not options.predict and (options.types or options.recipe):
-        _run_bench(_race(_bench(context, options, options.types), options), options)
-        return
-    options = replace(options, predict=True)
-    measured = _bench(context, options, _types(context, options))
+
+    # A race among those that the predictions from a few measured types leave as candidates.
+    measured = bench_of(chosen, predicts=True, races=False)
     check_race(measured.matrix)
     plans = measured.plan()
-    if options.dry_run:
+    if dry_run:
         measured.show(plans)
         return
-    measured.run(plans, yes=options.yes)
+    measured.run(plans, yes=yes)
     names = raced_types(measured.predictions, Market.ON_DEMAND)
     context.emit(Info(message=f"racing {', '.join(names)}: by prediction each can be the cheapest"))
-    _run_bench(_race(_bench(context, options, names), options), options)
-
-
-def _race(bench: "Bench", options: BenchOptions) -> "Bench":
-    """Return a bench as a race: of samples until the cheapest is known."""
-    check_race(bench.matrix)
-    matrix = repeat_matrix(bench.matrix, options.repeats or MOST_SAMPLES)
-    return replace(
-        bench, matrix=matrix, is_race=True, predict=False, fresh=True, most_samples=options.repeats
-    )
-
-
-def _bench(context: Context, options: BenchOptions, types: tuple[str, ...]) -> "Bench":
-    matrix, folder = read_matrix(
-        types, options.benchmarks, options.recipe, options.keys, tiny=options.tiny, nodes=options.nodes
-    )
-    if options.repeats is not None:
-        matrix = repeat_matrix(matrix, options.repeats)
-    return Bench(
-        context=context,
-        matrix=matrix,
-        folder=folder,
-        cidrs=options.cidrs,
-        output=options.output,
-        fresh=options.fresh,
-        view=options.view,
-        predict=options.predict,
-        description=options.description,
-        again=command_again(
-            options.benchmarks,
-            options.recipe,
-            options.keys,
-            options.nodes,
-            is_rehearsal=matrix.base.cloud == "local",
-        ),
-    )
-
-
-def _run_bench(bench: "Bench", options: BenchOptions) -> None:
-    if options.dry_run:
-        bench.context.change_nothing()
-    plans = bench.plan()
-    if options.dry_run:
-        bench.show(plans)
-        return
-    bench.run(plans, yes=options.yes)
-    if bench.is_race or options.output != "table" or options.yes:
-        return
-    again = offer_again(bench.rows, bench.matrix, options.view)
-    if again is not None:
-        bench = replace(bench, matrix=again, rows=())
-        bench.run(bench.plan(), yes=True)
-
-
-def _types(context: Context, options: BenchOptions) -> tuple[str, ...]:
-    """Return the types to measure: those that were named, or of --predict the ones that tell most."""
-    if not options.predict:
-        return options.types
-    if options.recipe and not options.types:
-        raise RecipeError(
-            "--predict with --recipe needs the types to choose from", "name them with --instance"
-        )
-    is_local = options.keys["cloud"] == "local"
-    return choose_measured(
-        context,
-        options.types,
-        region=options.keys["region"],
-        is_local=is_local,
-        description=options.description,
-    )
+    carry_out(bench_of(names, predicts=False, races=True))
 
 
 @dataclass(kw_only=True)
@@ -169,7 +189,7 @@ class Bench:
         fresh: Measure again what an interrupted bench had measured.
         view: What of the results is shown.
         predict: Other types are predicted from the results.
-        description: What the user says of the job, for the prediction.
+        reference: What the user says of the job, for the prediction.
         again: The beginning of the command that measures the same again.
         is_race: Types that cannot be the cheapest are ended early; nothing is resumed.
         most_samples: Of a race; None for its own limit.
@@ -186,7 +206,7 @@ class Bench:
     fresh: bool = False
     view: View | None = None
     predict: bool = False
-    description: Description = NOTHING
+    reference: Reference | None = None
     again: str = ""
     is_race: bool = False
     most_samples: int | None = None
@@ -238,7 +258,7 @@ class Bench:
         plans = [outcome.value for outcome in outcomes if outcome.value is not None]
         if not any(plan.fit.benchmarks for plan in plans):
             reasons = [left_out.reason for plan in plans for left_out in plan.fit.left_out]
-            raise RecipeError("nothing fits: " + "; ".join(reasons), "choose other --instance or --benchmark")
+            raise RecipeError("nothing fits: " + "; ".join(reasons), "choose other --type or --benchmark")
         return plans
 
     def show(self, plans: Sequence[TypePlan]) -> None:
@@ -358,9 +378,158 @@ class Bench:
         report = results_report(self.rows, results, left_out, view=self.view, commands=commands)
         if self.predict:
             base = self.matrix.base
-            self.predictions = predict_bench(context, self.rows, base, Market.ON_DEMAND, self.description)
+            self.predictions = predict_bench(context, self.rows, base, Market.ON_DEMAND, self.reference)
             report = with_predictions(report, self.predictions, base, Format(self.output))
         if self.race is not None:
             report = with_race(report, self.race, rehearsal=self.matrix.base.cloud == "local")
         say(render(report, Format(self.output)))
         return True
+
+
+def command_again(
+    benchmarks: Sequence[str],
+    recipe: str,
+    nodes: Sequence[int] = (),
+    *,
+    region: str | None,
+    market: str | None,
+    is_rehearsal: bool,
+) -> str:
+    """Return the command that measures the same again, but for its types and the number of samples.
+
+    What was rehearsed is measured on AWS, also where the recipe says `cloud: local`.
+    """
+    words = ["dlcloud", "bench", *([recipe] if recipe else [])]
+    words += [word for name in benchmarks for word in ("-b", name)]
+    words += ["--nodes", ",".join(map(str, nodes))] if nodes else []
+    words += ["--cloud", "aws"] if is_rehearsal else []
+    words += ["--region", region] if region else []
+    return shlex.join([*words, *(["--market", market] if market else [])])
+
+
+def read_matrix(
+    types: Sequence[str],
+    benchmarks: Sequence[str],
+    recipe: str,
+    keys: dict[str, Any],
+    *,
+    tiny: bool,
+    nodes: Sequence[int] = (),
+) -> tuple[BenchmarkMatrix, Path]:
+    """Return the matrix, and the folder that the files of a recipe's workload are relative to."""
+    if recipe and benchmarks:
+        raise RecipeError(f"{recipe} brings its own workload", "leave --benchmark out")
+    if nodes and not recipe:
+        raise RecipeError("--nodes needs the recipe of a job", "dlcloud bench torchrun-ddp --nodes 1,2")
+    if not recipe and not types:
+        raise RecipeError("no instance type given", "dlcloud bench --type c7i.xlarge --type g4dn.xlarge")
+    keys = {key: value for key, value in keys.items() if value is not None}
+    if not recipe:
+        return matrix_of_benchmarks(types, benchmarks, profile_defaults(keys), tiny=tiny), Path()
+    file = read_recipe_file(recipe)
+    matrix = matrix_of_recipe(types, file.recipe, keys, tiny=tiny, nodes=nodes)
+    return replace(matrix, recipe_path=file.path), Path(file.path).parent if file.path else Path()
+
+
+def results_report(
+    rows: Sequence[ResultRow],
+    results: Sequence[TypeResult],
+    left_out: Sequence[tuple[str, LeftOut]],
+    *,
+    view: View | None,
+    commands: Mapping[str, str],
+) -> Report:
+    """Return the cost report of a bench with what was left out, refused or failed; the answer is last."""
+    report = cost_report(
+        rows, view or PLAIN, command="bench", empty="nothing was measured", commands=commands
+    )
+    answer = [section for section in report.sections if section.leads]
+    tables = [section for section in report.sections if not section.leads]
+    extra = {
+        **report.extra,
+        "left_out": left_out_records(left_out),
+        "not_had": {result.instance_type: result.refused.message for result in results if result.refused},
+        "failed": {result.instance_type: dict(result.failed) for result in results if result.failed},
+    }
+    return replace(report, sections=[*tables, *left_out_sections(left_out), *answer], extra=extra)
+
+
+def offer_again(rows: Sequence[ResultRow], matrix: BenchmarkMatrix, view: View) -> BenchmarkMatrix | None:
+    """Ask on a terminal whether to measure again where that settles a tie; None if not."""
+    answers = answers_of(rows, Question(market=view.market))
+    ties = [tie for answer in answers for tie in answer.settlings.values() if tie.samples is not None]
+    if not ties or not sys.stdin.isatty():
+        return None
+    names = tuple(dict.fromkeys(name for tie in ties for name in tie.types))
+    amounts = [tie.usd for tie in ties]
+    cost = "" if None in amounts else f", about {money(max(usd for usd in amounts if usd is not None))} USD"
+    samples = max(tie.samples or 0 for tie in ties)
+    question = f"Measure {', '.join(names)} again now ({samples} samples of each setting{cost})?"
+    if not agrees(question):
+        return None
+    return repeat_matrix(matrix, samples, types=names)
+
+
+FEWEST_TYPES = 2
+
+
+def check_race(matrix: BenchmarkMatrix) -> None:
+    """Check that a matrix can be raced: one case of one job.
+
+    Raises:
+        RecipeError: It cannot.
+    """
+    hint = "a recipe with one case in workload.parameters, or one -b NAME with one case"
+    if len(matrix.jobs) > 1:
+        names = ", ".join(job.name for job in matrix.jobs)
+        raise RecipeError(f"--race compares types by one job, not by {len(matrix.jobs)}: {names}", hint)
+    job, cases = matrix.jobs[0], count_cases(matrix.jobs[0])
+    if cases > 1 and job.benchmark is not None:
+        message = f"--race compares types by one case, and {job.name} has {cases}"
+        raise RecipeError(message, f"{hint}; cases come from {', '.join(job.benchmark.selecting)}")
+
+
+def race_of(plans: Sequence[TypePlan], job: UserJob | None, most_samples: int | None) -> Race:
+    """Return the race of the types that can be launched.
+
+    Raises:
+        RecipeError: Fewer than two can, or the price of one is not known.
+    """
+    hourly = {}
+    for planned in plans:
+        if planned.plan is None:
+            continue
+        price = planned.plan.pools[0].price
+        if price is None:
+            message = f"--race needs the price of {planned.instance_type}, which is not known"
+            raise RecipeError(message, "leave the type out")
+        hourly[planned.instance_type] = float(price.hourly_usd) * planned.plan.max_count
+    if len(hourly) < FEWEST_TYPES:
+        named = ", ".join(hourly) or "none"
+        raise RecipeError(
+            f"--race needs two types that can run the job; of those given there is {named}",
+            "dlcloud bench FILE --race --type c7i.xlarge --type c7a.xlarge",
+        )
+    return Race(hourly_usd=hourly, job=job, most_samples=most_samples or MOST_SAMPLES)
+
+
+def with_race(report: Report, race: Race, *, rehearsal: bool) -> Report:
+    """Return the report of a bench with the race instead of the answer, which looks only once."""
+    result = race.result()
+    tables = [section for section in report.sections if not section.leads]
+    sections = [*tables, race_section(result, rehearsal=rehearsal)]
+    return replace(report, sections=sections, extra={**report.extra, "race": race_record(result)})
+
+
+def raced_types(jobs: Sequence[PredictedJob], market: Market) -> tuple[str, ...]:
+    """Return the types that the predictions leave as candidates.
+
+    Raises:
+        RecipeError: Nothing was predicted.
+    """
+    names = candidates_of(jobs, market)
+    if len(names) < FEWEST_TYPES:
+        reasons = "; ".join(dict.fromkeys(job.refused for job in jobs if job.refused))
+        message = f"the predictions leave nothing to race: {reasons or 'one type is cheaper than all others'}"
+        raise RecipeError(message, "name the candidates with --type")
+    return names

@@ -7,10 +7,10 @@ one that was lost, runs this until the work has ended. It keeps itself, for the 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from dlcloud.app.clusters.experiment_up import experiment_of
+from dlcloud.app.clusters.experiment import experiment_of
 from dlcloud.app.clusters.hand_over import local_variables
-from dlcloud.app.clusters.recipe_workload import RecipeWorkload, read_workload
-from dlcloud.app.clusters.up import Up, UpOptions
+from dlcloud.app.clusters.up import Up
+from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command
 from dlcloud.app.results.stored_results import StoredResults
@@ -28,7 +28,6 @@ from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.errors import DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Info, Warned, stage
 from dlcloud.planning.plan import Plan
-from dlcloud.recipe.overrides import Overrides
 from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, render
 from dlcloud.store.clusters import SUCCESSION
@@ -78,20 +77,14 @@ def _measure(
         own=context.controller_instance_id,
         environment=workload.environment,
     )
-    options = UpOptions(
-        recipe=workload.file.path,
-        dry_run=False,
-        keep=False,
+    up = Up(
+        context=context,
+        workload=workload,
+        show=printing(Format.TABLE),
+        experiment=experiment,
         name=launcher.cluster.name,
-        yes=True,
         cidrs=plan.cidrs,
-        fresh=False,
-        retry_failed=False,
-        overrides=Overrides(),
-        output=Format.TABLE,
     )
-    show = printing(Format.TABLE)
-    up = Up(context=context, workload=workload, options=options, show=show, experiment=experiment)
     results = StoredResults(context=context, launcher=launcher, recipe=workload.recipe)
     with watched.kept_ready(), results.kept():
         up.measure(launcher, plan, members)

@@ -1,51 +1,66 @@
 """`dlcloud down`: terminate clusters and all that belongs to them."""
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import not_
 
-from dlcloud.app.clusters.batch_up import take_late
-from dlcloud.app.clusters.experiment_up import report_fetched
-from dlcloud.app.clusters.take_charge import take_charge
+from dlcloud.app.clusters.batch import take_late
+from dlcloud.app.clusters.experiment import report_fetched
 from dlcloud.app.context import Context
 from dlcloud.app.results.stored_results import StoredResults, fetch_lost
 from dlcloud.app.results.training import training_of_cluster
 from dlcloud.app.terminal.screen import confirm
-from dlcloud.app.terminal.show import Show, printing
+from dlcloud.app.terminal.show import Show
 from dlcloud.app.terminal.signals import TerminationAbandonedError
 from dlcloud.app.termination import describe_remainder, destroy_cluster, removing_leftovers
 from dlcloud.detached.locate import DetachedCluster
-from dlcloud.launch.acquire import remove_stale_folders
+from dlcloud.launch.acquire import ClusterLock, lock_cluster, remove_stale_folders
 from dlcloud.launch.down import gc
+from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Cluster, ClusterState
-from dlcloud.model.errors import DlcloudError, PartialError, RecipeError, RemoteCommandError
+from dlcloud.model.errors import DlcloudError, PartialError, RecipeError, RemoteCommandError, StoreError
 from dlcloud.model.events import Info, Warned
+from dlcloud.model.wait import wait_until
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.table import Report, Section
 from dlcloud.store.clusters import FETCH
+from dlcloud.store.paths import Paths
+from dlcloud.system.files import FileLock
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DownOptions:
-    """The options of the command; with `all_owners`, detached clusters of other people may be named."""
-
-    discard: bool
-    output: str
-    yes: bool = False
-    all_owners: bool = False
+ANSWER_S = 60.0
+"""The time that a process has which was asked to end its cluster; it takes a few seconds."""
+GONE_S = 5.0
+"""The kernel releases the lock of a killed process within this."""
+POLL_S = 0.1
 
 
 def run(
     context: Context,
     *,
-    options: DownOptions,
-    clusters: tuple[str, ...],
-    all_clusters: bool,
-    show: Show | None = None,
+    clusters: Sequence[str] = (),
+    all_clusters: bool = False,
+    discard: bool = False,
+    all_owners: bool = False,
+    yes: bool = False,
+    show: Show,
 ) -> None:
-    """Terminate CLUSTERS (the only one, if none is named) with their security groups and keys."""
-    show = show or printing(options.output)
-    Down(context=context, options=options, show=show).run(clusters, all_clusters=all_clusters)
+    """Terminate clusters (the only one, if none is named) with their security groups and keys.
+
+    Args:
+        context: The collaborators.
+        clusters: Names or ids.
+        all_clusters: Every cluster that is up.
+        discard: Terminate also a detached cluster that does not answer; its results are lost.
+        all_owners: Detached clusters of other people may be named.
+        yes: Do not ask.
+        show: Takes the result.
+    """
+    down = Down(context=context, discard=discard, all_owners=all_owners, yes=yes, show=show)
+    down.run(clusters, all_clusters=all_clusters)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +68,9 @@ class Down:
     """One `dlcloud down`, with the options of the command."""
 
     context: Context
-    options: DownOptions
+    discard: bool
+    all_owners: bool
+    yes: bool
     show: Show
 
     def run(self, names: Sequence[str], *, all_clusters: bool) -> None:
@@ -108,11 +125,11 @@ class Down:
         try:
             return self.context.find_cluster(name, exact=True)  # another home's may have it
         except RecipeError:
-            everyone = replace(self.context.detached, all_owners=self.options.all_owners)
+            everyone = replace(self.context.detached, all_owners=self.all_owners)
             detached = everyone.find(name) if name else None
             if detached is None:
                 raise
-            if self.options.all_owners:
+            if self.all_owners:
                 message = f"{detached.name} is of {everyone.describe_owner(detached)}"
                 self.context.emit(Info(message=message))
             return detached
@@ -126,7 +143,7 @@ class Down:
                 self._remove_leftovers(target)
                 return []
             target = fetched
-        with take_charge(context, target, yes=self.options.yes):
+        with take_charge(context, target, yes=self.yes):
             is_handed_over = context.clusters.last_hand_over(target.cluster_id) is not None
             late = False
             if is_handed_over and not self._is_fetched(target):
@@ -174,7 +191,7 @@ class Down:
             # An instance that answers and has no store was never in charge.
             if not is_certain and isinstance(error, RemoteCommandError):
                 return None
-            if not self.options.discard:
+            if not self.discard:
                 name = detached.name
                 error.hint = (
                     f"dlcloud down {name} --discard terminates everything; the results on it are lost"
@@ -186,7 +203,7 @@ class Down:
 
     def _confirm_end(self, detached: DetachedCluster) -> None:
         """Ask on a terminal before a training that still runs is ended."""
-        if self.options.yes or not sys.stdin.isatty() or not self.context.detached.is_training(detached):
+        if self.yes or not sys.stdin.isatty() or not self.context.detached.is_training(detached):
             return
         question = f"{detached.name} still trains; end it, with its results so far brought home?"
         with self.context.console.suspended():
@@ -233,3 +250,56 @@ def _report(done: Sequence[Cluster | DetachedCluster], trainings: Sequence[Repor
         empty="no cluster is up",
         extra={"trainings": records} if records else {},
     )
+
+
+def take_charge(context: Context, cluster: Cluster, *, yes: bool) -> ClusterLock:
+    """Lock a cluster; a process in charge of it is sent SIGTERM, on which it ends the cluster itself.
+
+    One that has not ended after ANSWER_S is killed: what it began, this command finishes.
+
+    Args:
+        context: The collaborators.
+        cluster: The cluster.
+        yes: Also end a process that is in charge of other clusters, too.
+
+    Raises:
+        StoreError: The process is another user's or another machine's, or is in charge of other clusters.
+    """
+    try:
+        return lock_cluster(cluster, paths=context.paths)
+    except StoreError as error:
+        lock = FileLock(context.paths.cluster_lock(cluster.cluster_id))
+        holder = lock.holder_id()
+        if holder is None or holder == os.getpid():
+            raise
+        if not yes:
+            _refuse_others(context, cluster, holder, error)
+    context.emit(Info(message=f"process {holder} is in charge of {cluster.name}: asking it to end"))
+    if not _end(holder, signal.SIGTERM, lock, context.clock, ANSWER_S):
+        message = f"process {holder} has not ended within {ANSWER_S:.0f} s: it is killed"
+        context.emit(Warned(message=f"{message}, and {cluster.name} is ended from here"))
+        _end(holder, signal.SIGKILL, lock, context.clock, GONE_S)
+    return lock_cluster(cluster, paths=context.paths)
+
+
+def _refuse_others(context: Context, cluster: Cluster, holder: int, error: StoreError) -> None:
+    """Refuse to end a process that is in charge of other clusters, as a bench of several types is."""
+    others = [
+        other.name
+        for other in context.clusters.active()
+        if other.cluster_id != cluster.cluster_id and _is_held(other, holder, context.paths)
+    ]
+    if others:
+        message = f"process {holder} is in charge of {cluster.name}, and of {', '.join(others)}"
+        raise StoreError(message, f"dlcloud down {cluster.name} --yes terminates them all") from error
+
+
+def _is_held(cluster: Cluster, holder: int, paths: Paths) -> bool:
+    return FileLock(paths.cluster_lock(cluster.cluster_id)).holder_id() == holder
+
+
+def _end(holder: int, number: signal.Signals, lock: FileLock, clock: Clock, seconds: float) -> bool:
+    """Send a signal to a process; True once it holds the lock no more, False if it does after `seconds`."""
+    with suppress(ProcessLookupError):
+        os.kill(holder, number)
+    return not wait_until(lock.is_held, not_, clock=clock, timeout_s=seconds, poll_s=POLL_S)

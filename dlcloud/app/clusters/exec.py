@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import IO
 
+from dlcloud.app.clusters.members import find_members
 from dlcloud.app.context import Context
-from dlcloud.app.members import find_members
 from dlcloud.app.terminal.safe_output import writer_to
 from dlcloud.app.terminal.screen import say
 from dlcloud.launch.setup import FOLDER

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from dlcloud.app.clusters.experiment_up import experiment_of
-from dlcloud.app.clusters.recipe_workload import RecipeWorkload, read_workload
-from dlcloud.app.clusters.up import Up, UpOptions, is_trained
+from dlcloud.app.clusters.experiment import experiment_of
+from dlcloud.app.clusters.up import Up, is_trained
+from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending
 from dlcloud.app.terminal.screen import say
@@ -16,49 +16,62 @@ from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher
 from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
 from dlcloud.model.cluster import Cluster
-from dlcloud.model.errors import InstanceError, RecipeError
+from dlcloud.model.errors import InstanceError
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.resize import coordinator
 from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, Report, Section, render
 
 
-def run(context: Context, options: UpOptions) -> None:
-    """Hand a cluster over to one of its own instances, and print how to watch it."""
-    if options.on:
-        raise RecipeError("--on batch and --detach exclude each other", "Batch goes on without this machine")
-    if options.dry_run:
+def run(
+    context: Context,
+    *,
+    recipe: str,
+    overrides: Overrides,
+    name: str = "",
+    cidrs: tuple[str, ...] = (),
+    dry_run: bool = False,
+    yes: bool = False,
+    keep: bool = False,
+    fresh: bool = False,
+    retry_failed: bool = False,
+    output: str,
+) -> None:
+    """Hand a cluster over to one of its own instances, and print how to watch it.
+
+    The arguments are those of `dlcloud.app.clusters.up.run`.
+    """
+    if dry_run:
         context.change_nothing()
-    show = printing(options.output)
-    workload = read_workload(context, options.recipe, options.overrides, keep=options.keep)
-    cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
-    if not options.dry_run and resume_detached(context, cluster, workload, options.output):
+    show = printing(output)
+    workload = read_workload(context, recipe, overrides, keep=keep)
+    cluster = resolve_cluster(workload.file, name=name, store=context.store)
+    if not dry_run and resume_detached(context, cluster, workload, output):
         return
     check_detachable(workload.recipe)
-    if options.html:
-        raise RecipeError("--html and --detach exclude each other", "the next up writes it, without --detach")
-    experiment = experiment_of(context, workload, fresh=options.fresh, retry_failed=options.retry_failed)
+    experiment = experiment_of(context, workload, fresh=fresh, retry_failed=retry_failed)
     if experiment is not None and experiment.is_over(show):
         return
     if cluster is None and is_trained(workload, show):
         return
-    up = Up(context=context, workload=workload, options=options, show=show, experiment=experiment)
+    up = Up(context=context, workload=workload, show=show, experiment=experiment, name=name, cidrs=cidrs)
     plan = up.plan(cluster)
-    if options.dry_run:
-        say(render(plan_report(plan, detached=True), Format(options.output)))
+    if dry_run:
+        say(render(plan_report(plan, detached=True), Format(output)))
         return
     say(render(plan_report(plan, detached=True), Format.TABLE) + "\n", err=True)
-    confirm_spending(context, plan, yes=options.yes, cluster=cluster)
-    with acquire_for_command(context, workload.file, name=options.name) as acquired:
+    confirm_spending(context, plan, yes=yes, cluster=cluster)
+    with acquire_for_command(context, workload.file, name=name) as acquired:
         launcher = context.machines.launcher(acquired.cluster)
         digest = ""
         if experiment is not None:
             experiment.begin_anew()
             digest = experiment.records.digest
         hand_over(context, launcher, acquired, workload, plan=plan, experiment=digest)
-    print_detached(context, acquired.cluster, options.output, is_elastic=workload.is_elastic)
+    print_detached(context, acquired.cluster, output, is_elastic=workload.is_elastic)
 
 
 def hand_over(

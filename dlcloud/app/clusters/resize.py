@@ -27,25 +27,29 @@ from dlcloud.runs.program import program_of
 from dlcloud.store.clusters import KEEP_FREE, RESIZE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResizeOptions:
-    """Whether only the plan is shown, who may reach new instances, how many reserved ones stay idle."""
-
-    dry_run: bool
-    cidrs: tuple[str, ...]
-    keep_free: int | None
-
-
 def run(
     context: Context,
     *,
     cluster: str,
     size: int,
+    dry_run: bool,
     yes: bool,
-    options: ResizeOptions,
+    cidrs: tuple[str, ...] = (),
+    keep_free: int | None = None,
     output: str,
 ) -> int | None:
-    """Let CLUSTER have SIZE instances: launch and set up what is missing, or end what is too many."""
+    """Grow or shrink a cluster to `size` instances.
+
+    Args:
+        context: The collaborators.
+        cluster: Its name or id.
+        size: The number of instances that it is to have.
+        dry_run: Only show what would be launched and terminated.
+        yes: Do not ask.
+        cidrs: The networks that may reach new instances; by default the caller's own address.
+        keep_free: The number of reserved instances that a training leaves idle for others.
+        output: The format.
+    """
     status = context.forward_command(cluster)
     if status is not None:
         return status
@@ -53,11 +57,11 @@ def run(
         context=context,
         cluster=context.find_cluster(cluster),
         size=size,
-        cidrs=options.cidrs,
+        cidrs=cidrs,
         output=output,
-        keep_free=options.keep_free,
+        keep_free=keep_free,
     )
-    if options.dry_run:
+    if dry_run:
         resizer.show()
     else:
         resizer.run(yes=yes)

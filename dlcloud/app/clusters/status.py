@@ -23,39 +23,51 @@ WATCH_S = 5.0
 """Seconds between two prints of --watch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """Which clusters are shown."""
+def run(
+    context: Context,
+    *,
+    cluster: str = "",
+    all_clusters: bool = False,
+    everywhere: bool = False,
+    all_owners: bool = False,
+    watch: bool = False,
+    output: str,
+) -> int | None:
+    """Show instances as the cloud reports them now, with their cost.
 
-    all_clusters: bool
-    everywhere: bool
-    all_owners: bool = False
-
-
-def run(context: Context, *, cluster: str, scope: "Scope", watch: bool, output: str) -> int | None:
-    """Show the instances of CLUSTER (default: of all) as the cloud reports them now, with their cost."""
+    Args:
+        context: The collaborators.
+        cluster: Only this one.
+        all_clusters: Include clusters that are down.
+        everywhere: Include detached clusters of other machines, in every region.
+        all_owners: Include clusters of other people.
+        watch: Print it again every WATCH_S seconds while an instance is up.
+        output: The format.
+    """
     if cluster:
         status = context.forward_command(cluster)
         if status is not None:
             return status
-    is_up = _print_status(context, cluster, scope, output)
+
+    def show() -> bool:
+        """Print the status; True if an instance is up."""
+        lines = (
+            _lines_of_one(context, _cluster_named(context, cluster))
+            if cluster
+            else _all_lines(context, all_clusters=all_clusters, everywhere=everywhere, all_owners=all_owners)
+        )
+        ids = {line.cluster.cluster_id for line in lines if line.cluster}
+        outlooks = {name: outlook for name in ids if (outlook := context.clusters.outlook(name)) is not None}
+        notes = StatusNotes(outlooks=outlooks, progress=_progress(context, ids))
+        say(render(status_report(lines, now=context.clock.now(), notes=notes), Format(output)))
+        return any(line.member is not None and line.member.instance.alive for line in lines)
+
+    is_up = show()
     while watch and is_up:
         context.clock.sleep(WATCH_S)
         clear()
-        is_up = _print_status(context, cluster, scope, output)
+        is_up = show()
     return None
-
-
-def _print_status(context: Context, cluster: str, scope: "Scope", output: str) -> bool:
-    """Print the status; True if an instance is up."""
-    lines = instance_lines(context, cluster, scope)
-    ids = {line.cluster.cluster_id for line in lines if line.cluster}
-    notes = StatusNotes(
-        outlooks={name: outlook for name in ids if (outlook := context.clusters.outlook(name)) is not None},
-        progress=_progress(context, ids),
-    )
-    say(render(status_report(lines, now=context.clock.now(), notes=notes), Format(output)))
-    return any(line.member is not None and line.member.instance.alive for line in lines)
 
 
 def _progress(context: Context, cluster_ids: Iterable[str]) -> dict[str, RunProgress]:
@@ -123,28 +135,18 @@ class InstanceLine:
         return member_usd(self.member, self.cluster.disk_gib, now)
 
 
-def instance_lines(context: Context, name: str, scope: Scope) -> list[InstanceLine]:
-    """Return a line for each instance of each cluster, and for tagged instances of clusters unknown here.
-
-    Args:
-        context: The collaborators.
-        name: Only of this cluster; of all if it is empty.
-        scope: Whether also of clusters that are down, of detached clusters of other machines, and of those of
-            other people.
-
-    Raises:
-        RecipeError: There is no cluster of that name.
-    """
-    if name:
-        return _lines_of_one(context, _cluster_named(context, name))
-    clusters = context.clusters.all() if scope.all_clusters else context.clusters.active()
+def _all_lines(
+    context: Context, *, all_clusters: bool, everywhere: bool, all_owners: bool
+) -> list[InstanceLine]:
+    """Return a line for each instance of each cluster, and for tagged instances of clusters unknown here."""
+    clusters = context.clusters.all() if all_clusters else context.clusters.active()
     places = {(cluster.cloud, cluster.region, cluster.profile) for cluster in context.clusters.active()}
-    if scope.everywhere:
-        elsewhere = replace(context.detached, all_owners=scope.all_owners).find_all()
+    if everywhere:
+        elsewhere = replace(context.detached, all_owners=all_owners).find_all()
         places |= {(cluster.cloud, cluster.region, cluster.profile) for cluster in elsewhere}
     reported = {place: _reported(context, *place) for place in sorted(places)}
     known_ids = {cluster.cluster_id for cluster in context.clusters.all()}
-    if not scope.all_owners:
+    if not all_owners:
         reported = {
             place: _without_others(context, place, instances, known_ids)
             for place, instances in reported.items()

@@ -1,13 +1,13 @@
 """`dlcloud up`: plan, launch, run, report, destroy."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
 from dlcloud.app.account.caches import trim_caches
-from dlcloud.app.clusters.batch_up import BatchUp, take_late, uses_batch
-from dlcloud.app.clusters.experiment_up import ExperimentUp, experiment_of
-from dlcloud.app.clusters.recipe_workload import RecipeWorkload, read_workload
-from dlcloud.app.clusters.requirement_check import warn_of_requirements
+from dlcloud.app.clusters.batch import BatchUp, take_late, uses_batch
+from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
+from dlcloud.app.clusters.workload import RecipeWorkload, read_workload, warn_of_requirements
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import (
     acquire_for_command,
@@ -15,13 +15,11 @@ from dlcloud.app.lifecycle import (
     destroy_unfinished,
     detached_error,
 )
-from dlcloud.app.results.measure_again import commands_again
-from dlcloud.app.results.rows import rows_of_runs
-from dlcloud.app.results.tracked import tracked
+from dlcloud.app.results.rows import commands_again, rows_of_runs
 from dlcloud.app.results.training import newest_training
 from dlcloud.app.terminal.console import MOST_LINES
 from dlcloud.app.terminal.screen import say
-from dlcloud.app.terminal.show import Show, printing
+from dlcloud.app.terminal.show import Show
 from dlcloud.app.termination import destroy_at_end, stop_ending
 from dlcloud.elastic.controller import TrainingControl
 from dlcloud.elastic.rescue import bring_home
@@ -43,51 +41,73 @@ from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.run import Runner
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpOptions:
-    """What `dlcloud up` was asked for; `recipe` is a file, the name of a bundled one, or a recipe itself."""
+def run(
+    context: Context,
+    *,
+    recipe: str | Recipe,
+    overrides: Overrides | None = None,
+    name: str = "",
+    cidrs: tuple[str, ...] = (),
+    dry_run: bool = False,
+    yes: bool = False,
+    keep: bool = False,
+    fresh: bool = False,
+    retry_failed: bool = False,
+    on_batch: bool = False,
+    html: str = "",
+    show: Show,
+) -> None:
+    """Run a recipe and show what it costs.
 
-    recipe: str | Recipe
-    dry_run: bool
-    keep: bool
-    name: str
-    yes: bool
-    cidrs: tuple[str, ...]
-    fresh: bool
-    retry_failed: bool
-    overrides: Overrides
-    output: str
-    html: str = ""
-    on: str | None = None
-
-
-def run(context: Context, options: UpOptions, show: Show | None = None) -> None:
-    """Run a recipe and print what it costs; with `show`, that takes the results."""
-    show = show or printing(options.output)
-    workload = read_workload(context, options.recipe, options.overrides, keep=options.keep)
-    experiment = experiment_of(context, workload, fresh=options.fresh, retry_failed=options.retry_failed)
-    if experiment is None and options.html:
+    Args:
+        context: The collaborators.
+        recipe: A file, the name of a bundled recipe, or a recipe itself.
+        overrides: Changes of the recipe for this `up`.
+        name: The cluster's name; by default one is derived from the recipe's.
+        cidrs: The networks that may reach the instances; by default the caller's own address.
+        dry_run: Show the plan; create nothing.
+        yes: Do not ask before money is spent.
+        keep: Keep the cluster up afterwards.
+        fresh: Measure again what an interrupted run had measured; run all trials of an experiment again.
+        retry_failed: Run the trials of an experiment again that were given up.
+        on_batch: AWS Batch runs the trials of the experiment.
+        html: The file of an experiment's page; empty for none.
+        show: Takes the plan or the results.
+    """
+    workload = read_workload(context, recipe, overrides, keep=keep)
+    experiment = experiment_of(context, workload, fresh=fresh, retry_failed=retry_failed)
+    if experiment is None and html:
         raise RecipeError("--html is for a recipe with an experiment", "dlcloud cost-report --html FILE")
     if experiment is not None:
-        experiment.html = options.html
-    if experiment is not None and not experiment.left and not options.dry_run:
-        # An `up` that was killed after the last trial has left its instances.
-        destroy_unfinished(context, workload.file)
-    if experiment is not None and experiment.is_over(show):
-        return
-    if options.on:
+        experiment.html = html
+        if not experiment.left and not dry_run:
+            # An `up` that was killed after the last trial has left its instances.
+            destroy_unfinished(context, workload.file)
+        if experiment.is_over(show):
+            return
+    if on_batch:
         refuse_no_batch(workload.recipe)
-    up = Up(context=context, workload=workload, options=options, show=show, experiment=experiment)
-    cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
+    up = Up(
+        context=context,
+        workload=workload,
+        show=show,
+        experiment=experiment,
+        name=name,
+        cidrs=cidrs,
+        fresh=fresh,
+        on_batch=on_batch,
+    )
+    # Decided here, once; `acquire_cluster` decides by the same rule again, under the lock.
+    cluster = resolve_cluster(workload.file, name=name, store=context.store)
     if cluster is None and is_trained(workload, show):
         return
-    if options.dry_run:
+    if dry_run:
         context.change_nothing()
         plan = up.plan(cluster)
         warn_of_requirements(workload.recipe.setup.requirements, context.emit)
         show(plan_report(plan))
     else:
-        up.run(up.plan(cluster))
+        up.run(up.plan(cluster), cluster, yes=yes)
 
 
 def is_trained(workload: RecipeWorkload, show: Show) -> bool:
@@ -115,9 +135,12 @@ class Up:
 
     context: Context
     workload: RecipeWorkload
-    options: UpOptions
     show: Show
     experiment: ExperimentUp | None = None
+    name: str = ""
+    cidrs: tuple[str, ...] = ()
+    fresh: bool = False
+    on_batch: bool = False
 
     def plan(self, cluster: Cluster | None) -> Plan:
         """Check everything that can be checked before anything is created, and decide.
@@ -135,11 +158,11 @@ class Up:
         self._warn_of_others()
         _ = workload.environment  # a secret that is missing is refused before anything is asked of EC2
         with stage(context.emit, context.clock, PREFLIGHT):
-            cluster = cluster or new_cluster(workload.file, name=self.options.name, clock=context.clock)
+            cluster = cluster or new_cluster(workload.file, name=self.name, clock=context.clock)
             recipe = workload.recipe if self.experiment is None else self.experiment.resize(workload.recipe)
-            plan = context.machines.launcher(cluster).plan(recipe, cidrs=self.options.cidrs)
+            plan = context.machines.launcher(cluster).plan(recipe, cidrs=self.cidrs)
         notes = [*workload.notes(), *([] if self.experiment is None else self.experiment.notes())]
-        notes += describe_batch(workload.recipe) if self.options.on else []
+        notes += describe_batch(workload.recipe) if self.on_batch else []
         return replace(plan, reasons=(*plan.reasons, *notes))
 
     def _warn_of_others(self) -> None:
@@ -150,23 +173,26 @@ class Up:
             message = f"{holder} runs this recipe on {name} already: {effect}"
             self.context.emit(Warned(message=message))
 
-    def run(self, plan: Plan) -> None:
-        """Carry the plan out, print the result, and destroy what was launched, whatever happens."""
-        context, workload, options = self.context, self.workload, self.options
+    def run(self, plan: Plan, cluster: Cluster | None, *, yes: bool) -> None:
+        """Carry the plan out, show the result, and destroy what was launched, whatever happens.
+
+        Args:
+            plan: What is launched.
+            cluster: The one that the plan continues; None for a new one.
+            yes: Do not ask.
+        """
+        context, workload = self.context, self.workload
         if not context.quiet:
             say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
-        cluster = resolve_cluster(workload.file, name=options.name, store=context.store)
-        confirm_spending(context, plan, yes=options.yes, cluster=cluster)
+        confirm_spending(context, plan, yes=yes, cluster=cluster)
         if workload.recipe.cloud == "local":
             trim_caches(context)
-        with acquire_for_command(context, workload.file, name=options.name) as acquired:
+        with acquire_for_command(context, workload.file, name=self.name) as acquired:
             launcher = context.machines.launcher(acquired.cluster)
             if context.clusters.last_hand_over(acquired.cluster.cluster_id) is not None:
-                from dlcloud.app.clusters.finish_hand_over import refuse_detached  # noqa: PLC0415  only after an `up --detach`
-
-                refuse_detached(context, launcher)
+                self._refuse_detached(launcher)
             with (
-                tracked(context, workload.recipe, lambda: self._runs(launcher)),
+                self._tracked(launcher),
                 destroy_at_end(
                     launcher,
                     acquired,
@@ -174,7 +200,7 @@ class Up:
                     failed_s=workload.recipe.keep.failed_s,
                 ),
             ):
-                if options.on or uses_batch(context, acquired.cluster):
+                if self.on_batch or uses_batch(context, acquired.cluster):
                     self._run_on_batch(launcher, plan)
                     return
                 prepare_access(launcher, workload.recipe)
@@ -189,6 +215,26 @@ class Up:
             # Only now is the bill of every instance known.
             self.show(newest_training(context, acquired.cluster.name, command="up"))
 
+    def _refuse_detached(self, launcher: Launcher) -> None:
+        """Finish a hand-over that an earlier `up --detach` began and that was cut off.
+
+        Raises:
+            RecipeError: The instance to which the cluster was handed over is in charge.
+        """
+        from dlcloud.detached.handover import HandOver  # noqa: PLC0415  only after an `up --detach`
+
+        if HandOver(managed=launcher, database=self.context.database).finish():
+            controller = launcher.store.clusters.controller_instance_id(launcher.cluster_id)
+            raise detached_error(launcher.cluster, controller or "")
+
+    def _tracked(self, launcher: Launcher) -> AbstractContextManager[None]:
+        """Send results to the recipe's tracker during the block."""
+        if self.workload.recipe.track is None:
+            return nullcontext()
+        from dlcloud.app.results.tracking import tracked  # noqa: PLC0415  only where a tracker is named
+
+        return tracked(self.context, self.workload.recipe, lambda: self._runs(launcher))
+
     def _runs(self, launcher: Launcher) -> list[Run]:
         """Return the runs of the cluster, and those of the experiment on all clusters."""
         runs = self.context.runs.of_cluster(launcher.cluster_id)
@@ -201,9 +247,10 @@ class Up:
     def _run_on_batch(self, launcher: Launcher, plan: Plan) -> None:
         """Let AWS Batch run the trials; print them."""
         experiment = self.experiment
-        if experiment is None or not self.options.on:
+        if experiment is None or not self.on_batch:
             message = f"the trials of {launcher.cluster.name} are in the queue of AWS Batch"
-            raise RecipeError(message, f"dlcloud up {self.options.recipe} --on batch goes on with them")
+            recipe = self.workload.file.path or self.workload.recipe.name
+            raise RecipeError(message, f"dlcloud up {recipe} --on batch continues with them")
         self.context.at_exit(partial(take_late, self.context, launcher))
         try:
             BatchUp(context=self.context, experiment=experiment, launcher=launcher, plan=plan).run()
@@ -228,7 +275,7 @@ class Up:
             recipe=workload.recipe,
             program=workload.program,
             image_id=plan.machine.image.image_id,
-            fresh=self.options.fresh,
+            fresh=self.fresh,
             environment=workload.environment,
             recipe_folder=workload.folder,
             is_live=len(members) <= MOST_LINES,

@@ -1,13 +1,16 @@
-"""`dlcloud recipes`: the bundled recipes."""
+"""The texts that dlcloud brings: bundled recipes, the JSON Schemas, and the skill for coding agents."""
+
+import json
 
 from dlcloud.app.terminal.screen import say
-from dlcloud.recipe.recipe import read_recipe
+from dlcloud.recipe.recipe import read_recipe, recipe_schema
 from dlcloud.report.recipes import recipes_report
 from dlcloud.report.table import Format, render
-from dlcloud.resources.texts import recipe_names, recipe_text
+from dlcloud.resources.texts import recipe_names, recipe_text, template
+from dlcloud.results.transfer import results_schema
 
 
-def run(*, name: str, output: str) -> None:
+def print_recipes(*, name: str, output: str) -> None:
     """List the bundled recipes; with NAME, print that one, to copy and change."""
     if name:
         say(recipe_text(name)[0], end="")
@@ -15,3 +18,13 @@ def run(*, name: str, output: str) -> None:
     texts = {name: recipe_text(name)[0] for name in recipe_names()}
     recipes = {name: (read_recipe(text, f"{name}.yaml"), text) for name, text in texts.items()}
     say(render(recipes_report(recipes), Format(output)))
+
+
+def print_schema(*, document: str) -> None:
+    """Print the JSON Schema of a recipe, for editors, or of a line of `dlcloud export FILE.jsonl`."""
+    say(json.dumps(recipe_schema() if document == "recipe" else results_schema(), indent=2))
+
+
+def print_skill() -> None:
+    """Print what an agent needs to use dlcloud, as a skill: Markdown with a name and a description."""
+    say(template("skill.md"), end="")

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from dlcloud.app.context import Context
-from dlcloud.app.results.measure_again import commands_again
-from dlcloud.app.results.rows import load_rows
+from dlcloud.app.results.rows import commands_again, load_rows
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import RecipeError
 from dlcloud.report.compare_tables import Sides, compare_report

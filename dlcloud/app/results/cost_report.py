@@ -1,21 +1,20 @@
 """`dlcloud cost-report`: throughput, speed-up and cost of what was measured."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from dlcloud.app.context import Context
-from dlcloud.app.results.measure_again import commands_again
 from dlcloud.app.results.predict import prices_of_types
-from dlcloud.app.results.rows import load_rows, refuse_unknown
-from dlcloud.app.results.timelines import load_timelines, read_timelines
-from dlcloud.app.results.training import StoredTraining, trainings_of_home
+from dlcloud.app.results.rows import commands_again, load_rows, refuse_unknown
+from dlcloud.app.results.training import StoredTraining, load_timelines, read_timelines, trainings_of_home
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.events import Info
 from dlcloud.model.instance import Market
 from dlcloud.prediction.offers import PredictedJob, predict_jobs
 from dlcloud.report.answer import buying_sections
+from dlcloud.report.chart import Chart
 from dlcloud.report.cost_charts import cost_charts, spending_charts
 from dlcloud.report.cost_tables import EMPTY, View, billed_records, billed_section, cost_report, unasked
 from dlcloud.report.files import report_file
@@ -33,9 +32,7 @@ from dlcloud.report.training import (
 from dlcloud.resources.texts import template
 from dlcloud.resources.type_table import type_table
 from dlcloud.results.cost import BilledCost, ResultRow, reconcile
-from dlcloud.results.ranking import By, Group
 from dlcloud.results.spending import ClusterCost, costs_of_clusters
-from dlcloud.results.user_job import UserJob
 from dlcloud.store.selection import Selection
 
 PICTURES = (".png", ".svg")
@@ -45,56 +42,75 @@ MOST_DRAWN = 3
 """The newest trainings that are drawn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawings:
-    """The files to draw to, each empty if not asked for, and trainers' records to draw besides the runs'.
-
-    `is_narrow`: options select results, and the spending of clusters without such is not drawn.
-    """
-
-    html: str
-    plot: str
-    timeline: tuple[str, ...]
-    is_narrow: bool = False
-
-
-def view_of_options(by: str, market: str, group: str | None, job: UserJob | None, **switches: bool) -> View:
-    """Return the view that the options describe."""
-    return View(by=By(by), market=Market(market), group=Group(group) if group else None, job=job, **switches)
-
-
 def run(
     context: Context,
     *,
     selection: Selection,
     view: View,
-    drawings: Drawings,
-    billed: bool,
-    spending: bool,
+    html: str = "",
+    plot: str = "",
+    timeline: Sequence[str] = (),
+    billed: bool = False,
+    spending: bool = False,
     output: str,
 ) -> None:
-    """Print throughput, speed-up and cost of what was measured, or of RUNS (run or cluster names)."""
+    """Print throughput, speed-up and cost of what was measured.
+
+    Args:
+        context: The collaborators.
+        selection: Of the results; those that it names by run or cluster are shown whole.
+        view: What is shown of them, and in which order.
+        html: The file of a page with charts; empty for none.
+        plot: The file of a picture with the charts; empty for none.
+        timeline: Files with a trainer's records, which are drawn, too.
+        billed: Show what AWS billed; costs 0.01 USD a request.
+        spending: Show what each cluster of this home cost, by cluster and by day.
+        output: The format.
+    """
     store = context.measurements
     refuse_unknown(store, selection)
-    _refuse_unknown_format(drawings.plot)
-    # What was asked for by name is shown whole.
+    _refuse_unknown_format(plot)
     newest = view.newest and not selection.names
     rows = load_rows(store, selection, context.clock.now(), newest=newest)
     # A training without results still has a timeline, where it is named.
     named = store.run_ids(selection) if selection.names_runs else []
     empty = "" if rows else _empty(context, named)
-    trainings, older = trainings_of_home(context, selection, MOST_ON_PAGE if drawings.html else MOST_PRINTED)
+    trainings, older = trainings_of_home(context, selection, MOST_ON_PAGE if html else MOST_PRINTED)
     report = cost_report(rows, view, empty=empty, commands=commands_again(context, rows))
     report = _with_trainings(report, trainings, older, whole=view.wide)
     if not view.summary:
         report = _with_spending(context, report, whole=spending)
     if billed:
         report = _with_bills(context, report, rows)
-    if drawings.html or drawings.plot:
-        drawings = replace(drawings, is_narrow=selection != Selection())
+    if html or plot:
         runs = [*dict.fromkeys([*(row.run.run_id for row in rows), *named])]
         with context.console.waiting("drawing ..."):
-            _draw(context, drawings, report=report, view=view, rows=rows, runs=runs, trainings=trainings)
+            charts = cost_charts(rows, view.market)
+            if html:
+                costs = _costs(context)
+                if selection != Selection():  # the spending of clusters without such results is not drawn
+                    shown = {row.run.cluster_name for row in rows}
+                    shown |= {stored.cluster.name for stored in trainings}
+                    costs = [cost for cost in costs if cost.cluster.name in shown]
+                charts += spending_charts(costs)
+            drawn, count = _draw_trainings(context, trainings, runs, timeline)
+            charts += drawn
+            if html:
+                heading = f"{_counts(rows, count)}, {context.clock.now():%Y-%m-%d %H:%M} UTC"
+                charts = _write_page(
+                    context,
+                    html,
+                    report=report,
+                    charts=charts,
+                    rows=rows,
+                    market=view.market,
+                    heading=heading,
+                )
+            if plot:
+                if not charts:
+                    message = "there is nothing to draw: no comparison and no price"
+                    raise RecipeError(message, "dlcloud cost-report")
+                _write(context, plot, picture(charts, Path(plot).suffix.lower().lstrip(".")))
     say(render(report, Format(output)))
 
 
@@ -173,59 +189,54 @@ def _with_bills(context: Context, report: Report, rows: Sequence[ResultRow]) -> 
     )
 
 
-def _draw(
-    context: Context,
-    drawings: Drawings,
-    *,
-    report: Report,
-    view: View,
-    rows: Sequence[ResultRow],
-    runs: Sequence[str],
-    trainings: Sequence[StoredTraining],
-) -> None:
-    """Write the page and the picture.
-
-    Raises:
-        RecipeError: vl-convert is not installed, a file cannot be read or written, or there is no chart.
-    """
-
-    def write(file: str, content: bytes) -> None:
-        with report_file(Path(file)) as draft:
-            draft.write_bytes(content)
-        context.emit(Info(message=f"written: {file}"))
-
-    charts = cost_charts(rows, view.market)
-    if drawings.html:
-        shown = {row.run.cluster_name for row in rows} | {stored.cluster.name for stored in trainings}
-        costs = [cost for cost in _costs(context) if not drawings.is_narrow or cost.cluster.name in shown]
-        charts += spending_charts(costs)
-    drawn = {stored.cluster.name for stored in trainings}
+def _draw_trainings(
+    context: Context, trainings: Sequence[StoredTraining], runs: Sequence[str], files: Sequence[str]
+) -> tuple[list[Chart], int]:
+    """Return the charts of trainings and of other runs' timelines, and the number of both."""
+    known = {stored.cluster.name for stored in trainings}
     timelines = [
-        timeline for timeline in load_timelines(context.measurements, runs) if timeline.run not in drawn
+        timeline for timeline in load_timelines(context.measurements, runs) if timeline.run not in known
     ]
-    timelines += [timeline for file in drawings.timeline for timeline in read_timelines(file)]
+    timelines += [timeline for file in files for timeline in read_timelines(file)]
+    charts: list[Chart] = []
     for place, timeline in enumerate(timelines):
         charts += timeline_charts(timeline, place)
     for place, stored in enumerate(trainings[:MOST_DRAWN]):
         charts += course_charts(stored.cluster.name, stored.course, place, rehearsal=stored.rehearsal)
         charts += step_charts(stored.timeline, stored.cluster.name, len(timelines) + place, stored.course)
-    if drawings.html:
-        subtitle = (
-            f"{_counts(rows, len(timelines) + len(trainings))}, {context.clock.now():%Y-%m-%d %H:%M} UTC"
-        )
-        jobs = _predictions(context, rows, view.market)
-        charts = [*prediction_charts(jobs, view.market), *charts]
-        first = buying_sections(rows, jobs, view.market)
-        report = replace(report, sections=[*first, *report.sections])
-        script = bundle(context.paths.make_folder(context.paths.cache))
-        text = page(
-            template("report.html"), script, report, charts, title="dlcloud cost report", subtitle=subtitle
-        )
-        write(drawings.html, text.encode())
-    if drawings.plot:
-        if not charts:
-            raise RecipeError("there is nothing to draw: no comparison and no price", "dlcloud cost-report")
-        write(drawings.plot, picture(charts, Path(drawings.plot).suffix.lower().lstrip(".")))
+    return charts, len(timelines) + len(trainings)
+
+
+def _write_page(
+    context: Context,
+    file: str,
+    *,
+    report: Report,
+    charts: list[Chart],
+    rows: Sequence[ResultRow],
+    market: Market,
+    heading: str,
+) -> list[Chart]:
+    """Write the page; return its charts, predictions included.
+
+    Raises:
+        RecipeError: The file cannot be written.
+    """
+    jobs = _predictions(context, rows, market)
+    charts = [*prediction_charts(jobs, market), *charts]
+    report = replace(report, sections=[*buying_sections(rows, jobs, market), *report.sections])
+    script = bundle(context.paths.make_folder(context.paths.cache))
+    text = page(
+        template("report.html"), script, report, charts, title="dlcloud cost report", subtitle=heading
+    )
+    _write(context, file, text.encode())
+    return charts
+
+
+def _write(context: Context, file: str, content: bytes) -> None:
+    with report_file(Path(file)) as draft:
+        draft.write_bytes(content)
+    context.emit(Info(message=f"written: {file}"))
 
 
 def _predictions(context: Context, rows: Sequence[ResultRow], market: Market) -> list[PredictedJob]:

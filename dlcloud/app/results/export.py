@@ -1,8 +1,15 @@
-"""`dlcloud export`: results for other homes and for notebooks; recipes for other schedulers."""
+"""`dlcloud export` and `dlcloud import`: results for other dlcloud homes, notebooks and trackers.
+
+JSON lines hold whole runs, so that importing them into another home, or twice, changes nothing that is there;
+CSV and Parquet hold one result a row. The command lines and variables of the user's own programs leave this
+machine only if they are asked for.
+"""
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from dlcloud.app.context import Context
@@ -15,72 +22,63 @@ from dlcloud.recipe.batch import batch_job_definition, batch_notes
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.cost_tables import cost_report
 from dlcloud.report.files import report_file, write_parquet
-from dlcloud.report.table import Format, Report, envelope, render
+from dlcloud.report.table import Format, Report, Section, envelope, render
 from dlcloud.results.cost import ResultRow
 from dlcloud.store.selection import Selection
 from dlcloud.store.transfer import RunTransfer
 
-STDOUT = "-"
+STDIN = STDOUT = "-"
 _PRIVATE = frozenset({"fact_command", "fact_environment"})
 _FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions:
-    """What `dlcloud export` was asked for."""
+def run(
+    context: Context,
+    *,
+    file: str,
+    form: str | None = None,
+    selection: Selection,
+    samples: bool = False,
+    commands: bool = False,
+    output: str,
+) -> None:
+    """Write what was measured to a file (.jsonl, .csv, .parquet; - for stdout), or to an MLflow server.
 
-    file: str
-    scheduler: str | None
-    form: str | None
-    selection: Selection
-    samples: bool
-    commands: bool
-    output: str
+    Args:
+        context: The collaborators.
+        file: The path, or the server's URL.
+        form: `jsonl`, `csv` or `parquet`; by default from the file's extension.
+        selection: Of the results.
+        samples: Include the raw samples (JSON lines).
+        commands: Include the command lines and variables of the user's own programs.
+        output: The format of what is printed about it.
+    """
+    refuse_unknown(context.measurements, selection)
+    if file.startswith(("http://", "https://")):
+        from dlcloud.app.results.tracking import send_all  # noqa: PLC0415  only for a server's address
 
-
-def run(context: Context, options: ExportOptions) -> None:
-    """Write what was measured to FILE (.jsonl, .csv, .parquet; - for stdout)."""
-    if options.scheduler is not None:
-        _print_job_definition(options.file, options.selection.settings)
+        runs = context.measurements.runs(context.measurements.run_ids(selection))
+        send_all(context, file, runs)
+        _report(file, len(runs), "run(s)", output)
         return
-
-    refuse_unknown(context.measurements, options.selection)
-    if options.file.startswith(("http://", "https://")):
-        _send_to_tracker(context, options)
-        return
-    form = options.form or (
-        "jsonl" if options.file == STDOUT else _FORMATS.get(Path(options.file).suffix.lower(), "")
-    )
+    form = form or ("jsonl" if file == STDOUT else _FORMATS.get(Path(file).suffix.lower(), ""))
     if not form:
-        raise RecipeError(
-            f"{options.file}: which format?", "end it in .jsonl, .csv or .parquet, or say --format"
-        )
+        raise RecipeError(f"{file}: which format?", "end it in .jsonl, .csv or .parquet, or say --format")
     if form == "jsonl":
-        lines = RunTransfer(context.database).export_lines(
-            options.selection, samples=options.samples, commands=options.commands
-        )
-        _report(options.file, _write_lines(options.file, lines), "run(s)", options.output)
+        lines = RunTransfer(context.database).export_lines(selection, samples=samples, commands=commands)
+        _report(file, _write_lines(file, lines), "run(s)", output)
         return
-    rows = load_rows(context.measurements, options.selection, context.clock.now())
-    report = report_of_rows(rows, commands=options.commands)
+    rows = load_rows(context.measurements, selection, context.clock.now())
+    report = report_of_rows(rows, commands=commands)
     if form == "csv":
-        _write_lines(options.file, render(report, Format.CSV).splitlines())
-        _report(options.file, len(report.records), "result(s)", options.output)
-    elif options.file == STDOUT:
+        _write_lines(file, render(report, Format.CSV).splitlines())
+        _report(file, len(report.records), "result(s)", output)
+    elif file == STDOUT:
         raise RecipeError("Parquet is not for a terminal", "name a file")
     else:
-        with report_file(Path(options.file)) as draft:
+        with report_file(Path(file)) as draft:
             write_parquet(report.records, draft)
-        _report(options.file, len(report.records), "result(s)", options.output)
-
-
-def _send_to_tracker(context: Context, options: ExportOptions) -> None:
-    """Send runs to a server of MLflow, each to the experiment of its workload's name."""
-    from dlcloud.app.results.tracker_feed import send_all  # noqa: PLC0415  only for a server's address
-
-    runs = context.measurements.runs(context.measurements.run_ids(options.selection))
-    send_all(context, options.file, runs)
-    _report(options.file, len(runs), "run(s)", options.output)
+        _report(file, len(report.records), "result(s)", output)
 
 
 def report_of_rows(rows: Sequence[ResultRow], *, commands: bool = False) -> Report:
@@ -94,7 +92,7 @@ def report_of_rows(rows: Sequence[ResultRow], *, commands: bool = False) -> Repo
     return replace(report, records=records)
 
 
-def _print_job_definition(name: str, settings: Sequence[str]) -> None:
+def print_job_definition(name: str, settings: Sequence[str] = ()) -> None:
     """Print a recipe for AWS Batch, and on stderr what a job definition cannot say."""
     text, path = read_recipe_text(name)
     recipe = read_recipe(text, str(path or name))
@@ -130,3 +128,22 @@ def _report(file: str, count: int, items: str, output: str) -> None:
         say(envelope("export", {"result": {"file": file, "count": count}}))
         return
     say(f"wrote {count} {items} to {file}", err=True)
+
+
+def import_files(context: Context, *, files: tuple[str, ...], output: str) -> None:
+    """Merge FILES (JSON lines of `dlcloud export`; - for stdin) into this home."""
+    with ExitStack() as opened:
+        try:
+            streams = [
+                (file, sys.stdin.buffer if file == STDIN else opened.enter_context(Path(file).open("rb")))
+                for file in files
+            ]
+            imported = RunTransfer(context.database).import_lines(streams)
+        except OSError as error:
+            raise RecipeError(f"{error.filename}: {error.strerror}", "nothing was imported") from error
+        counts = {"added": imported.added, "completed": imported.completed, "known": imported.unchanged}
+        section = Section(
+            heading="", titles=("runs", "number"), rows=[(name, str(count)) for name, count in counts.items()]
+        )
+        report = Report(command="import", records=[counts], sections=[section], empty="")
+        say(render(report, Format(output)))

@@ -1,70 +1,70 @@
-"""`dlcloud predict`: what a measured job would do on all other CPU types of a region."""
+"""`dlcloud predict`: what a measured job would do on all other CPU types of a region.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+`dlcloud bench --predict` uses the same: `choose_measured` names the few types that tell most, and
+`predict_bench` adds predictions for the others to its report. A figure says whether it was predicted or
+measured.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 
 from dlcloud.app.context import Context
 from dlcloud.app.results.rows import load_rows, refuse_unknown
 from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.model.cluster import DEFAULT_REGION
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
-from dlcloud.prediction.description import read_description
+from dlcloud.prediction.choice import choose_types
 from dlcloud.prediction.measured_types import Reference, TypeTable
-from dlcloud.prediction.offers import predict_jobs
+from dlcloud.prediction.offers import PredictedJob, predict_jobs
+from dlcloud.prediction.predictor import Belief
+from dlcloud.prediction.resemblance import resemblances
+from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.prediction import prediction_report
-from dlcloud.report.table import Format, render
+from dlcloud.report.table import Format, Report, render
 from dlcloud.resources.type_table import type_table
+from dlcloud.results.cost import ResultRow
 from dlcloud.store.selection import Selection
 
 FEW = 15
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
-    """What the options say of a job; nothing by default."""
-
-    parameters: str = ""
-    tokens: int | None = None
-    generates: bool = False
-
-    def reference(self) -> Reference | None:
-        """Return what the job resembles; None if nothing is said.
-
-        Raises:
-            RecipeError: The options contradict each other.
-        """
-        return read_description(self.parameters, self.tokens, generates=self.generates)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offers:
-    """Whose types at which price: AWS's own prices of today with `live`, else the bundled table's."""
-
-    region: str
-    market: str
-    live: bool
+MEASURED = 3
+CORES = range(4, 65)
+"""Types that are chosen without --type: large enough for the bundled benchmarks, and not the dearest."""
 
 
 def run(
     context: Context,
     *,
     selection: Selection,
-    offers: Offers,
-    every: bool,
-    description: Description,
+    region: str,
+    market: Market,
+    live: bool = False,
+    every: bool = False,
+    reference: Reference | None = None,
     output: str,
 ) -> None:
-    """Print predicted throughput and USD per million items of the stored results' jobs on all types."""
-    description.reference()  # its faults come first
+    """Print predicted throughput and USD per million items of the stored results' jobs on all types.
+
+    Args:
+        context: The collaborators.
+        selection: Of the results.
+        region: Whose types and prices.
+        market: The market by which types are ranked.
+        live: Ask AWS for prices instead of the bundled table.
+        every: Print every type, not only the cheapest.
+        reference: What the user says of the job; None for nothing.
+        output: The format.
+    """
     store = context.measurements
     refuse_unknown(store, selection)
     table = type_table()
     rows = load_rows(store, selection, context.clock.now(), newest=True)
-    region, market = offers.region, Market(offers.market)
-    prices = prices_of_types(context, table, region, market, live=offers.live) if rows else {}
-    jobs = predict_jobs(rows, table, prices, market, description.reference())
+    prices = prices_of_types(context, table, region, market, live=live) if rows else {}
+    jobs = predict_jobs(rows, table, prices, market, reference)
     most = len(table.rows) if every else FEW
     report = prediction_report(jobs, region=region, market=market, most=most, as_of=table.as_of)
     say(render(report, Format(output)))
@@ -92,3 +92,75 @@ def prices_of_types(
         of_type = result.setdefault(price.instance_type, {})
         of_type[price.market] = min(price.hourly_usd, of_type.get(price.market, price.hourly_usd))
     return result
+
+
+def choose_measured(
+    context: Context,
+    types: Sequence[str],
+    *,
+    region: str | None,
+    is_local: bool,
+    reference: Reference | None = None,
+) -> tuple[str, ...]:
+    """Return the types to measure: at most three of those named, or of all with an x86 processor.
+
+    Raises:
+        RecipeError: The table has none of those named.
+    """
+    table, place = type_table(), region or DEFAULT_REGION
+    live = not is_local and place != DEFAULT_REGION
+    prices = prices_of_types(context, table, place, Market.ON_DEMAND, live=live)
+    hourly = {
+        name: float(of_type[Market.ON_DEMAND])
+        for name, of_type in prices.items()
+        if name in table.rows and Market.ON_DEMAND in of_type
+    }
+    open_to = {name: usd for name, usd in hourly.items() if _is_open(table, name, types)}
+    missing = [name for name in types if name not in open_to]
+    if missing:
+        message = f"nothing can be predicted from {', '.join(missing)}"
+        raise RecipeError(
+            message, "--predict takes CPU types that are sold in the region; leave it out to measure"
+        )
+    if 0 < len(types) <= MEASURED:
+        return tuple(types)
+    belief = Belief(table=table, resemblances=resemblances(table.references, reference))
+    return tuple(choose_types(belief, open_to, list(hourly), MEASURED))
+
+
+def _is_open(table: TypeTable, name: str, types: Sequence[str]) -> bool:
+    if types:
+        return name in types
+    traits = table.rows[name].traits
+    return traits.processor.vendor != "arm" and traits.cores in CORES
+
+
+def predict_bench(
+    context: Context, rows: Sequence[ResultRow], base: Recipe, market: Market, reference: Reference | None
+) -> list[PredictedJob]:
+    """Return the predictions that the rows of a bench, and earlier ones of its jobs, allow."""
+    table, now = type_table(), context.clock.now()
+    jobs = {(row.run.workload, row.result.case, row.result.setting) for row in rows}
+    selection = Selection(benchmarks=sorted({workload for workload, _, _ in jobs}))
+    earlier = [
+        row
+        for row in load_rows(context.measurements, selection, now, newest=True)
+        if (row.run.workload, row.result.case, row.result.setting) in jobs and not row.rehearsal
+    ]
+    prices = prices_of_types(context, table, base.region, market, live=base.cloud != "local")
+    return predict_jobs([*rows, *earlier], table, prices, market, reference)
+
+
+def with_predictions(report: Report, jobs: Sequence[PredictedJob], base: Recipe, form: Format) -> Report:
+    """Return the report of a bench with its predictions.
+
+    CSV has one table: that of the predictions, in which the measured types are marked.
+    """
+    predicted = prediction_report(
+        jobs, region=base.region, market=Market.ON_DEMAND, most=FEW, as_of=type_table().as_of
+    )
+    if form is Format.CSV:
+        return replace(predicted, command=report.command)
+    sections = [*predicted.sections, *report.sections]
+    extra = {**report.extra, "predictions": [*predicted.records], **predicted.extra}
+    return replace(report, sections=sections, extra=extra)

@@ -1,11 +1,16 @@
 """Rows of the cost report, read from the store and priced."""
 
-from collections.abc import Callable, Collection
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
 
+from dlcloud.app.context import Context
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.hardware import hardware_of
+from dlcloud.model.instance import Market
+from dlcloud.resources.texts import recipe_names
 from dlcloud.results.cost import (
     InstanceRuns,
     MeasuredRun,
@@ -17,6 +22,7 @@ from dlcloud.results.cost import (
     rows_of_run,
 )
 from dlcloud.results.result import Run
+from dlcloud.runs.matrix import sweepable_benchmarks
 from dlcloud.store.measurements import Measurements
 from dlcloud.store.selection import Selection
 
@@ -114,3 +120,30 @@ def _measured_runs(store: Measurements, run_ids: Collection[str], now: datetime)
             )
         )
     return measured
+
+
+def commands_again(context: Context, rows: Iterable[ResultRow]) -> Mapping[str, str]:
+    """Return the beginning of the command for each run, by run id; none where its workload is not known.
+
+    A run's recipe file may have changed since; a bundled one is named, or its benchmark.
+    """
+    runs = {row.run.run_id: row.run for row in rows}
+    commands = {}
+    for run in runs.values():
+        cluster = context.clusters.find(run.cluster_id)
+        source = _bundled(run.workload)
+        if cluster and cluster.recipe_path and Path(cluster.recipe_path).exists():
+            source = (cluster.recipe_path,)
+        if source:
+            options = ["--cloud", "aws"] if run.rehearsal else ["--region", run.region]
+            options += ["--market", "spot"] if run.market is Market.SPOT else []
+            words = ["dlcloud", "bench", *source, *options]
+            commands[run.run_id] = shlex.join(words)
+    return commands
+
+
+def _bundled(name: str) -> tuple[str, ...]:
+    """Return the options that name a bundled benchmark or recipe."""
+    if name in sweepable_benchmarks():
+        return ("-b", name)
+    return (name,) if name in recipe_names() else ()

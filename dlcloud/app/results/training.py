@@ -1,18 +1,27 @@
 """`dlcloud training`: steps, world sizes, pauses and cost of an elastic training."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from dlcloud.app.context import Context
-from dlcloud.app.results.timelines import timelines_of_runs
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.table import Format, Report, render
 from dlcloud.report.training import training_report
-from dlcloud.results.training import Course, Timeline, Training, course_of, summarize_training
+from dlcloud.results.result import parse_record
+from dlcloud.results.training import (
+    Course,
+    Timeline,
+    Training,
+    build_timelines,
+    course_of,
+    summarize_training,
+)
 from dlcloud.store.clusters import RESIZE
+from dlcloud.store.measurements import Measurements
 from dlcloud.store.selection import Selection
 
 
@@ -174,3 +183,46 @@ def _find(context: Context, name: str) -> Cluster:
 def _is_elastic(cluster: Cluster) -> bool:
 
     return read_recipe(cluster.recipe_text, cluster.recipe_path).workload.elastic is not None
+
+
+def load_timelines(store: Measurements, run_ids: Collection[str]) -> list[Timeline]:
+    """Return the timelines of runs, a cluster's together, under the cluster's name."""
+    names = {run.run_id: run.cluster_name for run in store.runs(run_ids)}
+    by_cluster: dict[str, list[str]] = {}
+    for run_id in run_ids:
+        if run_id in names:
+            by_cluster.setdefault(names[run_id], []).append(run_id)
+    named = []
+    for name, of_cluster in by_cluster.items():
+        timelines = timelines_of_runs(store, of_cluster)
+        several = len(timelines) > 1  # the workers know their run by another name
+        named += [
+            replace(timeline, run=f"{name} {timeline.run}" if several else name) for timeline in timelines
+        ]
+    return named
+
+
+def timelines_of_runs(store: Measurements, run_ids: Collection[str]) -> list[Timeline]:
+    return build_timelines(
+        record
+        for kind in ("step", "event")
+        for records in store.records(run_ids, kind).values()
+        for record in records
+    )
+
+
+def read_timelines(file: str) -> list[Timeline]:
+    """Return the timelines of a trainer's records.
+
+    Raises:
+        RecipeError: The file cannot be read, or has no step of a training.
+    """
+    try:
+        with Path(file).open(encoding="utf-8", errors="replace") as stream:
+            records = [record for line in stream if (record := parse_record(line)) is not None]
+    except OSError as error:
+        raise RecipeError(f"{file}: {error.strerror}", "name a trainer's records") from error
+    timelines = build_timelines(records)
+    if not timelines:
+        raise RecipeError(f"{file}: no step of a training is in it", "name a trainer's records")
+    return timelines

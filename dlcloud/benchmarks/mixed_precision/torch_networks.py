@@ -190,7 +190,7 @@ def digits() -> Body:
     return Body(features=layers, channels=64)
 
 
-def _conv(  # noqa: PLR0917 - a convolution has so many
+def _conv(
     inputs: int,
     outputs: int,
     kernel: int,

@@ -138,7 +138,7 @@ class ValueTable:
         step = self.spares[column + 1] - self.spares[column]
         return column, min(1.0, (spare_h - self.spares[column]) / step)
 
-    def _add_row(self, row: int) -> None:  # noqa: C901, PLR0912, PLR0915  see its docstring
+    def _add_row(self, row: int) -> None:
         """Compute the values of a chunk more of work, from little spare time to much.
 
         Once through the equations of each grid point, from a start that is extrapolated. One long function,

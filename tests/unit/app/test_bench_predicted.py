@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlcloud.app.bench.predicted import choose_measured
+from dlcloud.app.results.predict import choose_measured
 from dlcloud.model.errors import RecipeError
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.app.account import cache, caches
+from dlcloud.app.account import caches
 from dlcloud.model.errors import BudgetError
 from dlcloud.store.paths import Paths
 
@@ -75,7 +75,7 @@ def names(context):
 
 
 def test_each_environment_is_listed_the_largest_first(context, capsys):
-    cache.run(context, dry_run=True, yes=False, output="json")
+    caches.run(context, dry_run=True, yes=False, output="json")
     records = json.loads(capsys.readouterr().out)["result"]["records"]
     assert [record["path"].rpartition("/")[2] for record in records] == ["abc", "pip", "def", "prices.json"]
     assert records[0]["bytes"] >= 5 << 20
@@ -84,8 +84,8 @@ def test_each_environment_is_listed_the_largest_first(context, capsys):
 
 def test_what_is_shown_is_removed_and_results_stay(context, capsys):
     with pytest.raises(BudgetError, match="not a terminal"):
-        cache.run(context, dry_run=False, yes=False, output="table")
-    cache.run(context, dry_run=False, yes=True, output="table")
+        caches.run(context, dry_run=False, yes=False, output="table")
+    caches.run(context, dry_run=False, yes=True, output="table")
     assert names(context) == []
     assert (context.paths.home / "runs/r/log").exists()
     assert "removed 8 MiB" in capsys.readouterr().err
@@ -93,7 +93,7 @@ def test_what_is_shown_is_removed_and_results_stay(context, capsys):
 
 def test_what_instances_share_stays_while_a_cluster_is_up(context, capsys):
     context.clusters.up = [SimpleNamespace(cloud="local")]
-    cache.run(context, dry_run=False, yes=True, output="table")
+    caches.run(context, dry_run=False, yes=True, output="table")
     assert [name for _, name in names(context)] == ["abc", "pip", "def"]
     assert "a cluster of the local EC2 is up" in capsys.readouterr().out
 

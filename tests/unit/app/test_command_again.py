@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlcloud.app.bench.bench_matrix import command_again, recipe_keys
+from dlcloud.app.bench.run import command_again, recipe_keys
 
 
 @pytest.mark.parametrize("cloud", [None, "local"])

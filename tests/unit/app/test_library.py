@@ -84,9 +84,9 @@ def test_all_faults_of_a_recipe_in_code_are_named_at_once():
 def test_an_argument_that_does_not_exist_is_refused():
     recipe = dlcloud.Recipe(name="quick", cloud="local", instances=INSTANCES, workload=WORKLOAD)
     for call in (dlcloud.up, dlcloud.plan, dlcloud.trials):
-        with pytest.raises(TypeError, match="unknown argument colour"):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
             call(recipe, colour="red")
-    with pytest.raises(TypeError, match="unknown argument colour"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         dlcloud.results(colour="red")
     with pytest.raises(dlcloud.DlcloudError, match="not a date"):
         dlcloud.results(since="yesterday")

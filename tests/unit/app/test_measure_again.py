@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.app.bench.bench_matrix import read_matrix
 from dlcloud.app.bench.one_type import recipe_file
-from dlcloud.app.bench.summary import offer_again
-from dlcloud.app.results.measure_again import commands_again
+from dlcloud.app.bench.run import offer_again, read_matrix
+from dlcloud.app.results.rows import commands_again
 from dlcloud.report.cost_tables import PLAIN
 from dlcloud.resources.texts import recipe_text
 from dlcloud.results.ranking import MOST

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.app.clusters import take_charge
+from dlcloud.app.clusters import down
 from dlcloud.app.context import SystemClock
 from dlcloud.model.errors import StoreError
 from dlcloud.store.paths import Paths
@@ -72,7 +72,7 @@ def context_of(home, *clusters):
 def test_a_process_that_answers_ends_and_its_cluster_is_locked(home, hold):
     process = hold("answers", "c0ffee")
     context = context_of(home, cluster())
-    with take_charge.take_charge(context, cluster(), yes=False):
+    with down.take_charge(context, cluster(), yes=False):
         assert process.wait(timeout=10) == 130
         assert FileLock(home.cluster_lock("c0ffee")).holder_id() == os.getpid()
     assert [event.message for event in context.events] == [
@@ -81,10 +81,10 @@ def test_a_process_that_answers_ends_and_its_cluster_is_locked(home, hold):
 
 
 def test_a_process_that_does_not_answer_is_killed(home, hold, monkeypatch):
-    monkeypatch.setattr(take_charge, "ANSWER_S", 0.5)
+    monkeypatch.setattr(down, "ANSWER_S", 0.5)
     process = hold("ignores", "c0ffee")
     context = context_of(home, cluster())
-    with take_charge.take_charge(context, cluster(), yes=False):
+    with down.take_charge(context, cluster(), yes=False):
         assert process.wait(timeout=10) == -signal.SIGKILL
     assert "is killed, and" in context.events[-1].message
 
@@ -94,10 +94,10 @@ def test_a_process_in_charge_of_others_is_ended_only_with_yes(home, hold):
     other = cluster(cluster_id="feed", name="other")
     context = context_of(home, cluster(), other)
     with pytest.raises(StoreError, match="and of other") as refused:
-        take_charge.take_charge(context, cluster(), yes=False)
+        down.take_charge(context, cluster(), yes=False)
     assert "--yes" in refused.value.hint
     assert process.poll() is None
-    with take_charge.take_charge(context, cluster(), yes=True):
+    with down.take_charge(context, cluster(), yes=True):
         assert process.wait(timeout=10) == 130
 
 
@@ -110,7 +110,7 @@ def test_an_id_that_does_not_hold_the_lock_is_not_signalled(home):
         assert lock.acquire(wait=False)
         home.cluster_lock("c0ffee").write_text(f"{stranger.pid}\n")
         with pytest.raises(StoreError, match=f"process {stranger.pid} is in charge"):
-            take_charge.take_charge(context_of(home, cluster()), cluster(), yes=True)
+            down.take_charge(context_of(home, cluster()), cluster(), yes=True)
         assert stranger.poll() is None
     finally:
         lock.release()

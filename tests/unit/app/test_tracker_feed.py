@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from dlcloud.app.context import Context
-from dlcloud.app.results import tracker_feed
-from dlcloud.app.results.tracker_feed import TrackerFeed
+from dlcloud.app.results import tracking
+from dlcloud.app.results.tracking import TrackerFeed
 from dlcloud.model.errors import TrackerError, TrackerRefusedError
 from dlcloud.trackers.mlflow import MlflowServer
 from tests.fakes import samples
@@ -16,7 +16,7 @@ from tests.fakes.mlflow import FakeMlflow
 @pytest.fixture
 def context(tmp_path, monkeypatch):
     monkeypatch.setenv("DLCLOUD_HOME", str(tmp_path))
-    monkeypatch.setattr(tracker_feed, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(tracking, "PATIENCE_S", 0.0)
     with Context("up", in_library=True, quiet=True) as context:
         context.messages = []
         vars(context)["emit"] = lambda event: context.messages.append(event.message)

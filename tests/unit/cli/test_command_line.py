@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-
-import dlcloud.cli
 from dlcloud.cli.failures import report_error
 from dlcloud.cli.invoke import resolve
+
+import dlcloud.cli
 from dlcloud.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[3]

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from dlcloud.app.clusters.members import find_members
 from dlcloud.app.context import Context
-from dlcloud.app.members import find_members
 from dlcloud.model.cluster import ClusterState, Member
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.instance import InstanceState, Market

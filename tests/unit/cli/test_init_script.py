@@ -12,9 +12,8 @@ from typing import ClassVar
 
 import pytest
 
-from dlcloud.app.clusters.requirement_check import warn_of_requirements
-from dlcloud.app.clusters.script_check import refuse_missing_script, warn_of_script
-from dlcloud.app.recipes.init_script import ScriptTrial, recipe_of_script, run_trial
+from dlcloud.app.clusters.workload import refuse_missing_script, warn_of_requirements, warn_of_script
+from dlcloud.app.recipes.init import ScriptTrial, recipe_of_script, run_trial
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe
 

@@ -2,9 +2,9 @@
 
 import click
 import pytest
+from dlcloud.cli.node_counts import NodeCounts
 
 from dlcloud.cli import main as cli
-from dlcloud.cli.node_counts import NodeCounts
 from dlcloud.cli.options import Number
 
 

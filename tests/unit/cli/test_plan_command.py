@@ -4,8 +4,8 @@ import json
 
 import pytest
 from click.testing import CliRunner
-
 from dlcloud.cli.commands.plan import command
+
 from dlcloud.model.errors import RecipeError
 
 RECIPE = """\

@@ -4,7 +4,7 @@ import json
 import re
 
 from dlcloud.app.results.rows import load_rows
-from dlcloud.app.results.timelines import timelines_of_runs
+from dlcloud.app.results.training import timelines_of_runs
 from dlcloud.app.terminal.console import line_of
 from dlcloud.elastic.registry import TrainingProgress, TrainingRegistry, parse_reports
 from dlcloud.model.cluster import Member

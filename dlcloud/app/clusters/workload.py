@@ -1,0 +1,373 @@
+"""The workload of a recipe as a command runs it: its program, its environment, and their faults."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+
+from dlcloud.app.context import Context
+from dlcloud.app.recipe_files import file_of_recipe, read_recipe_file
+from dlcloud.app.routes import refuse_missing_program
+from dlcloud.elastic.agents import program_of as training_of
+from dlcloud.elastic.controller import TrainingControl
+from dlcloud.elastic.rehearsal import Rehearsal
+from dlcloud.elastic.train import train
+from dlcloud.launch.data_access import check_data
+from dlcloud.launch.launcher import Launcher
+from dlcloud.launch.secret_values import SecretLookup
+from dlcloud.launch.setup import MISSING
+from dlcloud.launch.user_files import check_files
+from dlcloud.local.instance.isolation import Level
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.events import Event, Info, Warned
+from dlcloud.model.secret_source import SourceKind
+from dlcloud.planning.plan import Plan
+from dlcloud.recipe.deadline import check_deadline
+from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.overrides import Overrides
+from dlcloud.recipe.recipe import Recipe, RecipeFile
+from dlcloud.recipe.script import REPORTER, Script, distribution_of, read_script
+from dlcloud.recipe.secrets import read_source
+from dlcloud.recipe.sent_files import IGNORE_FILE
+from dlcloud.recipe.workload import Setup, Workload
+from dlcloud.runs.program import RunProgram, describe_tiny, program_of, tiny_form
+from dlcloud.system.parallel import all_or_raise, fan_out
+
+NOTE_WIDTH = 76
+
+
+@dataclass
+class RecipeWorkload:
+    """The workload of the recipe in `file`; `changes` says what a command has changed of it."""
+
+    context: Context
+    file: RecipeFile
+    changes: str = ""
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.file.recipe
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the recipe's paths are relative to."""
+        return Path(self.file.path).parent
+
+    @property
+    def is_elastic(self) -> bool:
+        return self.recipe.workload.elastic is not None
+
+    @cached_property
+    def program(self) -> RunProgram:
+        """The program that the recipe measures."""
+        return program_of(self.recipe, self.folder)
+
+    @cached_property
+    def environment(self) -> JobEnvironment:
+        """The environment of the program, with the values of its secrets."""
+        return environment_of(self.context, self.recipe, self.folder)
+
+    def check(self) -> None:
+        """Refuse a program at fault, or none for the way in, before anything is asked of a cloud.
+
+        Raises:
+            RecipeError: It cannot run.
+        """
+        refuse_missing_script(self.recipe.workload, self.folder)
+        warn_of_script(self.recipe.workload, self.folder, self.context.emit, self.recipe.setup)
+        refuse_missing_program(self.recipe.network)
+        if self.recipe.data:
+            check_data(self.recipe, self.folder)
+        if self.is_elastic:
+            training_of(self.recipe, self.folder, run="")
+        else:
+            _ = self.program
+
+    def check_deadline(self) -> None:
+        """Refuse a deadline that a training that begins now cannot meet."""
+        check_deadline(
+            self.recipe.deadline,
+            max_hours=self.recipe.budget.max_hours,
+            now=self.context.clock.now(),
+            text=self.file.written or self.file.text,
+            file=self.file.path,
+        )
+
+    def notes(self) -> Iterator[str]:
+        """Yield what the plan states of the command's options and of the files that are sent."""
+        notes = [f"the recipe is changed by {self.changes}"] if self.changes else []
+        if self.recipe.track is not None:
+            notes.append(f"recorded on MLflow at {self.recipe.track.mlflow} while results arrive")
+        if self.recipe.workload.files is not None:
+            notes.append(check_files(self.folder / self.recipe.workload.files).describe())
+        if self.recipe.cloud == "local" and (loose := self._looseness()):
+            notes.append(loose)
+        yield from (textwrap.fill(note, NOTE_WIDTH, break_on_hyphens=False) for note in notes)
+
+    def _looseness(self) -> str:
+        """Return what this rehearsal cannot show, for want of isolation; empty if it can, or is unknown."""
+        control = self.context.local_endpoint().control
+        level = control.status().get("isolation", {}).get("level") if control.token else None
+        if level in {None, Level.NAMESPACES}:
+            return ""
+        return (
+            f"isolation of instances here: {level}; their python3 sees packages of this machine, so that a "
+            "missing requirement does not fail here as it does on EC2"
+        )
+
+    def rehearsal(self) -> Rehearsal | None:
+        """Return the incidents of the recipe, which the local EC2 carries out."""
+        if not self.recipe.rehearsal:
+            return None
+        return Rehearsal(
+            incidents=self.recipe.rehearsal,
+            types=self.recipe.instances.types,
+            faults=self.context.local_endpoint().control,
+            emit=self.context.emit,
+        )
+
+    def last_step(self) -> int:
+        """Return the last step of the training if it is stored already; else 0.
+
+        Raises:
+            CloudError: Its bucket is missing, or may not be read.
+        """
+        recipe = self.recipe
+        if recipe.checkpoints is None:
+            return 0
+        buckets = self.context.clouds.cloud(recipe.cloud, recipe.region).buckets
+        return buckets.last_step(recipe.checkpoints, training_of(recipe, self.folder, run="").digest)
+
+    def train(self, launcher: Launcher, plan: Plan, members: list[Member], control: TrainingControl) -> None:
+        """Train on a cluster that is up; see `dlcloud.elastic.train.train`."""
+        train(
+            launcher,
+            self.recipe,
+            members,
+            recipe_folder=self.folder,
+            plan=plan,
+            environment=self.environment,
+            control=control,
+        )
+
+
+def read_workload(
+    context: Context, source: str | Recipe, overrides: Overrides | None = None, *, keep: bool = False
+) -> RecipeWorkload:
+    """Read, change and check a recipe, or one that was read; with `keep` its instances are kept.
+
+    A recipe for AWS that is to be rehearsed is read in its tiny form; see `dlcloud.runs.program`.
+
+    Raises:
+        RecipeError: It is at fault.
+    """
+    file = read_recipe_file(source) if isinstance(source, str) else file_of_recipe(source)
+    recipe, changes = file.recipe, str(overrides or "")
+    if overrides is not None and changes:
+        if overrides.cloud == "local" and recipe.cloud != "local":
+            changes += f" ({describe_tiny(recipe.workload)})"
+            recipe = recipe.model_copy(update={"workload": tiny_form(recipe.workload)})
+        recipe, text = overrides.apply(recipe)
+        file = replace(file, text=text)
+    if keep:
+        recipe = recipe.model_copy(update={"keep": recipe.keep.model_copy(update={"instances": True})})
+    return RecipeWorkload(context=context, file=replace(file, recipe=recipe), changes=changes)
+
+
+def environment_of(context: Context, recipe: Recipe, folder: Path) -> JobEnvironment:
+    """Return the environment of a recipe's program; files of secrets are relative to `folder`.
+
+    Raises:
+        RecipeError, CloudError: Values are missing, or a file with one would be sent with the program.
+    """
+    lookup = SecretLookup(
+        environ=os.environ,
+        folder=folder,
+        fetch=lambda source: context.clouds.secret_values(recipe.cloud, recipe.region).fetch(source),
+    )
+    _refuse_sent_secrets(recipe, folder)
+    environment = lookup.environment_of(recipe.workload)
+    for name in environment.unmasked:
+        context.emit(Warned(message=f"secret {name} is too short to be masked where the program prints it"))
+    return environment
+
+
+def _refuse_sent_secrets(recipe: Recipe, folder: Path) -> None:
+    """Refuse a secret's file among the files that are sent, where it would stay."""
+    workload = recipe.workload
+    sources = [read_source(text) for text in workload.secrets.values()]
+    files = [
+        folder / Path(source.location).expanduser() for source in sources if source.kind is SourceKind.FILE
+    ]
+    if not files or workload.files is None:
+        return
+    sent = {entry.path for entry in check_files(folder / workload.files).entries}
+    for file in files:
+        if file.resolve() in sent:
+            raise RecipeError(
+                f"{file} holds a secret and would be sent with workload.files",
+                f"keep it elsewhere, or name it in {IGNORE_FILE}",
+            )
+
+
+_SCRIPT = re.compile(r"\bpython[0-9.]*\s+(?:-u\s+)?([\w./-]+\.py)\b")
+_PLAIN = re.compile(
+    r"(?:(?:python[0-9.]*|bash|sh)\s+(?:-[a-z]+\s+)?(?P<script>[\w./-]+\.(?:py|sh))|\./(?P<program>[\w./-]+))"
+    r"(?:\s+[^;&|<>`$()]*)?"
+)
+"""A command that does nothing but run a script, so that nothing else can make that script."""
+OTHERWISE = ("torchrun", "trainer.")
+"""Commands that train elastically by other means than the script's own import."""
+
+
+def refuse_missing_script(workload: Workload, recipe_folder: Path) -> None:
+    """Refuse a command that runs a script which is not among the files that are sent.
+
+    Raises:
+        RecipeError: There is no such script.
+    """
+    match = _PLAIN.fullmatch((workload.command or "").strip())
+    name = (match["script"] or match["program"]) if match is not None else ""
+    is_program = match is not None and match["program"] is not None
+    if not name or name.startswith("/") or (is_program and workload.files is None):
+        return
+    if workload.files is None:
+        raise RecipeError(
+            f"workload.command runs {name}, and no files are sent: workload.files is missing",
+            f"workload.files: {shlex.quote(name)}",
+        )
+    files = recipe_folder / workload.files
+    path = files / name if files.is_dir() else files.parent / name
+    if files.exists() and (not path.is_file() or (files.is_file() and path.name != files.name)):
+        raise RecipeError(
+            f"workload.command runs {name}, which is not in workload.files ({workload.files})",
+            "names in the command are relative to the folder of files that is sent",
+        )
+
+
+def warn_of_script(
+    workload: Workload, recipe_folder: Path, emit: Callable[[Event], None], setup: Setup | None = None
+) -> None:
+    """Warn if a command's script imports what its recipe does not install, or lacks an import that it needs.
+
+    Args:
+        workload: The command.
+        recipe_folder: The files are relative to it.
+        emit: Takes the warnings.
+        setup: The packages; None leaves them unchecked.
+    """
+    script = _script_of(workload, recipe_folder)
+    if script is None:
+        return
+    name, facts, own = script
+    if setup is not None and workload.elastic is None:  # a training's environment has PyTorch
+        _warn_of_packages(name, facts.packages(own), setup, emit)
+    if workload.elastic is not None and not facts.is_elastic:
+        message = f"{name} does not import dlcloud.trainer: each instance would train alone (docs/elastic.md)"
+        emit(Warned(message=message))
+    if workload.reported and not facts.reports:
+        emit(Warned(message=f"{name} does not import {REPORTER}, by which the recipe reads its throughput"))
+
+
+def _warn_of_packages(
+    name: str, packages: Sequence[str], setup: Setup, emit: Callable[[Event], None]
+) -> None:
+    """Warn of imports without requirements; a container and set-up commands may bring packages."""
+    brings_own = setup.image or any(word in setup.commands for word in ("pip", "conda", "uv "))
+    listed = {distribution_of(requirement) for requirement in setup.requirements}
+    missing = [package for package in packages if distribution_of(package) not in listed]
+    if not missing or brings_own:
+        return
+    if listed:
+        message = f"{name} imports {', '.join(missing)}, which setup.requirements does not list"
+        emit(Info(message=f"{message}: only a package that is listed can bring it"))
+    else:
+        message = f"{name} imports {', '.join(missing)}, and setup.requirements is empty"
+        emit(Warned(message=f"{message}: an instance has Python without packages"))
+
+
+def _script_of(workload: Workload, recipe_folder: Path) -> tuple[str, Script, frozenset[str]] | None:
+    """Return the script that a command runs with all its own modules, and their names; None if not known."""
+    command = workload.command or ""
+    match = _SCRIPT.search(command)
+    if match is None or workload.files is None or any(word in command for word in OTHERWISE):
+        return None
+    files = recipe_folder / workload.files
+    path = files / match[1] if files.is_dir() else files
+    if not path.is_file():
+        return None
+    modules = sorted(path.parent.glob("*.py")) if files.is_dir() else [path]
+    folders = [folder.parent.name for folder in path.parent.glob("*/__init__.py")] if files.is_dir() else []
+    own = frozenset([*(module.stem for module in modules), *folders])
+    text = "\n".join(module.read_text("utf-8", "replace") for module in {path, *modules})
+    try:
+        return path.name, read_script(text, path.name), own
+    except RecipeError:
+        return None  # a future import in the middle, or another version of Python
+
+
+TIMEOUT_S = 30
+MOST = 8
+"""Packages that are looked up at a time."""
+_PIP = (sys.executable, "-m", "pip")
+_QUIET = ("--disable-pip-version-check", "--no-input")
+_VERSIONS = re.compile(r"^Available versions: (.+)$", re.MULTILINE)
+
+
+def warn_of_requirements(requirements: Sequence[str], emit: Callable[[Event], None]) -> None:
+    """Warn of pinned packages that the index does not have; an index that does not answer is no fault."""
+    missing = all_or_raise(fan_out(is_missing, requirements, width=MOST))
+    for requirement, is_gone in zip(requirements, missing, strict=True):
+        if is_gone:
+            message = f"setup.requirements: {requirement} is not in this machine's package index"
+            emit(Warned(message=f"{message}: the environment could not be built"))
+
+
+def is_missing(requirement: str) -> bool:
+    """True if the index answers, and does not have a pinned package."""
+    if (uv := shutil.which("uv")) is not None:
+        return _is_refused(
+            (uv, "pip", "compile", "--no-deps", "--quiet", "--color", "never", "-"), requirement
+        )
+    if find_spec("pip") is None or _is_listed(requirement):
+        return False
+    options = ("--dry-run", "--no-deps", "--ignore-installed", *_QUIET)
+    return _is_refused((*_PIP, "install", "--quiet", *options, "-r", "/dev/stdin"), requirement)
+
+
+def _is_listed(requirement: str) -> bool:
+    """True if pip lists the version of a package; only what it does not list may be spelled otherwise.
+
+    Many a pip downloads a package whose installation it only tries: 600 MB for TensorFlow.
+    """
+    package, _, version = requirement.partition("==")
+    done = _run((*_PIP, "index", "versions", "--pre", *_QUIET, package.partition("[")[0]))
+    listed = _VERSIONS.search(done.stdout) if done is not None else None
+    return listed is not None and version in listed[1].split(", ")
+
+
+def _is_refused(command: Sequence[str], requirement: str) -> bool:
+    """True if a tool finds that the index does not have the package on its input."""
+    done = _run(command, requirement)
+    if done is None or done.returncode == 0:
+        return False
+    return MISSING.search(" ".join(done.stderr.split())) is not None
+
+
+def _run(command: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str] | None:
+    """Run a tool; None if it cannot be run, or does not end in time."""
+    try:
+        return subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None

@@ -1,0 +1,344 @@
+"""The commands about clusters that exist: `status`, `logs`, `exec`, `ssh`, `resize`, `down` and `gc`.
+
+Three further commands are called by programs, not by people, and no help lists them: `tunnel` is the
+ProxyCommand of `ssh`; `control` and `take-over` run on the instances of a detached cluster. The use cases are
+in `dlcloud/app/clusters`.
+"""
+
+import click
+
+from dlcloud.cli.complete import complete_clusters, complete_runs
+from dlcloud.cli.options import CLOUDS, cidr_option, output_option, plain_output_option, verbose_option
+from dlcloud.model.errors import RecipeError
+
+commands = click.Group()
+
+
+@commands.command("status")
+@click.argument("cluster", default="", shell_complete=complete_clusters)
+@click.option("--all", "all_clusters", is_flag=True, help="Include clusters that are down.")
+@click.option(
+    "--everywhere", is_flag=True, help="Include detached clusters of other machines, in every region."
+)
+@click.option("--all-owners", is_flag=True, help="With --everywhere, include those of other people.")
+@click.option("-w", "--watch", is_flag=True, help="Print it every 5 s, until Ctrl-C or nothing is up.")
+@output_option
+@verbose_option
+def status(
+    *,
+    cluster: str,
+    all_clusters: bool,
+    everywhere: bool,
+    all_owners: bool,
+    watch: bool,
+    output: str,
+    verbose: bool,
+) -> int | None:
+    """Show the instances of CLUSTER (default: of all) as the cloud reports them now, with their cost so far.
+
+    For clusters at work it shows the step, the time left, and stalls; --watch continues until nothing is up.
+    A detached cluster (`up --detach`, from any machine) is found by its name.
+    """
+    from dlcloud.app.clusters.status import run
+    from dlcloud.app.context import Context
+
+    with Context("status", verbose=verbose) as context:
+        return run(
+            context,
+            cluster=cluster,
+            all_clusters=all_clusters,
+            everywhere=everywhere,
+            all_owners=all_owners,
+            watch=watch,
+            output=output,
+        )
+
+
+@commands.command("logs")
+@click.argument("run", default="", shell_complete=complete_runs)
+@click.option("-f", "--follow", is_flag=True, help="Continue until the run has ended.")
+@plain_output_option("Output format.")
+@verbose_option
+def logs(*, run: str, follow: bool, output: str, verbose: bool) -> int | None:
+    """Print the log of RUN (a run, a cluster or an instance; default: the newest run).
+
+    For a job over several nodes it is that of rank 0; each other node has its own run.
+    """
+    from dlcloud.app.clusters.logs import run as print_logs
+    from dlcloud.app.context import Context
+
+    with Context("logs", verbose=verbose) as context:
+        return print_logs(context, run=run, follow=follow, output=output)
+
+
+@commands.command("exec", context_settings={"ignore_unknown_options": True})
+@click.argument("cluster", shell_complete=complete_clusters)
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.option("-i", "--instance", default="", help="Only this instance: its id, or its number from 1.")
+@output_option
+@verbose_option
+def execute(*, cluster: str, words: tuple[str, ...], instance: str, output: str, verbose: bool) -> int | None:
+    """Run COMMAND on every instance of CLUSTER in parallel and print its output, instance by instance.
+
+    The output of a single instance is printed as it arrives.
+
+    Exits with 4 if it failed everywhere, 5 if it failed somewhere.
+    """
+    from dlcloud.app.clusters.exec import run
+    from dlcloud.app.context import Context
+
+    with Context("exec", verbose=verbose) as context:
+        return run(context, cluster=cluster, words=words, instance=instance, output=output)
+
+
+@commands.command("ssh", context_settings={"ignore_unknown_options": True})
+@click.argument("cluster", default="", shell_complete=complete_clusters)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@click.option("-i", "--instance", default="", help="Which instance: its id, or its number from 1.")
+@click.option(
+    "-L", "forwards", multiple=True, metavar="PORT:HOST:PORT", help="Forward a local port, as ssh -L."
+)
+@click.option("--config", is_flag=True, help="Write entries for scp, VS Code and others; open no shell.")
+@click.option("--include", is_flag=True, help="With --config: include them in ~/.ssh/config.")
+@plain_output_option("json: print the command only.")
+@verbose_option
+def ssh(
+    *,
+    cluster: str,
+    words: tuple[str, ...],
+    forwards: tuple[str, ...],
+    instance: str,
+    config: bool,
+    include: bool,
+    output: str,
+    verbose: bool,
+) -> int | None:
+    """Open a shell on an instance of CLUSTER (the only one, if none is named), or run COMMAND there.
+
+    Its host key is proven. --config writes an ssh_config file with an entry for each instance that is up:
+    `scp`, `rsync`, VS Code and `ssh -L` then reach it by the cluster's name (NAME-2, NAME-3 for others).
+
+    \b
+    dlcloud ssh x -- nvidia-smi
+    dlcloud ssh x -L 8888:localhost:8888
+    dlcloud ssh --config --include
+    """  # noqa: D301  click wants a real backspace, to leave these lines as they are
+    from dlcloud.app.clusters.ssh import run
+    from dlcloud.app.context import Context
+
+    with Context("ssh", verbose=verbose) as context:
+        return run(
+            context,
+            cluster=cluster,
+            words=words,
+            forwards=forwards,
+            instance=instance,
+            config=config,
+            include=include,
+            output=output,
+        )
+
+
+@commands.command("resize")
+@click.argument("cluster", shell_complete=complete_clusters)
+@click.argument("size", type=click.IntRange(min=1, max=1000))
+@click.option("--dry-run", is_flag=True, help="Show what would be launched and terminated; do neither.")
+@click.option("-y", "--yes", is_flag=True, help="Spend money without asking.")
+@click.option(
+    "--keep-free",
+    type=click.IntRange(0, 1000),
+    default=None,
+    help="Number of reserved instances that a training with instances.reservations leaves idle for others.",
+)
+@cidr_option("new instances")
+@output_option
+@verbose_option
+def resize(
+    *,
+    cluster: str,
+    size: int,
+    dry_run: bool,
+    yes: bool,
+    keep_free: int | None,
+    cidrs: tuple[str, ...],
+    output: str,
+    verbose: bool,
+) -> int | None:
+    """Grow or shrink CLUSTER to SIZE instances.
+
+    New ones come from the pools of the cluster's recipe, as with `up`. On-demand instances beyond the
+    recipe's base are terminated first, then spot, then the base; the newest first, never the oldest on-demand
+    one. A resize that was interrupted is finished by the next one, or by `up`.
+    """
+    from dlcloud.app.clusters.resize import run
+    from dlcloud.app.context import Context
+
+    with Context("resize", verbose=verbose) as context:
+        return run(
+            context,
+            cluster=cluster,
+            size=size,
+            dry_run=dry_run,
+            yes=yes,
+            cidrs=cidrs,
+            keep_free=keep_free,
+            output=output,
+        )
+
+
+@commands.command("down")
+@click.argument("clusters", nargs=-1, shell_complete=complete_clusters)
+@click.option("--all", "all_clusters", is_flag=True, help="Every cluster that is up.")
+@click.option(
+    "--discard", is_flag=True, help="Terminate an unresponsive detached cluster; its results are lost."
+)
+@click.option("--all-owners", is_flag=True, help="Allow names of detached clusters of other people.")
+@click.option(
+    "-y",
+    "--yes",
+    is_flag=True,
+    help="Do not ask: terminate detached trainings, and end a process in charge of several clusters.",
+)
+@output_option
+@verbose_option
+def down(
+    *,
+    clusters: tuple[str, ...],
+    all_clusters: bool,
+    discard: bool,
+    all_owners: bool,
+    yes: bool,
+    output: str,
+    verbose: bool,
+) -> None:
+    """Terminate CLUSTERS (the only one, if none is named) with their security groups and keys.
+
+    Results of detached clusters (`up --detach`, from any machine) are downloaded first. If a detached
+    training is still running, it asks first, on a terminal.
+
+    A process that is in charge of the cluster (`up`, `bench`) is asked to end it; if it does not within a
+    minute, it is killed, and its cluster is terminated from here.
+    """
+    from dlcloud.app.clusters.down import run
+    from dlcloud.app.context import Context
+    from dlcloud.app.terminal.show import printing
+
+    with Context("down", verbose=verbose) as context:
+        run(
+            context,
+            clusters=clusters,
+            all_clusters=all_clusters,
+            discard=discard,
+            all_owners=all_owners,
+            yes=yes,
+            show=printing(output),
+        )
+
+
+@commands.command("gc")
+@click.argument("clusters", nargs=-1)
+@click.option(
+    "--region", "regions", multiple=True, help="Only this region; default: every region of the account."
+)
+@click.option(
+    "--cloud",
+    type=click.Choice(CLOUDS),
+    default=None,
+    help="Where to look; default: AWS, and the local EC2 if it runs.",
+)
+@click.option("--all-owners", is_flag=True, help="Include what other people, and other homes, launched.")
+@click.option("--cache", is_flag=True, help="List and remove cached files that can be rebuilt (see below).")
+@click.option("--dry-run", is_flag=True, help="Show; remove nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Remove without asking.")
+@output_option
+@verbose_option
+def gc(
+    *,
+    clusters: tuple[str, ...],
+    regions: tuple[str, ...],
+    cloud: str | None,
+    all_owners: bool,
+    cache: bool,
+    dry_run: bool,
+    yes: bool,
+    output: str,
+    verbose: bool,
+) -> None:
+    """Find tagged resources that no known cluster owns, show what they cost, and delete them.
+
+    It removes what this home launched. What another home launched with the same credentials is listed, and
+    removed by its id: after the laptop is lost, any machine does. What other people launched is listed, and
+    removed with --all-owners only. A cluster that one of its own instances controls is left alone while that
+    lives. With CLUSTERS (ids), only what belongs to them is removed, detached ones included. Regions that a
+    policy denies are named and passed over. Images that `dlcloud image` made are removed, with their
+    snapshots, once they are superseded by a newer one, or not launched for 30 days, or their cluster is
+    named. Unfinished clusters of this home, whose launcher is gone, are listed with their price and the
+    command that terminates them.
+
+    With --cache it shows what environments, models, packages and container images of the local EC2 take on
+    this machine, and removes what no cluster uses; each is made again when it is needed.
+    """
+    from dlcloud.app.context import Context
+
+    if cache and (clusters or regions or cloud or all_owners):
+        raise RecipeError("--cache is of this machine alone", "dlcloud gc --cache")
+    with Context("gc", verbose=verbose) as context:
+        if cache:
+            from dlcloud.app.account.caches import run as run_caches
+
+            run_caches(context, dry_run=dry_run, yes=yes, output=output)
+            return
+        from dlcloud.app.account.gc import run
+
+        run(
+            context,
+            clusters=clusters,
+            regions=regions,
+            cloud=cloud,
+            all_owners=all_owners,
+            dry_run=dry_run,
+            yes=yes,
+            output=output,
+        )
+
+
+@commands.command("tunnel", hidden=True)
+@click.argument("cluster")
+@click.argument("instance")
+@verbose_option
+def tunnel(*, cluster: str, instance: str, verbose: bool) -> None:
+    """Connect to the SSH server of INSTANCE of CLUSTER the way that its network allows: a ProxyCommand.
+
+    \b
+    ssh -o ProxyCommand='dlcloud tunnel CLUSTER INSTANCE' ubuntu@INSTANCE
+    """  # noqa: D301  click wants a real backspace, to leave these lines as they are
+    from dlcloud.app.clusters.ssh import tunnel as carry
+    from dlcloud.app.context import Context
+
+    with Context("tunnel", verbose=verbose) as context:
+        carry(context, cluster=cluster, instance=instance)
+
+
+@commands.command("control", hidden=True)
+@click.argument("recipe")
+@click.option("--name", required=True, help="The name of its cluster.")
+@cidr_option("new instances")
+def control(*, recipe: str, name: str, cidrs: tuple[str, ...]) -> None:
+    """Do the work of the cluster that this instance belongs to, and terminate all other instances."""
+    from dlcloud.app.clusters.control import run
+    from dlcloud.app.context import Context
+
+    with Context("control") as context:
+        run(context, recipe=recipe, name=name, cidrs=cidrs)
+
+
+@commands.command("take-over", hidden=True)
+@click.argument("cluster_id")
+@click.option("--watch", is_flag=True, help="Wait until no instance controls the cluster.")
+def take_over(*, cluster_id: str, watch: bool) -> None:
+    """Take the control of this instance's own cluster, unless another instance has it."""
+    from dlcloud.app.clusters.take_over import run
+    from dlcloud.app.context import Context
+
+    with Context("take-over") as context:
+        run(context, cluster_id=cluster_id, watch=watch)
