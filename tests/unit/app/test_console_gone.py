@@ -5,9 +5,9 @@ import io
 import sys
 
 import pytest
-from dlcloud.cli.failures import report_error
 
 from dlcloud.app.terminal.console import LiveConsole, PlainConsole
+from dlcloud.cli.main import report_error
 from dlcloud.model.events import Info, StageDone, StageStarted, Warned
 
 EVENTS = [

@@ -3,10 +3,10 @@
 import io
 
 import pytest
-from dlcloud.cli.failures import report_error
 
 from dlcloud.app.terminal.console import line_of
 from dlcloud.app.terminal.safe_output import TerminalFilter, writer_to
+from dlcloud.cli.main import report_error
 from dlcloud.model.errors import InstanceError
 from dlcloud.model.events import Warned
 from dlcloud.report.table import Format, Report, Section, render

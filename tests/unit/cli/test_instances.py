@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
-from dlcloud.cli.commands.account.instances import command
 
+from dlcloud.cli.account import instances as command
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Accelerator
 from dlcloud.report.instances import TypeOffer, instances_report

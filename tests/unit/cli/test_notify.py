@@ -6,8 +6,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import click
 import pytest
-from dlcloud.cli.notify import notify_end, notify_option
 
+from dlcloud.cli.options import notify_end, notify_option
 from dlcloud.model.errors import InstanceError
 
 

@@ -2,10 +2,9 @@
 
 import click
 import pytest
-from dlcloud.cli.node_counts import NodeCounts
 
 from dlcloud.cli import main as cli
-from dlcloud.cli.options import Number
+from dlcloud.cli.options import Hours, NodeCounts, Number
 
 
 def parameters(command, path="dlcloud"):
@@ -42,3 +41,16 @@ def test_a_number_within_its_limits_is_taken():
     assert Number(0, 2).convert("1.5", None, None) == 1.5
     with pytest.raises(click.BadParameter):
         Number(0, 2).convert("3", None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"), [("52", 52), ("52h", 52), ("3d", 72), ("1d 12h", 36), ("90m", 1.5)]
+)
+def test_a_duration_is_a_number_of_hours_or_has_units(text, hours):
+    assert Hours().convert(text, None, None) == hours
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1h", "nan", "400d"])
+def test_what_is_no_duration_is_refused(text):
+    with pytest.raises(click.BadParameter, match="not a duration such as 52h"):
+        Hours().convert(text, None, None)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from dlcloud.cli.commands.simulate import command
 
+from dlcloud.cli.deadlines import simulate as command
 from dlcloud.model.boots import SLOW_BOOT_S
 from dlcloud.model.errors import RecipeError
 
