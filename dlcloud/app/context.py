@@ -1,4 +1,9 @@
-"""The one place that builds collaborators; with `profiles`, the only one that reads the environment."""
+"""The collaborators of one command, built in one place, each when it is first asked for.
+
+Every use case gets a `Context`. Entering it makes SIGTERM and SIGHUP end the command as Ctrl-C does and opens
+its log; leaving it closes connections, database and console in reverse order. What brings boto3 or paramiko
+is imported only when a command asks for it.
+"""
 
 import os
 import signal

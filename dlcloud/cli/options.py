@@ -437,7 +437,9 @@ def notify_option(name: str) -> Callable[[Command], Command]:
             target = notify or stored_target(home())
             if not target or values.get("dry_run"):
                 return command(**values)
-            subject = " ".join([f"dlcloud {name}", str(values.get("recipe") or "")]).strip()
+            subject = " ".join(
+                [f"dlcloud {name}", str(values.get("recipe") or values.get("recipe_option") or "")]
+            ).strip()
             try:
                 result = command(**values)
             except BaseException as error:

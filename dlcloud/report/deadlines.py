@@ -1,4 +1,4 @@
-"""Deadlines as tables and charts: what each deadline costs (`dlcloud plan`), and simulated policies.
+"""Deadlines as tables and charts: what each deadline costs (`dlcloud deadlines`), and simulated policies.
 
 `deadline_costs_report` and its curve show the price of deadlines, `simulation_report` compares policies over
 replayed windows, and `simulation_charts` draws one window: instances by market over time, and the work done.

@@ -1,5 +1,5 @@
-"""`dlcloud plan` and `dlcloud simulate`: deadlines and spot policies, before any money is spent.
+"""`dlcloud deadlines` and `dlcloud simulate`: deadlines and spot policies, before any money is spent.
 
 In: a recipe, availability traces or the account's spot prices. Out: what each deadline is expected to cost.
-`cli` names the modules. It launches nothing.
+`cli` calls them. It launches nothing.
 """

@@ -239,7 +239,7 @@ def _draw(context: Context, path: Path, costs: Sequence[DeadlineCost], name: str
         report = deadline_costs_report(costs, heading=name, notes=[])
         script = bundle(context.paths.make_folder(context.paths.cache))
         text = page(
-            template("report.html"), script, report, [chart], title="dlcloud deadlines", subtitle=name
+            template("report.html"), script, report, [chart], title="costs of deadlines", subtitle=name
         )
         content = text.encode()
     else:

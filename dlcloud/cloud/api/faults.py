@@ -57,7 +57,7 @@ EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
 FAILED = {"InternalError", "InternalFailure", "ServerInternal", "ServiceUnavailable", "Unavailable"}
 """Failures on EC2's own side, which a fleet's reply reports without an HTTP status."""
 
-POLICY_HINT = "check the credentials and their policy: dlcloud policy, dlcloud policy --detach"
+POLICY_HINT = "check the credentials and their policy: dlcloud policy, dlcloud policy detach"
 LOGIN_HINT = "log in again: aws sso login, or the program that issues this profile's credentials"
 ACCOUNT_HINTS = {
     "AuthFailure.ServiceLinkedRoleCreationNotPermitted": (

@@ -7,7 +7,7 @@ from dlcloud.cloud.api.faults import translate_errors
 from dlcloud.model.errors import CloudError
 from dlcloud.model.secret_source import SecretSource, SourceKind
 
-POLICY_HINT = "what it needs: dlcloud policy --secrets"
+POLICY_HINT = "what it needs: dlcloud policy secrets"
 
 
 @dataclass(frozen=True, slots=True)

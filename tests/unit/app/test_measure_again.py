@@ -91,7 +91,7 @@ def test_what_bench_measured_is_measured_again_by_its_recipe(tmp_path, is_bundle
     context = SimpleNamespace(clusters=SimpleNamespace(find=lambda _: stored))
     of = run("one-0001", instance_type=TYPES[0], workload="mpi" if is_bundled else "own")
     rows = lines(result(), of=of, quoted=quote(), bill=BILL)
-    assert commands_again(context, rows)["one-0001"].startswith(f"dlcloud bench --recipe {source} ")
+    assert commands_again(context, rows)["one-0001"].startswith(f"dlcloud bench {source} ")
 
 
 def test_a_bundled_recipe_with_a_command_of_its_own_is_named():
@@ -99,4 +99,4 @@ def test_a_bundled_recipe_with_a_command_of_its_own_is_named():
     context = SimpleNamespace(clusters=SimpleNamespace(find=lambda _: stored))
     of = run("mpi-0001", instance_type="c7i.xlarge", workload="mpi")
     rows = lines(result(), of=of, quoted=quote(), bill=BILL)
-    assert commands_again(context, rows)["mpi-0001"].startswith("dlcloud bench --recipe mpi ")
+    assert commands_again(context, rows)["mpi-0001"].startswith("dlcloud bench mpi ")

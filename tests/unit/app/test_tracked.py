@@ -6,11 +6,6 @@ import sys
 PROGRAM = """
 import sys
 import dlcloud.app.clusters.up, dlcloud.app.clusters.hand_over, dlcloud.app.results.export
-from dlcloud.app.results.tracking import tracked
-from dlcloud.recipe.recipe import read_recipe
-recipe = read_recipe("name: a\\ninstances: {types: [c5.large]}\\nworkload: {command: x}", "a")
-with tracked(None, recipe, lambda: 1 / 0):
-    pass
 ours = ("dlcloud.trackers", "dlcloud.app.results.tracking", "mlflow")
 print([name for name in sys.modules if name.startswith(ours)])
 """

@@ -23,7 +23,7 @@ print(json.dumps(sorted(sys.modules)))
 """
 CLOUDS, MACHINES = "dlcloud.app.clouds", "dlcloud.app.machines"
 """What `Context` imports when the command first asks for EC2, and for SSH."""
-COLLABORATORS = {"status": CLOUDS, "ssh": MACHINES, "tunnel": MACHINES, "exec": MACHINES, "logs": MACHINES}
+COLLABORATORS = {"status": CLOUDS, "ssh": MACHINES, "exec": MACHINES, "logs": MACHINES}
 SLOW = {"pydantic", "moto", "asyncssh", "rich"}
 CLOUDLESS = SLOW | {"boto3", "botocore"}
 
