@@ -11,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from dlcloud.app.clusters.experiment_page import write_page
 
+from dlcloud.app.clusters.experiment import write_page
 from dlcloud.app.context import SystemClock
 from dlcloud.model.cluster import ClusterState, Member
 from dlcloud.model.instance import Market, Price
