@@ -18,7 +18,7 @@ from dlcloud.cloud.compute.claims import Ec2Claims
 from dlcloud.cloud.compute.fleets import Ec2Fleets
 from dlcloud.cloud.compute.images import Ec2OwnImages, Images
 from dlcloud.cloud.compute.instances import Ec2Instances
-from dlcloud.cloud.network.network_access import Ec2Network, own_cidr
+from dlcloud.cloud.network.security_groups import Ec2Network, own_cidr
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.cloud.offers.instance_types import InstanceTypes
 from dlcloud.cloud.offers.prices import KeptPrices, Prices

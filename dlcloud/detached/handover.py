@@ -32,8 +32,8 @@ from dlcloud.model.remote import Connection
 from dlcloud.model.secret_source import CONTROLLER_PREFIX
 from dlcloud.model.untrusted import printable
 from dlcloud.model.wait import wait_until
-from dlcloud.planning.controller_policy import controller_policy
-from dlcloud.planning.storage import join_policies, reads_buckets, results_policy, results_uri, storage_policy
+from dlcloud.planning.policies import controller_policy, join_policies, results_policy, storage_policy
+from dlcloud.planning.storage import reads_buckets, results_uri
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.sent_files import IGNORE_FILE

@@ -11,7 +11,7 @@ from dlcloud.model.remote import Connection, Dial, Endpoint
 
 if TYPE_CHECKING:  # as for most commands: nothing of a cloud is needed
     from dlcloud.cloud.ec2 import Ec2Caller, Ec2Cloud
-    from dlcloud.cloud.network.network_access import Ec2Network
+    from dlcloud.cloud.network.security_groups import Ec2Network
 
 
 @dataclass(slots=True, kw_only=True)

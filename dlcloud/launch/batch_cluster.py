@@ -13,7 +13,8 @@ from dlcloud.model.events import stage
 from dlcloud.model.instance import InstanceType
 from dlcloud.model.money import price_of
 from dlcloud.planning.plan import Plan
-from dlcloud.planning.storage import join_policies, results_policy, results_uri
+from dlcloud.planning.policies import join_policies, results_policy
+from dlcloud.planning.storage import results_uri
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.store.clusters import BATCH, BATCH_JOB, STORAGE_ROLE
 

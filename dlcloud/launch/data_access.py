@@ -15,7 +15,8 @@ from dlcloud.model.cluster import CONTROLLER_TAG, Member
 from dlcloud.model.errors import CloudError, CredentialsError, RecipeError
 from dlcloud.model.events import Info, Warned, stage
 from dlcloud.model.remote import Connection
-from dlcloud.planning.storage import copy_key, describe_data, reads_buckets, storage_policy
+from dlcloud.planning.policies import storage_policy
+from dlcloud.planning.storage import copy_key, describe_data, reads_buckets
 from dlcloud.recipe.data import DataItem
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload import Setup

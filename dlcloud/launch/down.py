@@ -6,7 +6,7 @@ from operator import not_
 
 from dlcloud.cloud.compute.batch_queues import BATCH_KIND
 from dlcloud.cloud.ec2 import Ec2Cloud
-from dlcloud.cloud.network.network_access import Ec2Network
+from dlcloud.cloud.network.security_groups import Ec2Network
 from dlcloud.launch import managed as existing
 from dlcloud.launch.managed import LAUNCH, UNSEEN, ManagedCluster, mark_ended
 from dlcloud.model.clock import Clock

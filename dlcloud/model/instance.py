@@ -124,7 +124,6 @@ class InstanceType:
     """As of `Up to 12.5 Gigabit`; empty if unknown."""
     local_disks_gb: int = 0
     """Size of all instance store volumes."""
-    bare_metal: bool = False
     markets: tuple[Market, ...] = (Market.ON_DEMAND, Market.SPOT)
     efa_interfaces: int | None = None
     """Elastic Fabric Adapters that it can have, 0 for none; None if unknown."""

@@ -1,15 +1,14 @@
-"""Data and checkpoints in S3: what instances may do there, how copies are named, what their traffic costs."""
+"""Data and checkpoints in S3: how copies are named, whether they fit on a disk, what their traffic costs."""
 
 import hashlib
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import InstanceType
-from dlcloud.recipe.data_set import DataSet, split_uri
+from dlcloud.recipe.data_set import DataSet
 
 if TYPE_CHECKING:  # pydantic, which most commands never need
     from dlcloud.planning.plan import Plan
@@ -18,8 +17,6 @@ if TYPE_CHECKING:  # pydantic, which most commands never need
 DIGITS = 16
 RESULTS = "dlcloud"
 """Results lie below this folder of the recipe's `results`, which the IAM policy names."""
-EC2_SERVICES = ("ec2.amazonaws.com", "ec2.amazonaws.com.cn")
-"""To which roles are passed; the second in China. Source: AWS managed policy AWSEC2FleetServiceRolePolicy."""
 GB = 10**9
 GIB = 2**30
 SPARE_GIB = 20
@@ -52,63 +49,9 @@ def run_name(recipe: "Recipe", cluster_id: str) -> str:
     return cluster_id if recipe.checkpoints is None else f"s3-{copy_key(recipe.checkpoints)}"
 
 
-def storage_policy(recipe: "Recipe") -> str:
-    """Return the IAM policy by which instances read the recipe's data, and keep its checkpoints.
-
-    Its ARNs are those of the partition `aws`.
-    """
-    reads = sorted({item.source for item in recipe.data if item.is_remote})
-    statements = [_list(uri) for uri in sorted({*reads, *filter(None, [recipe.checkpoints])})]
-    if reads:
-        resources = [_objects(uri) for uri in reads]
-        statements.append({"Effect": "Allow", "Action": "s3:GetObject", "Resource": resources})
-    if recipe.checkpoints is not None:
-        actions = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
-        objects = _objects(f"{recipe.checkpoints}/")
-        statements.append({"Effect": "Allow", "Action": actions, "Resource": objects})
-    return json.dumps({"Version": "2012-10-17", "Statement": statements})
-
-
 def results_uri(recipe: "Recipe", cluster_id: str) -> str:
     """Return the prefix below which everything of a cluster lies in the bucket of its results."""
     return f"{recipe.results}/{RESULTS}/{cluster_id}"
-
-
-def results_policy(uri: str) -> str:
-    """Return the IAM policy by which instances exchange files and results below a prefix."""
-    objects = {"Effect": "Allow", "Action": ["s3:GetObject", "s3:PutObject"], "Resource": _objects(uri)}
-    return json.dumps({"Version": "2012-10-17", "Statement": [objects, _list(uri)]})
-
-
-def join_policies(policies: Iterable[str]) -> str:
-    """Return one policy with the statements of several."""
-    statements = [statement for policy in policies for statement in json.loads(policy)["Statement"]]
-    return json.dumps({"Version": "2012-10-17", "Statement": statements})
-
-
-def pass_policy(region: str, cluster_id: str, role: str) -> str:
-    """Return the policy by which a cluster's controller gives new instances the role for its buckets."""
-    tag = {"StringEquals": {"aws:ResourceTag/dlcloud:cluster": cluster_id}}
-    statements: list[Mapping[str, Any]] = [
-        {
-            "Effect": "Allow",
-            "Action": "iam:PassRole",
-            "Resource": f"arn:@PARTITION@:iam::*:role/dlcloud/{region}/{role}",
-            "Condition": {"StringEquals": {"iam:PassedToService": list(EC2_SERVICES)}},
-        },
-        {
-            "Effect": "Allow",
-            "Action": "ec2:AssociateIamInstanceProfile",
-            "Resource": f"arn:@PARTITION@:ec2:{region}:*:instance/*",
-            "Condition": tag,
-        },
-        {
-            "Effect": "Allow",
-            "Action": "ec2:DescribeIamInstanceProfileAssociations",
-            "Resource": "*",
-        },
-    ]
-    return json.dumps({"Version": "2012-10-17", "Statement": statements})
 
 
 def describe_data(sets: Sequence[DataSet], region: str, instances: int) -> list[str]:
@@ -153,20 +96,3 @@ def _describe(data: DataSet, region: str, instances: int) -> str:
     usd = REGION_TRAFFIC_USD_PER_GB if is_usual else DEAR_TRAFFIC_USD_PER_GB
     cost = f"{gb * usd * instances:.2f} USD for {instances} instance(s) at {usd} USD per GB"
     return f"{text}; its bucket is in {data.region}: traffic to {region} costs about {cost}, beside the total"
-
-
-def _list(uri: str) -> dict[str, Any]:
-    bucket, prefix = split_uri(uri)
-    statement: dict[str, Any] = {
-        "Effect": "Allow",
-        "Action": "s3:ListBucket",
-        "Resource": f"arn:@PARTITION@:s3:::{bucket}",
-    }
-    if prefix:
-        statement["Condition"] = {"StringLike": {"s3:prefix": [prefix, f"{prefix}/*"]}}
-    return statement
-
-
-def _objects(uri: str) -> str:
-    bucket, prefix = split_uri(uri)
-    return f"arn:@PARTITION@:s3:::{bucket}/{prefix}/*" if prefix else f"arn:@PARTITION@:s3:::{bucket}/*"

@@ -3,7 +3,7 @@
 from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.api.partitions import partition_of
 from dlcloud.model.errors import RecipeError
-from dlcloud.planning.controller_policy import with_boundary
+from dlcloud.planning.policies import with_boundary
 from dlcloud.resources.texts import iam_policy
 
 

@@ -11,7 +11,7 @@ from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import translate_errors
 from dlcloud.cloud.api.partitions import COMMERCIAL, partition_of
 from dlcloud.cloud.compute.dry_run import dry_run
-from dlcloud.cloud.network.chosen_network import find_network
+from dlcloud.cloud.network.vpc import find_network
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.account_plan import ACCOUNT_PLAN_REGION, AccountPlan
 from dlcloud.model.clock import Clock

@@ -13,7 +13,7 @@ from dlcloud.cloud.api.faults import retry_codes, translate_errors
 from dlcloud.cloud.api.partitions import partition_of
 from dlcloud.cloud.compute.requests import tag_list
 from dlcloud.model.cluster import Leftover, control_role_name
-from dlcloud.planning.storage import join_policies, pass_policy
+from dlcloud.planning.policies import join_policies, pass_policy
 
 POLICY_NAME = "control-own-cluster"
 STORAGE = "-storage"

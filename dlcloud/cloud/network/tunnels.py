@@ -19,7 +19,7 @@ from botocore.awsrequest import AWSRequest
 
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import translate_errors
-from dlcloud.cloud.network.chosen_network import ready_endpoints
+from dlcloud.cloud.network.vpc import ready_endpoints
 from dlcloud.model.errors import CloudError, UnreachableError
 
 SERVICE = "ec2-instance-connect"

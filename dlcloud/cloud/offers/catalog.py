@@ -93,7 +93,6 @@ def _hardware(row: Mapping[str, str]) -> InstanceType:
         cpu_fp32_tflops=_tflops(row["cpu_fp32_gflops_peak_est"]),
         architectures=(ARM64 if _ARM in row["cpu_model"] else X86_64,),
         network=row["network"],
-        bare_metal=".metal" in row["instance_type"],
     )
 
 

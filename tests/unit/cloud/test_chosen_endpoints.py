@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlcloud.cloud.network.chosen_network import _endpoints
+from dlcloud.cloud.network.vpc import _endpoints
 from dlcloud.model.errors import CloudError
 
 

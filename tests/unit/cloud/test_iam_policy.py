@@ -12,9 +12,9 @@ from dlcloud.cloud.compute.capacity import Ec2Capacity
 from dlcloud.cloud.compute.images import Ec2OwnImages
 from dlcloud.cloud.compute.instances import Ec2Instances
 from dlcloud.cloud.ec2 import Ec2Caller
-from dlcloud.cloud.network.network_access import Ec2Network
+from dlcloud.cloud.network.security_groups import Ec2Network
 from dlcloud.model.instance import KEY_ACTIONS
-from dlcloud.planning.storage import EC2_SERVICES
+from dlcloud.planning.policies import EC2_SERVICES
 from dlcloud.resources.texts import control_policy, iam_policy
 
 SOURCES = sorted(Path(dlcloud.cloud.__file__).parent.rglob("*.py"))

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from dlcloud.local.api.policy import AccessRequest, is_allowed
-from dlcloud.planning.controller_policy import controller_policy, with_boundary
-from dlcloud.planning.storage import join_policies
+from dlcloud.planning.policies import controller_policy, join_policies, with_boundary
 from dlcloud.resources.texts import control_policy, iam_policy
 
 REGION = "us-east-1"

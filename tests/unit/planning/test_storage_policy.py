@@ -10,7 +10,8 @@ from dlcloud.detached.handover import check_detachable, relocate_recipe
 from dlcloud.local.api.policy import AccessRequest, is_allowed
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.instance import Image
-from dlcloud.planning.storage import copy_key, describe_data, describe_room, run_name, storage_policy
+from dlcloud.planning.policies import storage_policy
+from dlcloud.planning.storage import copy_key, describe_data, describe_room, run_name
 from dlcloud.recipe.data_set import DataSet
 from dlcloud.recipe.recipe import read_recipe
 from tests.fakes.samples import hardware

@@ -1,0 +1,157 @@
+"""IAM policies that depend on a recipe: of instances with data in S3, of a controller, of who detaches.
+
+The fixed parts are templates (`templates/iam_policy*.json`); these are joined with them. The partition in an
+ARN is `@PARTITION@`, which `cloud.account.roles` replaces by that of the Region. No policy here gives a
+right beyond the cluster that it is for.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dlcloud.recipe.data_set import split_uri
+
+if TYPE_CHECKING:  # pydantic, which most commands never need
+    from dlcloud.recipe.recipe import Recipe
+
+EC2_SERVICES = ("ec2.amazonaws.com", "ec2.amazonaws.com.cn")
+"""To which roles are passed; the second in China. Source: AWS managed policy AWSEC2FleetServiceRolePolicy."""
+GIVES_RIGHTS = ("iam:CreateRole", "iam:PutRolePolicy")
+"""The actions by which the holder of a policy could give a role any right."""
+
+
+def storage_policy(recipe: "Recipe") -> str:
+    """Return the IAM policy by which instances read the recipe's data, and keep its checkpoints.
+
+    Its ARNs are those of the partition `aws`.
+    """
+    reads = sorted({item.source for item in recipe.data if item.is_remote})
+    statements = [_list(uri) for uri in sorted({*reads, *filter(None, [recipe.checkpoints])})]
+    if reads:
+        resources = [_objects(uri) for uri in reads]
+        statements.append({"Effect": "Allow", "Action": "s3:GetObject", "Resource": resources})
+    if recipe.checkpoints is not None:
+        actions = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
+        objects = _objects(f"{recipe.checkpoints}/")
+        statements.append({"Effect": "Allow", "Action": actions, "Resource": objects})
+    return json.dumps({"Version": "2012-10-17", "Statement": statements})
+
+
+def results_policy(uri: str) -> str:
+    """Return the IAM policy by which instances exchange files and results below a prefix."""
+    objects = {"Effect": "Allow", "Action": ["s3:GetObject", "s3:PutObject"], "Resource": _objects(uri)}
+    return json.dumps({"Version": "2012-10-17", "Statement": [objects, _list(uri)]})
+
+
+def pass_policy(region: str, cluster_id: str, role: str) -> str:
+    """Return the policy by which a cluster's controller gives new instances the role for its buckets."""
+    tag = {"StringEquals": {"aws:ResourceTag/dlcloud:cluster": cluster_id}}
+    statements: list[Mapping[str, Any]] = [
+        {
+            "Effect": "Allow",
+            "Action": "iam:PassRole",
+            "Resource": f"arn:@PARTITION@:iam::*:role/dlcloud/{region}/{role}",
+            "Condition": {"StringEquals": {"iam:PassedToService": list(EC2_SERVICES)}},
+        },
+        {
+            "Effect": "Allow",
+            "Action": "ec2:AssociateIamInstanceProfile",
+            "Resource": f"arn:@PARTITION@:ec2:{region}:*:instance/*",
+            "Condition": tag,
+        },
+        {
+            "Effect": "Allow",
+            "Action": "ec2:DescribeIamInstanceProfileAssociations",
+            "Resource": "*",
+        },
+    ]
+    return json.dumps({"Version": "2012-10-17", "Statement": statements})
+
+
+def join_policies(policies: Iterable[str]) -> str:
+    """Return one policy with the statements of several."""
+    statements = [statement for policy in policies for statement in json.loads(policy)["Statement"]]
+    return json.dumps({"Version": "2012-10-17", "Statement": statements})
+
+
+def with_boundary(policy: str, boundary: str) -> str:
+    """Return the policy of the holder of `--detach`, who gives roles no rights beyond a boundary.
+
+    Source: IAM user guide, "Delegating responsibility to others using permissions boundaries".
+
+    Args:
+        policy: That of the template.
+        boundary: The ARN of a managed policy.
+    """
+    document = json.loads(policy)
+    statements: list[dict[str, Any]] = []
+    for statement in document["Statement"]:
+        bounded = [action for action in GIVES_RIGHTS if action in statement["Action"]]
+        if bounded:
+            statements.append(
+                {
+                    **statement,
+                    "Sid": "GiveRolesRightsWithinTheBoundaryOnly",
+                    "Action": bounded,
+                    "Resource": [name for name in statement["Resource"] if ":role/" in name],
+                    "Condition": {"StringEquals": {"iam:PermissionsBoundary": boundary}},
+                }
+            )
+            statement["Action"] = [action for action in statement["Action"] if action not in bounded]
+        statements.append(statement)
+    return json.dumps({**document, "Statement": statements}, indent=2) + "\n"
+
+
+def controller_policy(types: Sequence[str], groups: Sequence[str], region: str) -> str:
+    """Return a policy for the role of a cluster's controller, to be joined with its template.
+
+    Whatever the instance runs may use the role: it launches no other types than the recipe's. IAM has no
+    condition on how many. Its ARNs are those of the partition `aws`.
+    Source: Service Authorization Reference, "Actions, resources, and condition keys for Amazon EC2":
+    ec2:InstanceType is there for instances of RunInstances; existing security groups carry no request tag.
+
+    Args:
+        types: Those of the recipe.
+        groups: The ids of the user's own security groups.
+        region: The cluster's.
+    """
+    statements: list[dict[str, Any]] = [
+        {
+            "Sid": "LaunchNoOtherTypes",
+            "Effect": "Deny",
+            "Action": "ec2:RunInstances",
+            "Resource": f"arn:@PARTITION@:ec2:{region}:*:instance/*",
+            "Condition": {
+                "Null": {"ec2:InstanceType": "false"},
+                "StringNotEquals": {"ec2:InstanceType": sorted(types)},
+            },
+        }
+    ]
+    if groups:
+        arn = f"arn:@PARTITION@:ec2:{region}:*:security-group/"
+        statements.append(
+            {
+                "Sid": "LaunchWithTheUsersGroups",
+                "Effect": "Allow",
+                "Action": "ec2:RunInstances",
+                "Resource": [arn + name for name in sorted(groups)],
+            }
+        )
+    return json.dumps({"Version": "2012-10-17", "Statement": statements})
+
+
+def _list(uri: str) -> dict[str, Any]:
+    bucket, prefix = split_uri(uri)
+    statement: dict[str, Any] = {
+        "Effect": "Allow",
+        "Action": "s3:ListBucket",
+        "Resource": f"arn:@PARTITION@:s3:::{bucket}",
+    }
+    if prefix:
+        statement["Condition"] = {"StringLike": {"s3:prefix": [prefix, f"{prefix}/*"]}}
+    return statement
+
+
+def _objects(uri: str) -> str:
+    bucket, prefix = split_uri(uri)
+    return f"arn:@PARTITION@:s3:::{bucket}/{prefix}/*" if prefix else f"arn:@PARTITION@:s3:::{bucket}/*"
