@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self
 from dlcloud.app.log_file import log_to_file
 from dlcloud.app.profiles import CONTROLLER_VARIABLE, chosen_profile, find_profile
 from dlcloud.app.terminal.console import Console, SilentConsole, console_for
-from dlcloud.app.terminal.safe_output import writer_to
+from dlcloud.app.terminal.screen import writer_to
 from dlcloud.app.terminal.signals import raise_on
 from dlcloud.local.site import ENDPOINT_VARIABLE, LocalEndpoint, LocalSite, SharedSite
 from dlcloud.model.cluster import DEFAULT_REGION, Cluster

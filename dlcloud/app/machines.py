@@ -15,7 +15,7 @@ from dlcloud.model.remote import Dial
 from dlcloud.ssh.dial import Dialer
 from dlcloud.ssh.route import Connect, connect_directly
 from dlcloud.store.home import Store
-from dlcloud.system.open_files import allow_many_files
+from dlcloud.system.files import allow_many_files
 
 if TYPE_CHECKING:  # the first brings botocore; an `up` without --detach imports nothing of the second
     from dlcloud.app.clouds import Clouds

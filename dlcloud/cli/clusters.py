@@ -221,7 +221,7 @@ def down(
     """
     from dlcloud.app.clusters.down import run
     from dlcloud.app.context import Context
-    from dlcloud.app.terminal.show import printing
+    from dlcloud.app.terminal.screen import printing
 
     with Context("down", verbose=verbose) as context:
         run(

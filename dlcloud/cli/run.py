@@ -88,7 +88,7 @@ def up(
     account; `down` downloads the results and terminates everything.
     """
     from dlcloud.app.context import Context
-    from dlcloud.app.terminal.show import printing
+    from dlcloud.app.terminal.screen import printing
 
     if detach and on:
         raise RecipeError("--on batch and --detach exclude each other", "Batch needs no machine of yours")
@@ -147,7 +147,7 @@ def plan(
     """
     from dlcloud.app.clusters.up import run
     from dlcloud.app.context import Context
-    from dlcloud.app.terminal.show import printing
+    from dlcloud.app.terminal.screen import printing
 
     with Context("up", verbose=verbose) as context:
         run(

@@ -13,8 +13,7 @@ from pathlib import Path
 from dlcloud.local.instance.machine_images import IMAGES
 from dlcloud.local.site_files import SitePaths
 from dlcloud.model.errors import DlcloudError
-from dlcloud.system.files import FileLock
-from dlcloud.system.open_files import allow_many_files
+from dlcloud.system.files import FileLock, allow_many_files
 
 _LOG_BYTES = 2_000_000
 _OLD_LOGS = 1

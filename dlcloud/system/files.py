@@ -1,4 +1,4 @@
-"""Files that several processes use: replaced whole, and locked.
+"""Files that several processes use: replaced whole, and locked; how many of them a process may have open.
 
 The lock is our own, not the library filelock (1.4 MB installed, 27 ms to import): filelock does not say which
 process holds a lock, waits by polling, and falls back to a lock that outlives a killed process where a file
@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import resource
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,3 +168,20 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+MOST_OPEN = 10_240
+"""The most open files that macOS allows, whatever its limit says; other systems allow more."""
+
+
+def allow_many_files() -> None:
+    """Raise the soft limit of open files as far as the hard one allows; it is never lowered."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (raised(soft, hard), hard))
+
+
+def raised(soft: int, hard: int) -> int:
+    """Return the soft limit to set in place of the present one."""
+    if soft == resource.RLIM_INFINITY:
+        return soft
+    return max(soft, MOST_OPEN if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN))

@@ -15,8 +15,7 @@ from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command
 from dlcloud.app.results.stored_results import StoredResults
 from dlcloud.app.results.training import print_training
-from dlcloud.app.terminal.screen import say
-from dlcloud.app.terminal.show import printing
+from dlcloud.app.terminal.screen import printing, say
 from dlcloud.app.termination import end_later, find_failed, terminating
 from dlcloud.detached.handover import HandOver
 from dlcloud.detached.standby import StandbyPreparer, WatchedStandbys

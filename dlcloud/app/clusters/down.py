@@ -13,8 +13,7 @@ from dlcloud.app.clusters.experiment import report_fetched
 from dlcloud.app.context import Context
 from dlcloud.app.results.stored_results import StoredResults, fetch_lost
 from dlcloud.app.results.training import training_of_cluster
-from dlcloud.app.terminal.screen import confirm
-from dlcloud.app.terminal.show import Show
+from dlcloud.app.terminal.screen import Show, confirm
 from dlcloud.app.terminal.signals import TerminationAbandonedError
 from dlcloud.app.termination import describe_remainder, destroy_cluster, removing_leftovers
 from dlcloud.detached.locate import DetachedCluster

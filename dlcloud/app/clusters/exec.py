@@ -9,8 +9,7 @@ from typing import IO
 
 from dlcloud.app.clusters.members import find_members
 from dlcloud.app.context import Context
-from dlcloud.app.terminal.safe_output import writer_to
-from dlcloud.app.terminal.screen import say
+from dlcloud.app.terminal.screen import say, writer_to
 from dlcloud.launch.setup import FOLDER
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import PartialError, RemoteCommandError

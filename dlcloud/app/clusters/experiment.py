@@ -9,8 +9,7 @@ from pathlib import Path
 from dlcloud.app.clusters.workload import RecipeWorkload
 from dlcloud.app.context import Context
 from dlcloud.app.results.rows import costs_of_runs, rows_of_runs
-from dlcloud.app.terminal.screen import say
-from dlcloud.app.terminal.show import Show
+from dlcloud.app.terminal.screen import Show, say
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.launch.user_files import check_files

@@ -7,8 +7,7 @@ from dlcloud.app.clusters.up import Up, is_trained
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command, confirm_spending
-from dlcloud.app.terminal.screen import say
-from dlcloud.app.terminal.show import printing
+from dlcloud.app.terminal.screen import printing, say
 from dlcloud.app.termination import destroy_on_failure
 from dlcloud.detached.handover import HandOver, check_detachable, settle_recipe
 from dlcloud.launch.acquire import ClusterLock, lock_cluster, resolve_cluster

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dlcloud.app.context import Context
-from dlcloud.app.terminal.safe_output import writer_to
-from dlcloud.app.terminal.screen import say
+from dlcloud.app.terminal.screen import say, writer_to
 from dlcloud.launch.remote_jobs import log_command
 from dlcloud.model.cluster import Cluster, ClusterState, Member
 from dlcloud.model.errors import RecipeError, UnreachableError

@@ -18,8 +18,7 @@ from dlcloud.app.lifecycle import (
 from dlcloud.app.results.rows import commands_again, rows_of_runs
 from dlcloud.app.results.training import newest_training
 from dlcloud.app.terminal.console import MOST_LINES
-from dlcloud.app.terminal.screen import say
-from dlcloud.app.terminal.show import Show
+from dlcloud.app.terminal.screen import Show, say
 from dlcloud.app.termination import destroy_at_end, stop_ending
 from dlcloud.elastic.controller import TrainingControl
 from dlcloud.elastic.rescue import bring_home

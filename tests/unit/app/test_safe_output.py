@@ -5,7 +5,7 @@ import io
 import pytest
 
 from dlcloud.app.terminal.console import line_of
-from dlcloud.app.terminal.safe_output import TerminalFilter, writer_to
+from dlcloud.app.terminal.screen import TerminalFilter, writer_to
 from dlcloud.cli.main import report_error
 from dlcloud.model.errors import InstanceError
 from dlcloud.model.events import Warned

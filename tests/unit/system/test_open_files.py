@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from dlcloud.system.open_files import MOST, allow_many_files, raised
+from dlcloud.system.files import MOST_OPEN, allow_many_files, raised
 
 NONE = resource.RLIM_INFINITY
 
@@ -12,9 +12,9 @@ NONE = resource.RLIM_INFINITY
 @pytest.mark.parametrize(
     ("soft", "hard", "limit"),
     [
-        (256, NONE, MOST),
+        (256, NONE, MOST_OPEN),
         (1024, 4096, 4096),
-        (1024, 1 << 20, MOST),
+        (1024, 1 << 20, MOST_OPEN),
         (20_000, 1 << 20, 20_000),
         (NONE, NONE, NONE),
     ],
