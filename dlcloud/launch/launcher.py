@@ -34,7 +34,7 @@ from dlcloud.model.errors import (
 from dlcloud.model.events import Info, Warned, stage
 from dlcloud.model.instance import Instance, InstanceState
 from dlcloud.model.money import billed_seconds
-from dlcloud.model.remote import Connection, Endpoint
+from dlcloud.model.remote import Connection
 from dlcloud.model.wait import wait_until
 from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.planning.plan import Plan, make_plan
@@ -43,7 +43,7 @@ from dlcloud.planning.storage import describe_room
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import RunState
 from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP
-from dlcloud.system.parallel import CallOutcome, all_or_raise, fan_out
+from dlcloud.system.parallel import fan_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,8 +285,7 @@ DIAL_ROUND_S = 20.0
 """How long instances are dialled before EC2 is asked whether they still live."""
 
 LostInstances = dict[str, DlcloudError]
-"""Why instances cannot be used, by instance id. Where a caller passes one, instances are given up by adding
-them to it, and the others go on; without it their errors are raised."""
+"""Why instances cannot be used, by instance id: they are given up by adding them, and the others continue."""
 
 
 def wait_until_reachable(
@@ -295,7 +294,7 @@ def wait_until_reachable(
     *,
     group_id: str,
     plan: Plan,
-    lost: LostInstances | None = None,
+    lost: LostInstances,
 ) -> tuple[list[Member], dict[str, Connection]]:
     """Open SSH to the plan's networks, await addresses, and connect.
 
@@ -303,7 +302,6 @@ def wait_until_reachable(
         The instances that answer, and the connections to them by instance id.
 
     Raises:
-        UnreachableError, HostKeyError: As `connect`.
         CloudError: SSH could not be opened.
     """
     # The group's rule and the addresses do not wait for each other: a round trip less.
@@ -323,22 +321,17 @@ def wait_until_reachable(
     return [member for member in with_address if member.instance.instance_id in connections], connections
 
 
-def await_addresses(
-    managed: ManagedCluster, members: Sequence[Member], lost: LostInstances | None = None
-) -> list[Member]:
+def await_addresses(managed: ManagedCluster, members: Sequence[Member], lost: LostInstances) -> list[Member]:
     """Poll until every instance has an address; the state `running` is not waited for, SSH answers sooner.
 
     Returns:
-        The instances that have an address.
-
-    Raises:
-        UnreachableError: An instance ended, or has no address in `boot_timeout_s`, and no `lost` is given.
+        The instances that have an address; the others ended, or got none in `boot_timeout_s`, and are `lost`.
     """
     current = {member.instance.instance_id: member for member in members}
     running_since: dict[str, float] = {}
 
     def give_up(errors: Mapping[str, DlcloudError]) -> None:
-        _lose_or_raise(errors, lost)
+        lost.update(errors)
         for name in errors:
             del current[name]
 
@@ -367,65 +360,49 @@ def await_addresses(
     return list(current.values())
 
 
-def connect(
-    managed: ManagedCluster, members: Sequence[Member], lost: LostInstances | None = None
-) -> dict[str, Connection]:
-    """Connect to every instance at once, waiting for those that still boot.
+def connect(managed: ManagedCluster, members: Sequence[Member], lost: LostInstances) -> dict[str, Connection]:
+    """Connect to all instances in parallel, waiting for those that still boot.
 
     Returns:
-        The connections by instance id.
-
-    Raises:
-        UnreachableError: An instance ended while booting, or did not answer in time (`boot_timeout_s`).
-        HostKeyError: An instance could not prove its host key.
+        The connections by instance id. The other instances ended while booting, did not answer in time
+        (`boot_timeout_s`) or could not prove their host key, and are `lost`.
     """
     waiting = {
         member.instance.instance_id: member.instance.endpoint(managed.cluster.user) for member in members
     }
     connected: dict[str, Connection] = {}
 
-    def give_up(outcomes: Sequence[CallOutcome[Endpoint, Connection]]) -> None:
-        if lost is None:
-            all_or_raise(outcomes)
-        _lose_or_raise({one.item.instance_id: one.error for one in outcomes if one.error is not None}, lost)
-        for outcome in outcomes:
-            del waiting[outcome.item.instance_id]
+    def give_up(errors: Mapping[str, DlcloudError]) -> None:
+        lost.update(errors)
+        for name in errors:
+            del waiting[name]
 
-    def dial_waiting() -> list[CallOutcome[Endpoint, Connection]]:
-        """Dial those that are waited for; return the outcomes of those that may still come to answer."""
-        outcomes = fan_out(
+    def dial_waiting() -> dict[str, DlcloudError]:
+        """Dial those that are waited for; return the errors of those that may still come to answer."""
+        errors: dict[str, DlcloudError] = {}
+        for outcome in fan_out(
             lambda endpoint: managed.dialer.dial(endpoint, wait_s=DIAL_ROUND_S), list(waiting.values())
-        )
-        for outcome in outcomes:
+        ):
+            name = outcome.item.instance_id
             if outcome.value is not None:
-                connected[outcome.item.instance_id] = outcome.value
-                del waiting[outcome.item.instance_id]
-        failed = [outcome for outcome in outcomes if outcome.error is not None]
-        give_up([outcome for outcome in failed if not isinstance(outcome.error, UnreachableError)])
+                connected[name] = outcome.value
+                del waiting[name]
+            elif outcome.error is not None:
+                errors[name] = outcome.error
+        give_up({name: one for name, one in errors.items() if not isinstance(one, UnreachableError)})
         if waiting:
             listed = managed.describe_instances()
-            ended = _errors_of_ended(listed[name] for name in waiting if name in listed)
-            _lose_or_raise(ended, lost)
-            for name in ended:
-                del waiting[name]
-        return [outcome for outcome in failed if outcome.item.instance_id in waiting]
+            give_up(_errors_of_ended(listed[name] for name in waiting if name in listed))
+        return {name: error for name, error in errors.items() if name in waiting}
 
     timeout_s = _boot_timeout_s(members)
     silent = wait_until(dial_waiting, not_, clock=managed.clock, timeout_s=timeout_s, poll_s=0)
-    _add_prices(silent, members, timeout_s)
+    prices = {member.instance.instance_id: member.hourly_usd for member in members}
+    for name, error in silent.items():
+        # What waiting on costs, or another instance.
+        error.message += f"; given up after {timeout_s:.0f} s ({describe_slow_boot(prices[name], timeout_s)})"
     give_up(silent)
     return connected
-
-
-def _add_prices(
-    silent: Sequence[CallOutcome[Endpoint, Connection]], members: Sequence[Member], timeout_s: float
-) -> None:
-    """Add to the errors of instances that are given up what waiting on, or another instance, costs."""
-    prices = {member.instance.instance_id: member.hourly_usd for member in members}
-    for outcome in silent:
-        if outcome.error is not None:
-            either = describe_slow_boot(prices[outcome.item.instance_id], timeout_s)
-            outcome.error.message += f"; given up after {timeout_s:.0f} s ({either})"
 
 
 def too_few_usable(usable: Sequence[Member], lost: Mapping[str, DlcloudError], minimum: int) -> InstanceError:
@@ -435,14 +412,6 @@ def too_few_usable(usable: Sequence[Member], lost: Mapping[str, DlcloudError], m
     lines = [f"{len(usable)} instance(s) can be used, minimum is {minimum}:"]
     lines += [f"  {error.message}" for error in lost.values()]
     return kind("\n".join(lines), first.hint)
-
-
-def _lose_or_raise(errors: Mapping[str, DlcloudError], lost: LostInstances | None) -> None:
-    if lost is not None:
-        lost.update(errors)
-    elif errors:
-        first = next(iter(errors.values()))
-        raise UnreachableError("\n".join(error.message for error in errors.values()), first.hint) from first
 
 
 def _boot_timeout_s(members: Iterable[Member]) -> float:

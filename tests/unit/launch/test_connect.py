@@ -13,12 +13,22 @@ from tests.fakes.samples import RECIPE
 from tests.unit.launch.conftest import ONE_TYPE
 
 
+def or_raise(found, lost):
+    """Return what was found, or raise one error for the instances that are lost."""
+    if not lost:
+        return found
+    first = next(iter(lost.values()))
+    raise type(first)("\n".join(error.message for error in lost.values()), first.hint)
+
+
 def addresses(world, members):
-    return await_addresses(world.launcher, members)
+    lost = {}
+    return or_raise(await_addresses(world.launcher, members, lost), lost)
 
 
 def connected(world, members):
-    return connect(world.launcher, members)
+    lost = {}
+    return or_raise(connect(world.launcher, members, lost), lost)
 
 
 def test_addresses_are_awaited_and_stored(world):
