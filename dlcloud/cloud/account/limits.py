@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,10 @@ from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import translate_errors
 from dlcloud.cloud.api.partitions import COMMERCIAL, partition_of
 from dlcloud.cloud.compute.dry_run import dry_run
-from dlcloud.cloud.network.vpc import find_network
+from dlcloud.cloud.network.vpc import default_subnets, find_network
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.account_plan import ACCOUNT_PLAN_REGION, AccountPlan
 from dlcloud.model.clock import Clock
-from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Market
 from dlcloud.planning.fit import KnownType
 from dlcloud.planning.launch_request import LaunchRequest
@@ -113,26 +112,14 @@ class Ec2Account:
         cached = None if fresh else self._kept.get("fit default subnets")
         if cached:
             return {zone: Subnet(zone_id=zone_id) for zone, zone_id in cached.items()}
-        with translate_errors("looking up the default subnets (ec2:DescribeSubnets)"):
-            answer = self._clients.get("ec2").describe_subnets(
-                Filters=[{"Name": "default-for-az", "Values": ["true"]}]
-            )
-        isolated = self._isolated_subnets({subnet["VpcId"] for subnet in answer["Subnets"]})
-        subnets = {
-            subnet["AvailabilityZone"]: Subnet(
-                zone_id=subnet.get("AvailabilityZoneId", ""),
-                assigns_addresses=bool(subnet["MapPublicIpOnLaunch"]),
-                reaches_internet=not isolated(subnet["SubnetId"]),
-            )
-            for subnet in answer["Subnets"]
-        }
+        subnets = default_subnets(self._clients)
         if subnets and all(s.assigns_addresses and s.reaches_internet for s in subnets.values()):
             self._kept.put("fit default subnets", {zone: subnet.zone_id for zone, subnet in subnets.items()})
         return subnets
 
     def network(self, network: "Network") -> FoundNetwork:
         """Return what a recipe's network is in this account."""
-        return find_network(self._clients, network, self._routes)
+        return find_network(self._clients, network)
 
     def spot_scores(self, instance_types: Sequence[str], count: int) -> dict[str, int]:
         """Return the spot placement score, 1 to 10, by zone id; a zone without a score is absent.
@@ -158,54 +145,6 @@ class Ec2Account:
             dry_run(self._clients, action, request)
             self._kept.put(subject, True)
 
-    def _routes(self, vpc_id: str) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
-        """Return tests of subnets of a VPC: a default route to an internet gateway, and to another way out.
-
-        Source: VPC user guide, "Route tables"; a subnet without a table of its own has the main one.
-        """
-        with translate_errors("looking up routes (ec2:DescribeRouteTables)"):
-            tables = self._clients.get("ec2").describe_route_tables(
-                Filters=[{"Name": "vpc-id", "Values": [vpc_id]}]
-            )["RouteTables"]
-        targets: dict[str, list[str]] = {}
-        for table in tables:
-            ways = [_target(route) for route in table["Routes"] if _is_default(route)]
-            for association in table["Associations"]:
-                targets[association.get("SubnetId", "")] = ways
-
-        def of(subnet_id: str) -> list[str]:
-            return targets.get(subnet_id, targets.get("", []))
-
-        return (
-            lambda subnet_id: any(way.startswith("igw-") for way in of(subnet_id)),
-            lambda subnet_id: any(way and not way.startswith("igw-") for way in of(subnet_id)),
-        )
-
-    def _isolated_subnets(self, vpc_ids: Collection[str]) -> Callable[[str], bool]:
-        """Return a test for subnets without a route to an internet gateway; False where routes are denied.
-
-        A subnet without a route table of its own has the main one. Source: VPC user guide, "Route tables".
-        """
-        if not vpc_ids:
-            return lambda _: False
-        try:
-            with translate_errors("looking up routes (ec2:DescribeRouteTables)"):
-                tables = self._clients.get("ec2").describe_route_tables(
-                    Filters=[{"Name": "vpc-id", "Values": sorted(vpc_ids)}]
-                )["RouteTables"]
-        except CloudError as error:
-            log.warning("routes are not checked: %s", error.message)
-            return lambda _: False
-        gateways = {
-            association.get("SubnetId", ""): any(
-                route.get("GatewayId", "").startswith("igw-") and route.get("State") == "active"
-                for route in table["Routes"]
-            )
-            for table in tables
-            for association in table["Associations"]
-        }
-        return lambda subnet_id: not gateways.get(subnet_id, gateways.get("", True))
-
     def _limit(self, code: str) -> int | None:
         quota = None
         with translate_errors(
@@ -229,13 +168,3 @@ class Ec2Account:
 def open_account(clients: Clients, *, answers: Cache, clock: Clock) -> Ec2Account:
     """Return the account in the region of the clients."""
     return Ec2Account(clients=clients, catalog=Catalog(), cache=answers, clock=clock)
-
-
-def _is_default(route: dict[str, Any]) -> bool:
-    return route.get("DestinationCidrBlock") == "0.0.0.0/0" and route.get("State") == "active"
-
-
-def _target(route: dict[str, Any]) -> str:
-    """Return the id of what a route leads to, of whichever kind it is."""
-    keys = ("GatewayId", "NatGatewayId", "TransitGatewayId", "NetworkInterfaceId", "VpcPeeringConnectionId")
-    return next((str(route[key]) for key in keys if route.get(key)), "")

@@ -1,6 +1,11 @@
-"""Look up the VPC, the subnets and the security groups that a recipe names, by id or tag."""
+"""The VPC, the subnets and the security groups that instances are launched into, with their ways out.
 
-from collections.abc import Callable, Iterable, Sequence
+Without `network` in a recipe these are the default subnets of the Region; with it, what the recipe names, by
+id or by tag. `planning.networks` judges which of them instances can be reached in.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlcloud.cloud.api.clients import Clients
@@ -15,18 +20,21 @@ if TYPE_CHECKING:  # pydantic, which most commands never need
 READY = ("create-complete", "update-in-progress", "update-complete")
 """States of an endpoint that carries connections. Source: aws-cli, customizations/ec2instanceconnect."""
 
-HasRoute = Callable[[str], bool]
+ROUTE_TARGETS = (
+    *("GatewayId", "NatGatewayId", "TransitGatewayId"),
+    *("NetworkInterfaceId", "VpcPeeringConnectionId"),
+)
+"""What a route leads to, by its kind. Source: EC2 API reference, Route."""
+
+log = logging.getLogger(__name__)
 
 
-def find_network(
-    clients: Clients, network: "Network", routes: Callable[[str], tuple[HasRoute, HasRoute]]
-) -> FoundNetwork:
+def find_network(clients: Clients, network: "Network") -> FoundNetwork:
     """Return what a recipe's network is in the account.
 
     Args:
         clients: The region's.
         network: The recipe's; without VPC and subnets it is the default VPC.
-        routes: Returns, for a VPC, tests of subnet ids: a route to an internet gateway, and one to a NAT.
 
     Raises:
         CloudError: There is no such thing, or the parts are of different VPCs.
@@ -37,7 +45,7 @@ def find_network(
     if len(vpcs) > 1:
         raise CloudError(f"network.subnets are of several VPCs: {', '.join(vpcs)}", "set network.vpc to one")
     vpc_id = vpcs[0]
-    reaches_internet, has_nat = routes(vpc_id)
+    ways_out = _ways_out(clients, [vpc_id])
     subnets: dict[str, Subnet] = {}
     for subnet in sorted(listed, key=lambda subnet: -int(subnet["AvailableIpAddressCount"])):
         subnets.setdefault(
@@ -46,8 +54,8 @@ def find_network(
                 zone_id=subnet.get("AvailabilityZoneId", ""),
                 subnet_id=subnet["SubnetId"],
                 assigns_addresses=bool(subnet["MapPublicIpOnLaunch"]),
-                reaches_internet=reaches_internet(subnet["SubnetId"]),
-                has_nat=has_nat(subnet["SubnetId"]),
+                reaches_internet=any(way.startswith("igw-") for way in ways_out(subnet) or ()),
+                has_nat=any(way and not way.startswith("igw-") for way in ways_out(subnet) or ()),
             ),
         )
     return FoundNetwork(
@@ -57,6 +65,50 @@ def find_network(
         cidrs=_cidrs(clients, vpc_id) if network.is_private else (),
         endpoints=_endpoints(clients, vpc_id) if network.access is Access.INSTANCE_CONNECT_ENDPOINT else (),
     )
+
+
+def default_subnets(clients: Clients) -> dict[str, Subnet]:
+    """Return the default subnets by zone; where routes are denied, they are taken to reach the internet."""
+    with translate_errors("looking up the default subnets (ec2:DescribeSubnets)"):
+        listed = clients.get("ec2").describe_subnets(
+            Filters=[{"Name": "default-for-az", "Values": ["true"]}]
+        )["Subnets"]
+    ways: list[list[str] | None] = [None] * len(listed)
+    try:
+        if listed:
+            ways_out = _ways_out(clients, sorted({subnet["VpcId"] for subnet in listed}))
+            ways = [ways_out(subnet) for subnet in listed]
+    except CloudError as error:
+        log.warning("routes are not checked: %s", error.message)
+    return {
+        subnet["AvailabilityZone"]: Subnet(
+            zone_id=subnet.get("AvailabilityZoneId", ""),
+            assigns_addresses=bool(subnet["MapPublicIpOnLaunch"]),
+            reaches_internet=known is None or any(way.startswith("igw-") for way in known),
+        )
+        for subnet, known in zip(listed, ways, strict=True)
+    }
+
+
+def _ways_out(clients: Clients, vpc_ids: Sequence[str]) -> Callable[[Mapping[str, Any]], list[str] | None]:
+    """Return what says where the default routes of a subnet lead, by id; None if no table is known.
+
+    Source: VPC user guide, "Route tables"; a subnet without a table of its own has the main one of its VPC.
+    """
+    with translate_errors("looking up routes (ec2:DescribeRouteTables)"):
+        tables = clients.get("ec2").describe_route_tables(
+            Filters=[{"Name": "vpc-id", "Values": list(vpc_ids)}]
+        )["RouteTables"]
+    targets: dict[str, list[str]] = {}
+    for table in tables:
+        ways = [
+            next((str(route[key]) for key in ROUTE_TARGETS if route.get(key)), "")
+            for route in table["Routes"]
+            if route.get("DestinationCidrBlock") == "0.0.0.0/0" and route.get("State") == "active"
+        ]
+        for association in table["Associations"]:
+            targets[association.get("SubnetId") or table["VpcId"]] = ways
+    return lambda subnet: targets.get(subnet["SubnetId"], targets.get(subnet["VpcId"]))
 
 
 def _vpc_id(clients: Clients, network: "Network") -> str:
