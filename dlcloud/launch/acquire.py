@@ -1,7 +1,8 @@
 """Acquire a cluster: a new one, or one that an earlier command left unfinished.
 
 The one command that manages a cluster holds its lock, which the kernel releases when that process dies. So
-two `up` at once make two clusters, and an `up` after one that was killed continues what that one began.
+two `up` at the same time make two clusters, and an `up` after one that was killed continues what that one
+began.
 """
 
 import json

@@ -222,7 +222,7 @@ def prepare_access(managed: ManagedCluster, recipe: Recipe) -> None:
 def abort_uploads(managed: ManagedCluster, recipe: Recipe) -> None:
     """Abort the uploads of checkpoints that ended with their instances; a prefix is of one training.
 
-    What S3 refuses is left, with a warning: their parts cost little, but for ever.
+    What S3 refuses is left, with a warning: their parts cost little, but forever.
     """
     if recipe.checkpoints is None:
         return
@@ -289,7 +289,7 @@ def describe_storage(buckets: S3Buckets, recipe: Recipe) -> tuple[list[str], int
     reasons = describe_data(list(sets.values()), recipe.region, recipe.instances.maximum)
     if recipe.checkpoints is not None:
         step = buckets.newest_step(recipe.checkpoints)
-        begin = f"goes on from step {step}" if step else "there is none yet"
+        begin = f"continues from step {step}" if step else "there is none yet"
         reasons.append(f"checkpoints in {recipe.checkpoints}: {begin}")
     copied = {item.source for item in recipe.data if item.is_remote and item.mode == "copy"}
     return reasons, sum(sets[source].size for source in copied)

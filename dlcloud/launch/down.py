@@ -32,7 +32,7 @@ def terminate_cluster(managed: ManagedCluster) -> list[Member]:
         The cluster's instances with the times at which they ended.
 
     Raises:
-        CloudError: Something is left; the message names it. Running it again goes on.
+        CloudError: Something is left; the message names it. Running it again continues.
     """
     cluster, cloud, clusters = managed.cluster, managed.cloud, managed.store.clusters
     clusters.set_state(cluster.cluster_id, ClusterState.STOPPING)
@@ -41,7 +41,7 @@ def terminate_cluster(managed: ManagedCluster) -> list[Member]:
         if clusters.intents(cluster.cluster_id, BATCH):
             # It would replace instances that are terminated.
             cloud.batch.delete(cluster.cluster_id)
-        # What cannot wait for the end of the instances goes on beside it.
+        # What cannot wait for the end of the instances happens meanwhile.
         terminated, closed = fan_out(lambda step: step(managed), [_terminate_all, _close])
         if terminated.error is not None:
             raise terminated.error
@@ -69,7 +69,7 @@ def gc(leftovers: Sequence[Leftover], *, cloud: Ec2Cloud, clock: Clock, emit: Em
     """Remove leftovers of one region: first what could launch more, last what the others depend on.
 
     Raises:
-        CloudError: Something is left; the message names it. Running it again goes on.
+        CloudError: Something is left; the message names it. Running it again continues.
     """
 
     def ids(kind: str) -> list[str]:

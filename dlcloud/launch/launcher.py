@@ -146,7 +146,7 @@ class Launcher(ManagedCluster):
         return launched
 
     def grow(self, plan: Plan, *, connected: Collection[str] = ()) -> LaunchedMembers:
-        """Launch what is missing of the plan's instances while the others go on; fewer are no error here.
+        """Launch what is missing of the plan's instances while the others work; fewer are no error here.
 
         Args:
             plan: With the number of instances in all (`max_count`).
@@ -172,7 +172,7 @@ class Launcher(ManagedCluster):
         A full disk does not keep an instance alive: first all is terminated, then it is stored.
 
         Raises:
-            CloudError: Something is left; the message names it. Running it again goes on.
+            CloudError: Something is left; the message names it. Running it again continues.
             UnwritableError: Nothing is left, and the store could not record it.
         """
         try:
@@ -237,7 +237,7 @@ class Launcher(ManagedCluster):
         ):
             usable, connections = wait_until_reachable(self, members, group_id=group_id, plan=plan, lost=lost)
         for instance_id, error in lost.items():
-            self.emit(Warned(message=f"is given up: {error.message}", instance_id=instance_id))
+            self.emit(Warned(message=f"giving up on this instance: {error.message}", instance_id=instance_id))
         return LaunchedMembers(members=usable, connections=connections, refusals=refusals, lost=lost)
 
     def _end_lost(self, members: Sequence[Member], lost_ids: Collection[str]) -> list[Member]:

@@ -41,7 +41,7 @@ SHRINK = "shrink"
 """The intent that precedes the end of instances; its `instance_ids` name them."""
 
 CONSISTENCY_WINDOW_S = 30.0
-"""For so long EC2 may not yet list an instance whose launch was requested."""
+"""How long EC2 may not yet list an instance whose launch was requested."""
 
 SHRINK_TIMEOUT_S = 120.0
 SHRINK_POLL_S = 0.25
@@ -133,7 +133,7 @@ class ManagedCluster:
             The instances with the times at which they ended.
 
         Raises:
-            CloudError: EC2 still lists one as running; the message names it. Running it again goes on.
+            CloudError: EC2 still lists one as running; the message names it. Running it again continues.
         """
         if not members:
             return []

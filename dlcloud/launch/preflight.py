@@ -71,7 +71,7 @@ def run_preflight(
     dry_run: bool = True,
     thorough: bool = False,
 ) -> "Preflight":
-    """Ask every question at once; one that is refused stops no other.
+    """Ask every question in parallel; one that is refused stops no other.
 
     Args:
         recipe: The instances to be launched.
@@ -260,7 +260,7 @@ def find_image(
 
 
 def _find_image(recipe: Recipe, cloud: Ec2Cloud, hardware: Callable[[], Mapping[str, InstanceType]]) -> Image:
-    """Find a recipe's image beside its types: again only if EC2 describes these otherwise than expected."""
+    """Find a recipe's image together with its types: again only if EC2 describes these in another way."""
     name, types = recipe.instances.image, recipe.instances.types
     expected = _expected_kind(recipe, cloud)
     early = _Once(lambda: cloud.images.resolve(name, **expected))

@@ -139,7 +139,7 @@ class Provisioner:
 
         A request whose answer was never seen is repeated, word for word, under its token: EC2 answers with
         the same instances, also where its lists do not show them yet. An old one is not repeated: no token
-        lives for ever, and by then the lists show them.
+        lives forever, and by then the lists show them.
         """
         clusters, clock = self.managed.store.clusters, self.managed.clock
         if not clusters.has_intents(self.managed.cluster_id):

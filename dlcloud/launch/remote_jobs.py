@@ -48,7 +48,7 @@ HARNESS_FAILURE = re.compile(r"^failed: ", re.MULTILINE)
 """How the harness prints what failed."""
 
 INHERITED = JobEnvironment()
-"""Nothing beside what a program inherits from the login."""
+"""Nothing but what a program inherits from the login."""
 
 RecordHandler = Callable[[Sequence[dict[str, Any]]], None]
 
@@ -107,14 +107,14 @@ class RemoteJobs:
         environment: JobEnvironment = INHERITED,
         layout: Mapping[str, object] | None = None,
     ) -> None:
-        """Start a run; one that was started before goes on, so that after a crash none runs twice.
+        """Start a run; one that was started before continues, so that after a crash none runs twice.
 
         `layout` is what `templates/job.py` makes of its folder first.
         """
         start_job(connection, folder_of(run), environment, layout)
 
     def finish(self, connection: Connection, run: Run, suffix: str) -> None:
-        """Ask the program of a run to end after its round, by a file beside its records with this suffix."""
+        """Ask the program of a run to end after its round, by a file next to its records with this suffix."""
         connection.check(f"touch {folder_of(run)}/{RECORDS}{suffix}")
 
     def stop(self, connection: Connection, run: Run) -> None:
@@ -290,9 +290,9 @@ def start_job(
 
 
 def whole_lines(chunks: Iterable[bytes], position: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the whole lines of a stream, several at once, with the position of the first.
+    """Yield the whole lines of a stream, several at a time, with the position of the first.
 
-    A line longer than LONGEST_LINE is left out: no record is so long, and memory stays bounded.
+    A line longer than LONGEST_LINE is left out: no record is that long, and memory stays bounded.
     """
     pending: list[bytes] = []
     is_cut = False
@@ -327,7 +327,7 @@ def parse_job_state(answer: bytes, instance_id: str) -> tuple[str, int | None]:
         state = exit_status = None
     is_status = exit_status is None or (type(exit_status) is int and abs(exit_status) <= LARGEST_STATUS)
     if not isinstance(state, str) or state not in JOB_STATES or not is_status:
-        raise RemoteCommandError(f"{instance_id}: it states no state of its job, but {answer[:200]!r}")
+        raise RemoteCommandError(f"{instance_id}: unexpected job status: {answer[:200]!r}")
     return state, exit_status
 
 

@@ -147,7 +147,7 @@ def prepare_all(
     clock: Clock,
     emit: Emit,
 ) -> dict[str, DlcloudError]:
-    """Set up, in parallel, the instances that are not set up in this way; the others go on undisturbed.
+    """Set up, in parallel, the instances that are not set up in this way; the others continue undisturbed.
 
     Args:
         connections: Of the instances, by id.

@@ -55,10 +55,10 @@ LEAST_BYTES = 4 << 20
 """To be sent to all instances together; less is sent from here sooner than a copy between two is arranged."""
 
 SEEDS = 4
-"""Instances that are sent to from here at once, until one of them can give."""
+"""Instances that are sent to from here at the same time, until one of them can give."""
 
 CLIENTS = 2
-"""Copies that an instance gives at once."""
+"""Copies that an instance gives at the same time."""
 
 MOST_GIVERS = 2
 """So many instances are asked before an instance is sent the files from here."""
@@ -323,7 +323,7 @@ class Archive:
         return self.digest[:32]
 
     def read(self) -> Iterator[bytes]:
-        """Yield the content in pieces; several threads may read at once."""
+        """Yield the content in pieces; several threads may read at the same time."""
         position = 0
         while piece := os.pread(self.file.fileno(), _PIECE, position):
             yield piece

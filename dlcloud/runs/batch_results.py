@@ -185,7 +185,7 @@ class BatchResults:
         return self._put(job, trial, end, records.read_bytes() if records.exists() else b"")
 
     def _put(self, job: str, trial: dict[str, Any], end: dict[str, Any], records: bytes) -> Run:
-        """Store a run with its records and its end, at once."""
+        """Store a run with its records and its end together."""
         cluster, runs = self.managed.cluster, self.managed.store.runs
         prices = self._prices.of(str(end.get("instance_type", "")), str(end.get("zone", "")))
         market = Market.SPOT if end.get("market") == "spot" else Market.ON_DEMAND

@@ -53,16 +53,16 @@ LONGEST_NAME = 40
 
 Ask = Callable[[], Trial | None]
 FIRST_FAILURES = 5
-"""So many trials given up before any has a result are the program's fault: the others are not run."""
+"""This many trials given up before any has a result are the program's fault: the others are not run."""
 
 SHORT_S = 20.0
 """Of trials that take less on average, an instance has the next one before the last has ended."""
 
 LEFT_AT_FIRST = 4
-"""Before it is known how long trials take, that happens only if so many are left for every share."""
+"""Before it is known how long trials take, that happens only if this many are left for every share."""
 
 LaunchReplacement = Callable[[Collection[str]], Sequence[Member]]
-"""Launches what a cluster lacks, beside the instances with these ids; returns the new ones."""
+"""Launches what a cluster lacks, next to the instances with these ids; returns the new ones."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -424,7 +424,7 @@ class TrialStarter:
         runner: Sets instances up, and has the recipe's program.
         jobs: Of the cluster.
         digest: Of the experiment.
-        per_instance: Trials at once on an instance.
+        per_instance: Trials at the same time on an instance.
         repeats: Runs of the command in each trial.
     """
 
@@ -444,7 +444,7 @@ class TrialStarter:
         return run
 
     def start(self, place: Place, handed: HandedTrial, share: int) -> None:
-        """Start a run on one of the shares of its instance; one that was started before goes on.
+        """Start a run on one of the shares of its instance; one that was started before continues.
 
         Raises:
             InstanceError: The instance is gone, or could not start it.
@@ -475,7 +475,7 @@ class TrialStarter:
         return f"{FOLDER}/experiments/{self.digest}"
 
     def _layout(self, handed: HandedTrial, python: str, share: int) -> dict[str, object]:
-        """Return the folder of a run, beside what its instance was sent once."""
+        """Return the folder of a run, next to what its instance was sent once."""
         runner, run = self.runner, handed.run
         # Trials of one share run one after the other, also where the next is there already.
         turn = f"../../experiments/{self.digest}/turn-{share}"

@@ -30,7 +30,7 @@ def matrix_of_benchmarks(
     Args:
         types: Instance types.
         benchmarks: Names of benchmarks; all if there are none.
-        options: The top-level keys of a recipe beside its workload.
+        options: The top-level keys of a recipe except its workload.
         tiny: Whether to run the tiny forms.
 
     Raises:
@@ -97,7 +97,7 @@ def _node_jobs(job: BenchJob, nodes: Sequence[int]) -> tuple[BenchJob, ...]:
 
 
 def repeat_matrix(matrix: BenchmarkMatrix, samples: int, *, types: Sequence[str] = ()) -> BenchmarkMatrix:
-    """Return the matrix with at least so many samples of each setting; on `types` only, if there are any."""
+    """Return the matrix with at least this many samples of each setting; on `types` only, if given."""
     jobs = tuple(replace(job, workload=_repeat(job.workload, samples)) for job in matrix.jobs)
     return replace(matrix, jobs=jobs, types=tuple(types) or matrix.types)
 

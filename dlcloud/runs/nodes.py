@@ -1,4 +1,4 @@
-"""One command on all instances at once: the head is measured, the workers take part in what it starts.
+"""One command on all instances together: the head is measured, the workers take part in what it starts.
 
 The head is rank 0, the cluster's first instance. `dlcloud/benchmarks/nodes` runs on the instances.
 """
@@ -85,7 +85,7 @@ class NodesRunner:
         return ended
 
     def _find_unfinished(self, members: Sequence[Member]) -> list[Node]:
-        """Return the nodes of a job that goes on, by rank; one that lacks a node is ended instead."""
+        """Return the nodes of a job that continues, by rank; one that lacks a node is ended instead."""
         workload = self.runner.workload
         runs = [(member, self._jobs.find_unfinished(member, workload)) for member in members]
         nodes = [Node(member=member, run=run) for member, run in runs if run is not None]
@@ -140,7 +140,7 @@ class NodesRunner:
         return program.command(python, host=node.run.instance_id)
 
     def _start(self, nodes: Sequence[Node]) -> None:
-        """Start the workers, then the head: what was started before goes on."""
+        """Start the workers, then the head: what was started before continues."""
 
         def start(node: Node) -> None:
             self._jobs.start(self._jobs.connect(node.member), node.run, self.runner.environment)
@@ -149,7 +149,7 @@ class NodesRunner:
         start(nodes[0])
 
     def _on_all(self, items: Sequence[T], work: Callable[[T], R]) -> list[R]:
-        """Work on all nodes at once; the failure of one is that of the job."""
+        """Work on all nodes in parallel; the failure of one is that of the job."""
         outcomes = fan_out(work, items, width=None)
         try:
             return all_or_raise(outcomes, name=_instance_id)

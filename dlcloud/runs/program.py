@@ -51,7 +51,7 @@ class RunProgram:
         name: Name of the benchmark.
         arguments: Arguments of its module.
         requirements: Pinned packages, a line each.
-        package: The folder of the benchmarks, copied beside `files`.
+        package: The folder of the benchmarks, copied next to `files`.
         files: The user's file or folder.
     """
 
@@ -94,7 +94,7 @@ class RunProgram:
         return replace(self, arguments=tuple(arguments))
 
     def command(self, python: str, *, host: str, resume: bool = False, share: tuple[int, int] = WHOLE) -> str:
-        """Return the shell command that runs it, beside the user's files if there are any.
+        """Return the shell command that runs it, next to the user's files if there are any.
 
         Args:
             python: The environment's interpreter.

@@ -1,4 +1,4 @@
-"""A race between instance types: samples come from all at once; what cannot be the cheapest is ended."""
+"""A race between instance types: samples come from all in parallel; what cannot be the cheapest is ended."""
 
 import logging
 import threading
@@ -127,7 +127,7 @@ class Race:
         )
 
     def _lost(self, arms: Mapping[str, RaceCandidate]) -> str:
-        """Return why the types that left leave nothing to compare; empty if the race goes on."""
+        """Return why the types that left leave nothing to compare; empty if the race continues."""
         rivals = {stop.rival for label, stop in self._stopped.items() if label in arms}
         if rivals - arms.keys():
             return f"{', '.join(sorted(rivals - arms.keys()))} stopped others and left: race again"

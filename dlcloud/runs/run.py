@@ -269,7 +269,7 @@ class LiveOutput:
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def show(self, progress: Progress) -> None:
-        """Emit progress; the line of a part that has ended is not shown beside the next."""
+        """Emit progress; the line of a part that has ended is not shown next to the next."""
         with self._lock:
             if self._progress is not None and self._progress.message != progress.message:
                 self._line = ""
@@ -277,9 +277,9 @@ class LiveOutput:
             self._emit()
 
     def follow(self, stream: Callable[[], Iterable[bytes]]) -> None:
-        """Read the program's output in a thread of its own, which ends with the stream.
+        """Read the program's output in its own thread, which ends with the stream.
 
-        Only the display depends on it: a connection that breaks ends it, and the run goes on.
+        Only the display depends on it: a connection that breaks ends it, and the run continues.
         """
         name = f"output of {self.instance_id}"
         threading.Thread(target=self._read, args=(stream,), name=name, daemon=True).start()

@@ -54,7 +54,7 @@ class ExclusiveSlot:
 
     Args:
         stop: Ends the waiting.
-        exclusive: False admits all threads at once.
+        exclusive: False admits all threads together.
     """
 
     def __init__(self, stop: threading.Event, *, exclusive: bool) -> None:

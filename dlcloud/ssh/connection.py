@@ -14,7 +14,8 @@ from dlcloud.model.untrusted import printable
 from dlcloud.ssh import copy, fetch
 from dlcloud.ssh.process import SIGNALLED, Feed, RemoteProcess, Transports, Turns, Write
 
-# Commands at once. sshd allows 10 sessions per transport, and may still count two that have just ended.
+# Commands at the same time. sshd allows 10 sessions per transport, and may still count two that have just
+# ended.
 _CHANNELS = 8
 _STDERR_TAIL = 1 << 14
 MOST_OUTPUT = 1 << 26

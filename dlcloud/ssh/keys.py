@@ -140,7 +140,7 @@ class KnownHosts:
         """Replace the file, so that a reader sees the old one or the new one.
 
         It is not forced to disk: a pin that a power failure loses can be proven again with the secret, and 64
-        instances pinned at once would wait for 64 syncs.
+        instances pinned together would wait for 64 syncs.
         """
         try:
             write_file(self.path, "".join(f"{line}\n" for line in lines))

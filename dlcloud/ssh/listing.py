@@ -24,7 +24,7 @@ ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
 """What every virtual environment, or every one of Conda, has at its top."""
 
 MOST_LISTED = 4 * MOST_FILES
-"""The listing is given up at so many files: a message about more would come late."""
+"""The listing is given up at this many files: a message about more would come late."""
 
 
 def list_files(source: Path) -> FileSet:
@@ -189,7 +189,7 @@ def _refuse_place(root: Path) -> None:
         whole = "the whole file system" if root.parent == root else "a home folder, with all that is in it"
         raise RecipeError(
             f"workload.files: {root} is {whole}; nothing was sent",
-            "put the program into a folder of its own, and name that",
+            "put the program into its own folder, and name that",
         )
     if is_environment(str(root)):
         raise RecipeError(

@@ -8,7 +8,7 @@
 2. opens a session on one of the connection's `Transports`: OpenSSH limits the sessions of a transport
    (MaxSessions, 10 by default), and counts a command whose channel was closed until its programs have ended,
    so another transport is opened if the server refuses;
-3. writes the input from a thread of its own, while the caller reads both streams.
+3. writes the input from its own thread, while the caller reads both streams.
 
 What must never happen: that a command whose connection is gone is waited for forever, or that one whose
 output nobody reads blocks the others.
@@ -41,12 +41,12 @@ _PIECE = 1 << 16
 _OPEN_TIMEOUT_S = 60.0
 # Fits into the first window that servers grant (2 MiB: OpenSSH, asyncssh), so sending it cannot block.
 _SMALL = 1 << 16
-# A transport's thread may need so long to end after its channels have been closed.
+# A transport's thread may need this long to end after its channels have been closed.
 _THREAD_END_S = 0.2
 
 
 class RemoteProcess:
-    """A command on a channel of its own. Closing the channel does not end the command's programs.
+    """A command on its own channel. Closing the channel does not end the command's programs.
 
     Args:
         endpoint: The instance, for messages.
@@ -151,7 +151,7 @@ class RemoteProcess:
         return transport, channel
 
     def _send_stdin(self, stdin: bytes | Feed) -> None:
-        """Send input: a little at once, more in a thread, as the command may write meanwhile."""
+        """Send input: a little immediately, more in a thread, as the command may write meanwhile."""
         if isinstance(stdin, bytes):
             content = stdin
             if len(content) <= _SMALL:
@@ -344,7 +344,7 @@ class Turns:
 
 
 class Gate:
-    """Lets a number of threads through at once, and more in place of those that stay too long.
+    """Lets a number of threads through at a time, and more in place of those that stay too long.
 
     Args:
         limit: The number of threads.

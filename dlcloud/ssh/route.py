@@ -17,7 +17,7 @@ _UNANSWERED_MS = 60_000
 
 Stream = socket.socket | Channel
 Connect = Callable[[Endpoint, float], Stream]
-"""Opens a connection to an endpoint within so many seconds; raises OSError or SSHException."""
+"""Opens a connection to an endpoint within that many seconds; raises OSError or SSHException."""
 
 
 def connect_directly(endpoint: Endpoint, timeout_s: float) -> socket.socket:
@@ -28,7 +28,7 @@ def connect_directly(endpoint: Endpoint, timeout_s: float) -> socket.socket:
 
 
 def _tune(connected: socket.socket) -> None:
-    """Send small packets at once, and detect a peer that is gone without a packet."""
+    """Send small packets immediately, and detect a peer that is gone without a packet."""
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if (option := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:  # Linux only

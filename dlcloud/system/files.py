@@ -30,7 +30,7 @@ def unwritable_hint(error: OSError) -> str:
 
 @contextlib.contextmanager
 def replace_file(path: Path, *, mode: int = PRIVATE, durable: bool = False) -> Iterator[Path]:
-    """Yield a draft beside `path`, which takes its place, whole, when the block ends without an error.
+    """Yield a draft next to `path`, which takes its place, whole, when the block ends without an error.
 
     Args:
         path: The file; its folder must exist.

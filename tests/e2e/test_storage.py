@@ -142,7 +142,7 @@ def test_every_loss_of_all_instances_is_a_pause(user: User, s3):
     assert f"nothing is launched: the last step, {steps}, is in s3://training-data" in words
     assert "launching" not in again.stderr
     recipe.write_text(recipe.read_text().replace(f"--epochs {EPOCHS}", f"--epochs {EPOCHS + 2}"))
-    assert f"goes on from step {steps}" in user.run("up", str(recipe), "--dry-run").stdout
+    assert f"continues from step {steps}" in user.run("up", str(recipe), "--dry-run").stdout
     # Nothing is left but what the user asked for.
     assert user.aws("iam", "list-roles", "--path-prefix", "/dlcloud/")["Roles"] == []
 

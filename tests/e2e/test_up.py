@@ -264,7 +264,7 @@ def _records(user, workload: str) -> list[str]:
 def test_an_instance_that_ends_at_boot_is_replaced_and_the_run_goes_on(user):
     control(user).fail_boots("ends")
     done = user.run("up", user.recipe(count="{min: 1, max: 2}"))
-    assert "is given up: an instance ended while it was booting: i-" in done.stderr
+    assert "giving up on this instance: an instance ended while it was booting: i-" in done.stderr
     assert len(set(re.findall(r"(i-[0-9a-f]+)  c5.xlarge on-demand", done.stderr))) == 3
     assert "180 s of 3 instance(s)" in done.stderr
     assert user.alive() == []

@@ -28,7 +28,7 @@ SPINNER_WIDTH = CLOCK_WIDTH + 4
 WAIT = "a wait"
 """The key of the spinner of waits among those of instances."""
 MOST_LINES = 8
-"""The most instances that are displayed at once."""
+"""The most instances that are displayed at a time."""
 
 
 class Console(Protocol):
@@ -55,7 +55,7 @@ def console_for(stream: TextIO) -> "AbstractContextManager[Console]":
 
 
 class Waits:
-    """Waits that need no line of their own."""
+    """Waits that need no line."""
 
     def begin_wait(self, message: str) -> None:
         """Show nothing: there is no terminal."""

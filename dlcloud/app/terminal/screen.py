@@ -14,7 +14,7 @@ Show = Callable[["Report"], None]
 
 
 def say(text: str = "", *, err: bool = False, end: str = "\n") -> None:
-    """Print a line at once."""
+    """Print a line immediately."""
     print(text, end=end, file=sys.stderr if err else sys.stdout, flush=True)
 
 
@@ -80,7 +80,7 @@ class TerminalFilter:
 
 
 def writer_to(stream: IO[bytes]) -> Callable[[bytes], None]:
-    """Return what writes an instance's output to a stream at once: unchanged, unless it is a terminal."""
+    """Return what writes an instance's output to a stream immediately: unchanged, unless it is a terminal."""
     terminal = TerminalFilter() if stream.isatty() else None
 
     def write(piece: bytes) -> None:

@@ -17,7 +17,7 @@ a termination without a word. Both are harder than they look:
 - `contextlib` loses the rest of a context manager if an exception is raised in the `__exit__` that was about
   to resume it. A signal that comes there waits while a termination is pending.
 - The main thread, which the handler has stopped, may hold the store's lock. The handler only queues the
-  signal, and a thread of its own reads the store for what is printed.
+  signal, and another thread reads the store for what is printed.
 - The threads of a `bench` have terminations of their own. The main thread, which alone gets signals, waits
   for them.
 
@@ -137,9 +137,9 @@ class TerminationTexts:
     """What is printed about a termination.
 
     Args:
-        doing: What goes on, as in "terminating 3 instances of digits". otherwise: What abandoning it means,
-        as in "to leave them until they terminate themselves at 14:05 UTC". left: What may be left, with its
-        price and the command that terminates it.
+        doing: What is going on, as in "terminating 3 instances of digits".
+        otherwise: What abandoning means, as in "to leave them until they terminate themselves at 14:05 UTC".
+        left: What may be left, with its price and the command that terminates it.
     """
 
     doing: str
@@ -283,7 +283,7 @@ class Terminations:
                 self._watcher.start()
 
     def _watch(self) -> None:
-        """Print for each signal that was queued, in a thread of its own."""
+        """Print for each signal that was queued, in another thread."""
         presses, emitted_at = 0, 0.0
         while True:
             queued = self._signals.get()

@@ -68,7 +68,7 @@ def test_a_state_of_a_job_is_read(answer, state):
     ],
 )
 def test_a_state_that_is_none_is_an_error_of_the_instance(answer):
-    with pytest.raises(RemoteCommandError, match="i-1: it states no state of its job"):
+    with pytest.raises(RemoteCommandError, match="i-1: unexpected job status"):
         parse_job_state(answer, "i-1")
 
 

@@ -87,7 +87,7 @@ def test_an_instance_that_cannot_be_used_is_replaced(world, reason, text):
     assert list(result.lost) == ["i-0002"]
     (warning,) = [event for event in world.events if isinstance(event, Warned)]
     assert warning.instance_id == "i-0002"
-    assert "is given up: i-0002: " in warning.message
+    assert "giving up on this instance: i-0002: " in warning.message
 
 
 def test_an_instance_reclaimed_at_boot_does_not_take_all_down(world):
