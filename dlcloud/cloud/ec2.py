@@ -40,7 +40,7 @@ class Ec2Cloud:
         own_cidr: Looks up the caller's own network.
         control_policy: Renders the policy of a cluster's role, from the cluster's id, region and partition.
         inside: The caller reaches the instances by private addresses, as one of them does.
-        pause: Waits so many seconds before a refused call is repeated.
+        pause: Waits some seconds before a refused call is repeated.
     """
 
     def __init__(

@@ -1,4 +1,10 @@
-"""The launch requests of a plan: market after market, all pools of one market at once."""
+"""Which request comes next: market after market, all pools of one market in one request.
+
+`launch.provision` asks for one `LaunchAttempt` after another until the plan's instances are there or more
+requests would be in vain. An attempt is stored as the intent of its request before that is sent. After a
+crash it is read again and repeated unchanged, so that its text, from which the token is made, must never
+change for the same request.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,7 +37,7 @@ class LaunchAttempt:
         pools: (instance type, zone), in order of preference.
         attempt: The number of the request.
         max_usd: The most that an hour of spot may cost, by type.
-        life_minutes: Minutes after which each instance ends itself.
+        life_minutes: Minutes after which each instance terminates itself.
         single_zone: EC2 chooses one zone for all.
         reservation_id: The reservation that all are launched into; empty for none.
         in_block: It is a Capacity Block.

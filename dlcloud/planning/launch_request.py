@@ -1,4 +1,10 @@
-"""What EC2 is asked for, and what it answers: instances, their common specification, refusals of pools."""
+"""What EC2 is asked for, and what it answers.
+
+The plan decides a `MachineSpec`: all that is the same for every instance. `launch.provision` adds type, zone,
+market, counts and token to it, which gives a `LaunchRequest`; the dry runs before the launch use the same
+class. Several pools are one `FleetRequest`. `cloud.compute` writes EC2's arguments from them and nothing
+else, and answers with a `LaunchResult`.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -120,7 +126,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRequest:
-    """One CreateFleet call of type instant: the best of all pools at once.
+    """One CreateFleet call of type instant: the best of several pools.
 
     `pools` are (instance type, zone), the most wanted type first. `template` is a launch template's name.
     `max_usd`, by type: the most that an hour of a spot instance may cost. `single_zone`: EC2 chooses one of

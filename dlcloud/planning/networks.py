@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # pydantic, which most commands never need
     from dlcloud.recipe.network import Network
 
 TUNNELS = 20
-"""Connections that an endpoint carries at once.
+"""Connections that an endpoint carries at the same time.
 Source: EC2 user guide, "Quotas for EC2 Instance Connect Endpoint"."""
 
 
@@ -155,9 +155,11 @@ def describe_network(
             "image that has them (dlcloud image)"
         )
     if network.access is Access.INSTANCE_CONNECT_ENDPOINT:
-        lines.append("connections through the endpoint last an hour at most, and are made anew then")
+        lines.append("connections through the endpoint last an hour at most, and are then opened again")
         if count > TUNNELS:
-            lines.append(f"an endpoint carries {TUNNELS} connections at once; {count} instances need more")
+            lines.append(
+                f"an endpoint carries {TUNNELS} connections at the same time; {count} instances need more"
+            )
     if network.access is Access.SESSION_MANAGER and not profile:
         lines.append(
             "Session Manager needs instances.profile with AmazonSSMManagedInstanceCore, or Default Host "

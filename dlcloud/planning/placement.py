@@ -1,4 +1,8 @@
-"""Whether instance types can be in a placement group, and can have an Elastic Fabric Adapter."""
+"""Instances near each other: cluster placement groups, and Elastic Fabric Adapters (EFA).
+
+The plan refuses types that cannot have them, and chooses the network interfaces that every type of a fleet
+can have. The interfaces go into `MachineSpec`.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -73,7 +77,7 @@ def fabric_interfaces(
         return (first, *others), []
     if not first.is_efa:
         raise CloudError(
-            f"{', '.join(offered)}: EFA is on network cards beside the first, and an instance with several "
+            f"{', '.join(offered)}: EFA needs network cards after the first, and an instance with several "
             "network interfaces has no public address",
             "set network.access in the recipe (session-manager or instance-connect-endpoint) and leave "
             "network.public_ip out, or leave instances.efa out",

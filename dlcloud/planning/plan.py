@@ -457,7 +457,7 @@ class _Planner:
         return max(0 if reserved else 1, instances.minimum - max(base, reserved) - others)
 
     def _life_minutes(self, ceiling: Decimal | None) -> int:
-        """Return the minutes after which each new instance ends itself, by the budget in hours and dollars.
+        """Return the minutes after which each new instance terminates, by the budget in hours and dollars.
 
         Args:
             ceiling: The most that an hour of one instance can cost; None if unknown.
@@ -477,7 +477,7 @@ class _Planner:
             if affordable < minutes:
                 minutes = affordable
                 self._reasons.append(
-                    f"instances end themselves after {minutes} minutes: budget.max_usd is {budget.max_usd:f}"
+                    f"instances terminate after {minutes} minutes: budget.max_usd is {budget.max_usd:f}"
                     + (f", {rounded(present.committed_usd, 2)} of it taken" if present.count else "")
                 )
         shortest = SHORTEST_MINUTES[self._recipe.cloud]

@@ -1,4 +1,8 @@
-"""The decision how a cluster gets another size: which instances to launch, which to terminate."""
+"""How a cluster gets another size: which instances are launched, and which are terminated.
+
+`dlcloud resize` and an `up` of a smaller recipe ask here. The coordinator is never terminated, and on-demand
+instances beyond the recipe's base go before spot ones: they stood in for spot and cost the most.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

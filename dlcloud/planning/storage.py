@@ -95,4 +95,4 @@ def _describe(data: DataSet, region: str, instances: int) -> str:
     is_usual = data.region.startswith(_USUAL_TRAFFIC)
     usd = REGION_TRAFFIC_USD_PER_GB if is_usual else DEAR_TRAFFIC_USD_PER_GB
     cost = f"{gb * usd * instances:.2f} USD for {instances} instance(s) at {usd} USD per GB"
-    return f"{text}; its bucket is in {data.region}: traffic to {region} costs about {cost}, beside the total"
+    return f"{text}; its bucket is in {data.region}: traffic to {region} costs about {cost}, not in the total"

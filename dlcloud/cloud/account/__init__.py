@@ -1,4 +1,4 @@
-"""An account: its limits, the caller, IAM roles, the bill, and what of dlcloud's is left over in it.
+"""An account: its limits, IAM roles, the bill, and what of dlcloud's is left over in it.
 
 In: names and tags. Out: values of `model` and `planning`. `gc` deletes; this only lists, apart from roles.
 """

@@ -1,4 +1,9 @@
-"""An account in one region: vCPU limits and usage, default subnets, spot placement scores."""
+"""What the account allows in one Region: quotas and usage, its plan, placement scores, dry runs.
+
+`launch.preflight` asks all of it in parallel before a plan is made; limits and subnets are kept for a day,
+what a dry run allowed for an hour. A refusal here never stops a launch by itself: the plan notes what is
+unknown.
+"""
 
 import hashlib
 import logging

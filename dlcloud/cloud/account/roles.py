@@ -59,7 +59,7 @@ class IamRoles:
     Args:
         clients: The region's clients.
         control_policy: Renders the policy of a role that controls, from cluster id, region and partition.
-        pause: Waits so many seconds before a refused call is repeated.
+        pause: Waits some seconds before a refused call is repeated.
     """
 
     def __init__(

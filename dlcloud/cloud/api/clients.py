@@ -66,7 +66,7 @@ class Clients:
         region: The AWS region.
         endpoint_url: URL of the local EC2; empty for AWS.
         on_instance: This process runs on an instance and uses its role, which may come some seconds later.
-        pause: Waits so many seconds.
+        pause: Waits some seconds.
         ask: Asks the user for the MFA code of a profile.
         on_call: Called with True before each call, with False after it; from any thread.
         login: The AWS profile and the role to use; what the environment says without one.

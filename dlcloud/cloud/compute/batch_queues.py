@@ -70,7 +70,7 @@ class AwsBatch:
 
     Args:
         clients: The region's.
-        pause: Waits so many seconds.
+        pause: Waits some seconds.
     """
 
     def __init__(self, *, clients: Clients, pause: Callable[[float], None]) -> None:

@@ -15,7 +15,7 @@ IN_USE = {"InvalidPlacementGroup.InUse"}
 
 
 class Ec2Capacity:
-    """Capacity Reservations and placement groups of one region; `pause` waits so many seconds."""
+    """Capacity Reservations and placement groups of one region; `pause` waits some seconds."""
 
     def __init__(self, *, clients: Clients, pause: Callable[[float], None]) -> None:
         self._clients = clients

@@ -34,7 +34,7 @@ class Ec2Fleets:
 
     Args:
         clients: The region's clients.
-        pause: Waits so many seconds before a refused call is repeated.
+        pause: Waits some seconds before a refused call is repeated.
     """
 
     def __init__(self, *, clients: Clients, pause: Callable[[float], None]) -> None:

@@ -175,7 +175,7 @@ def _image(answer: dict[str, Any]) -> Image:
 
 
 class Ec2OwnImages:
-    """The account's own images in one region that carry dlcloud's tag; `pause` waits so many seconds."""
+    """The account's own images in one region that carry dlcloud's tag; `pause` waits some seconds."""
 
     def __init__(self, *, clients: Clients, pause: Callable[[float], None]) -> None:
         self._clients = clients

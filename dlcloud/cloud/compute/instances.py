@@ -1,4 +1,8 @@
-"""The instances of clusters in one region: launched, found, tagged, ended."""
+"""The instances of clusters in one Region: launched, found, tagged, terminated.
+
+`launch.provision` launches, `launch.members` and `status` list, `launch.down` terminates. A repeated launch
+has the same token and is harmless; terminating what is gone is no error.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +37,7 @@ class Ec2Instances:
 
     Args:
         clients: The region's clients.
-        pause: Waits so many seconds before a refused call is repeated.
+        pause: Waits some seconds before a refused call is repeated.
         inside: The caller reaches the instances by private addresses, as one of them does.
     """
 

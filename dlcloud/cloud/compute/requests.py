@@ -1,4 +1,9 @@
-"""Write the arguments of EC2's launches from the values of `planning`, and read what EC2 answers."""
+"""The one place where EC2's arguments for a launch are written, and where its instances are read.
+
+RunInstances, launch templates and dry runs all go through here, so that a dry run asks for exactly what the
+launch will ask for. Every instance uses IMDSv2 only, has an encrypted disk, and is terminated, not stopped,
+when it shuts down: the timer on the instance relies on that.
+"""
 
 import hashlib
 import json

@@ -21,7 +21,7 @@ from dlcloud.recipe.data_set import DataSet, split_uri
 
 MANIFEST = re.compile(r"manifest-(?P<step>\d{12})-[0-9a-f]{32}-(?P<size>\d+)\.json")
 CHECKPOINT = re.compile(r"step-\d{12}-[0-9a-f]{32}\.pt")
-"""The names that trainer.uploader gives; the checkpoint beside a manifest is `step-STEP-DIGEST.pt`."""
+"""The names that trainer.uploader gives; the checkpoint of a manifest is `step-STEP-DIGEST.pt`."""
 GONE = {"NoSuchUpload"}
 LOCAL_SHELL = 'eval "$(dlcloud local start | grep ^export)"; '
 """Lets a shell's AWS clients use the local EC2."""

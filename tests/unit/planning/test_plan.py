@@ -114,7 +114,7 @@ def test_dollars_shorten_the_life():
     # (0.357 + 2 x 50 x 0.08 / 730 + 2 x 0.005) USD/h = 0.37795890; 0.1 USD buys 15.9 minutes.
     assert plan.life_minutes == 15
     assert plan.worst_case_usd <= Decimal("0.1")
-    assert plan.reasons == ("instances end themselves after 15 minutes: budget.max_usd is 0.1",)
+    assert plan.reasons == ("instances terminate after 15 minutes: budget.max_usd is 0.1",)
 
 
 def test_hours_shorten_the_life_where_the_dollars_would_buy_more():

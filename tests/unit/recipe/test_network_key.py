@@ -95,7 +95,7 @@ def test_an_address_is_asked_for_where_access_needs_it(chosen, subnet, public_ip
 def test_a_subnet_without_a_way_out_is_warned_of():
     closed = describe_network(endpoint_network(), {"us-east-1b": CLOSED}, count=30, profile="")
     assert closed[0].startswith("no route from subnet-2 to the internet")
-    assert closed[-1] == "an endpoint carries 20 connections at once; 30 instances need more"
+    assert closed[-1] == "an endpoint carries 20 connections at the same time; 30 instances need more"
     assert len(describe_network(endpoint_network(), {"us-east-1c": NAT}, count=2, profile="")) == 1
     sessions = network(access="session-manager", public_ip=False)
     (line,) = describe_network(sessions, {"us-east-1c": NAT}, count=1, profile="")
