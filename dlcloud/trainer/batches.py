@@ -64,6 +64,7 @@ class Batches:
         seed: Of the randomness in a sample.
         loading: Processes; 0 loads between steps.
         collate: Makes a batch of samples; None is PyTorch's own.
+        seeds_alone: False: a worker that is alone loads samples without seeding the generators.
     """
 
     def __init__(
@@ -74,7 +75,9 @@ class Batches:
         seed: int,
         loading: int,
         collate: Callable[[Sequence[Any]], Any] | None,
+        seeds_alone: bool = True,
     ) -> None:
+        self._dataset, self._seeds_alone = dataset, seeds_alone
         self._seeded, self._divide = _SeededDataset(dataset, seed), divide
         self._collate = collate or default_collate
         self._upcoming = _Upcoming(divide)
@@ -105,6 +108,8 @@ class Batches:
     def _batch(self, place: WorkerStep, microbatch: Microbatch) -> Any:  # noqa: ANN401
         if self._loader is not None:
             return next(self._iterator)
+        if place.size == 1 and not self._seeds_alone:
+            return self._collate([self._dataset[sample] for sample in microbatch.samples])
         return self._collate([self._seeded[place.step, sample] for sample in microbatch.samples])
 
 

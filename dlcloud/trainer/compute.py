@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .batches import MICROBATCH, Batches, Microbatch, WorkerStep, move_to_device, seed_everything
 from .job import WorkerJob
-from .sampler import Sampler, chunks, divide, key, share
+from .sampler import Sampler, aligned_chunks, chunks, divide, key, share
 
 Send = Callable[[Tensor], None]
 
@@ -33,7 +33,8 @@ class Compute:
     def __init__(self, job: WorkerJob, run: str) -> None:
         self._job = job
         self.fingerprint = _fingerprint(job, run)
-        self._sampler = Sampler(samples=len(job.dataset), batch=job.batch, seed=job.seed)
+        samples = len(job.order(0)) if job.order else len(job.dataset)
+        self._sampler = Sampler(samples=samples, batch=job.batch, seed=job.seed, order=job.order)
         self._buffer = ReduceBuffer(job.model, fingerprint=self.fingerprint)
         flat = self._buffer.flat
         self._rows = flat.new_zeros((job.shards, len(flat))) if job.shards else None
@@ -43,6 +44,7 @@ class Compute:
             seed=job.seed,
             loading=job.loading,
             collate=job.collate,
+            seeds_alone=job.backward is None,
         )
 
     @property
@@ -131,15 +133,23 @@ class Compute:
         self, place: WorkerStep, microbatch: Microbatch, batch: object, samples: int, send: Send | None
     ) -> None:
         weight = len(microbatch.samples) / samples
-        seed_everything(key(self._job.seed, MICROBATCH, place.step, microbatch.start))
+        if self._job.backward is None or place.size > 1:
+            seed_everything(key(self._job.seed, MICROBATCH, place.step, microbatch.start))
         self._buffer.begin_microbatch(send)
-        loss = self._job.loss(self._job.model, move_to_device(batch, self._buffer.flat.device))
-        if loss.numel() != 1:
-            raise ValueError(f"loss must return the mean over the samples, not a tensor of {loss.numel()}")
-        (loss * weight).backward()
+        batch = move_to_device(batch, self._buffer.flat.device)
+        if self._job.backward is not None:
+            part = self._job.backward(place, microbatch, batch, samples)
+        else:
+            loss = self._job.loss(self._job.model, batch)
+            if loss.numel() != 1:
+                raise ValueError(
+                    f"loss must return the mean over the samples, not a tensor of {loss.numel()}"
+                )
+            (loss * weight).backward()
+            part = weight * loss.detach()
         last = microbatch.start + len(microbatch.samples) == samples
         with torch.no_grad():
-            self._buffer.end_microbatch(weight, loss.detach(), last=last)
+            self._buffer.end_microbatch(weight, part, last=last)
 
     def _microbatches(self, place: WorkerStep) -> list[Microbatch]:
         batch, job = self._sampler.batch_of(place.step), self._job
@@ -147,6 +157,9 @@ class Compute:
             own = share(job.shards, place.rank, place.size)
             return _place(0, divide(batch, job.shards))[own.start : own.stop]
         taken = share(len(batch), place.rank, place.size)
+        if job.backward is not None:
+            cuts = aligned_chunks(taken.start, taken.stop, job.micro_batch or job.batch)
+            return [Microbatch(cut.start, batch[cut.start : cut.stop]) for cut in cuts]
         return _place(taken.start, chunks(batch[taken.start : taken.stop], job.micro_batch))
 
 
@@ -259,12 +272,12 @@ class ReduceBuffer:
             piece.tensor.grad = view if piece.tensor.dtype == self._dtype else None
         self._buckets.arm(send)
 
-    def end_microbatch(self, weight: float, loss: Tensor, *, last: bool) -> None:
+    def end_microbatch(self, weight: float, part: Tensor, *, last: bool) -> None:
         """Add the loss of a microbatch, and its changes of running statistics.
 
         Args:
             weight: Its share of the global batch.
-            loss: Mean over the microbatch.
+            part: Its part of the step's loss.
             last: True if it has the batch's last sample: its counters (whole-number buffers) count.
         """
         for piece, before in zip(self._slices[len(self._parameters) :], self._before, strict=True):
@@ -273,7 +286,7 @@ class ReduceBuffer:
             else:
                 change = (piece.tensor.long() - before.long()).to(self._dtype) * last
             self.flat[piece.start : piece.stop] += change.flatten()
-        self._extra["loss"] += weight * loss.reshape(())
+        self._extra["loss"] += part.reshape(())
 
     def finish(self, *, leaving: bool, lineage: int) -> None:
         """Add the numbers that every worker sends once."""

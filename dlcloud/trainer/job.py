@@ -51,7 +51,17 @@ Collate = Callable[[Sequence[Any]], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJob:
-    """A training job; its fields are the arguments of `training.train`, where they are described."""
+    """A training job; its fields are the arguments of `training.train`, where they are described.
+
+    Three more are for loops of other libraries (`transformers.py`):
+
+    Attributes:
+        order: Returns the samples of an epoch in their order, in place of one by `seed`.
+        backward: `backward(place, microbatch, batch, samples) -> Tensor`, in place of `loss`: backpropagates
+            the share that a microbatch has in the loss of its step of so many samples, and returns it. Then
+            microbatches begin at multiples of `micro_batch`, and a worker that is alone seeds nothing.
+        after_commit: `after_commit(place, loss) -> None`, called as `after_step` with the place in the step.
+    """
 
     model: nn.Module
     optimizer: Optimizer
@@ -67,6 +77,9 @@ class WorkerJob:
     after_step: AfterStep | None = None
     loading: int = 0
     collate: Collate | None = None
+    order: Callable[[int], Sequence[int]] | None = None
+    backward: Callable[..., Tensor] | None = None
+    after_commit: Callable[..., None] | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers.

@@ -246,6 +246,8 @@ class Loop:
             self._update(share.step, loss)
         if self.job.after_step:
             self.job.after_step(self._state.step, loss)
+        if self.job.after_commit:
+            self.job.after_commit(share, loss)
         if self._checkpoints.is_due():
             self._checkpoints.save_soon()
 

@@ -7,6 +7,7 @@ step the rest. So every sample is taken exactly once per epoch, and no position 
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 Permute = Callable[[int, int], Sequence[int]]
 """Shuffle the numbers below the first argument, by the seed in the second."""
@@ -40,12 +41,14 @@ class Sampler:
         samples: Samples in the data set.
         batch: Samples in a step, over all workers.
         seed: Decides the order of every epoch.
+        order: Returns the order of an epoch, in place of one by the seed.
     """
 
     samples: int
     batch: int
     seed: int
     permute: Permute = shuffle
+    order: Callable[[int], Sequence[int]] | None = None
     _orders: dict[int, Sequence[int]] = field(default_factory=dict, init=False)
 
     @property
@@ -59,13 +62,22 @@ class Sampler:
         if epoch not in self._orders:
             # Loading ahead looks into the next epoch while the last steps of this one are trained.
             self._orders = {e: order for e, order in self._orders.items() if abs(e - epoch) == 1}
-            self._orders[epoch] = self.permute(self.samples, key(self.seed, epoch))
+            if self.order is None:
+                self._orders[epoch] = self.permute(self.samples, key(self.seed, epoch))
+            else:
+                self._orders[epoch] = self.order(epoch)
         return self._orders[epoch][place * self.batch : (place + 1) * self.batch]
 
 
 def divide(batch: Sequence[int], parts: int) -> list[Sequence[int]]:
     """Divide a batch into so many shards; some may be empty."""
     return [batch[piece.start : piece.stop] for piece in (share(len(batch), n, parts) for n in range(parts))]
+
+
+def aligned_chunks(start: int, stop: int, limit: int) -> list[range]:
+    """Divide places of a batch at the multiples of `limit`, wherever a worker's share begins."""
+    cuts = [start, *range((start // limit + 1) * limit, stop, limit), stop]
+    return [range(one, other) for one, other in pairwise(cuts) if one < other]
 
 
 def chunks(batch: Sequence[int], limit: int | None) -> list[Sequence[int]]:

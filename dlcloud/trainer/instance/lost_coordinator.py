@@ -1,7 +1,7 @@
 """What an instance does that hears nothing of its coordinator or controller any more.
 
 `OrphanWatch` counts how long that has lasted. After a while a standby runs the program that takes the control
-over (`Successor`): it decides, by what EC2 says, whether this instance does. Where nobody takes over, the
+over (`Successor`): it decides, by what EC2 says, whether this instance does. If no instance takes over, the
 instance ends itself (`power_off`): else only its budget would end it.
 """
 
