@@ -11,7 +11,7 @@ from dlcloud.local.capacity.pools import VcpuQuotas
 from dlcloud.local.capacity.spot_market import SpotTrace
 from dlcloud.local.control import CONTROL_PREFIX, TOKEN_HEADER
 from dlcloud.local.ec2.instances import BootFault, SiteInstances
-from dlcloud.local.iam.authorization import InstanceRoles
+from dlcloud.local.iam.authorization import InstanceRoles, add_administrator
 from dlcloud.local.site_files import SiteState
 from dlcloud.model.instance import Market
 
@@ -59,6 +59,7 @@ class ControlPages:
                 _seconds(request["seconds"])
             ),
             ("POST", "quota"): self._set_quota,
+            ("POST", "account"): self._add_account,
             ("POST", "account-plan"): self._set_account_plan,
             ("POST", "cache"): self._set_cache,
             ("POST", "faults"): self._add_fault,
@@ -139,6 +140,10 @@ class ControlPages:
     def _add_boot_faults(self, request: dict[str, Any]) -> None:
         count = _count(request.get("count", 1), "number of boots") or 0
         self._instances.boots.fail_next(BootFault(request["fault"]), count)
+
+    def _add_account(self, request: dict[str, Any]) -> dict[str, Any]:
+        key_id, secret = add_administrator(str(request["account_id"]))
+        return {"key_id": key_id, "secret": secret}
 
     def _set_account_plan(self, request: dict[str, Any]) -> None:
         self._quotas.account_plan.is_free = bool(request["free"])

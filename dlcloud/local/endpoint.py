@@ -13,6 +13,8 @@ from http import HTTPStatus
 from typing import Any
 from xml.sax.saxutils import escape
 
+from moto.core.models import DEFAULT_ACCOUNT_ID
+
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.call import (
     Call,
@@ -61,6 +63,7 @@ _SERVICES = frozenset({"batch", "ec2", "iam", "secretsmanager", "ssm", "sts"}) |
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1")
 _NO_CAPACITY = b"<Code>InsufficientInstanceCapacity</Code>"
 _POOL_ERROR_KEY = "HTTP_" + POOL_ERROR_HEADER.upper().replace("-", "_")
+_ACCOUNT_KEY = "HTTP_X_MOTO_ACCOUNT_ID"  # moto acts in the account that this header names
 _TOKENS_KEPT = 512
 _MOST_CONTROL = 16 * 1024 * 1024  # traces
 _MOST_S3 = 256 * 1024 * 1024  # a part of s5cmd has 50 MiB, of the AWS CLI 8
@@ -97,6 +100,7 @@ class SiteEndpoint:
             return json_reply(HTTPStatus.FORBIDDEN, {"error": "this address is for programs of this machine"})
         if environ["PATH_INFO"].startswith(CONTROL_PREFIX):
             return json_reply(*self.pages.answer(environ))
+        environ.pop(_ACCOUNT_KEY, None)
         if is_s3(environ):
             return self._answer_s3(environ)
         return self._answer_query(environ)
@@ -115,6 +119,7 @@ class SiteEndpoint:
         """Answer a request to any service but S3."""
         call = read_call(environ)
         caller, secret = self._find_caller(call.access_key)
+        environ[_ACCOUNT_KEY] = caller.account if caller else DEFAULT_ACCOUNT_ID
         refusal = self._signatures.refusal(call, environ, secret)
         if refusal is not None:
             return refusal.reply_to(call)
@@ -171,7 +176,7 @@ class SiteEndpoint:
         """Answer a call if its caller may make it; `pool_errors` are of the pools of a fleet."""
         refusal = (
             (caller and call_refusal(call, caller))
-            or trust_refusal(call, caller.arn if caller else "")
+            or trust_refusal(call, caller.arn if caller else "", environ.get(_ACCOUNT_KEY, ""))
             or limit_refusal(call)
             or self.visibility.refusal(call)
         )
@@ -189,7 +194,8 @@ class SiteEndpoint:
         if not token or call.parameter("DryRun") == "true":
             reply = self._carry_out(call, environ)
         else:
-            reply = self._tokens.once(token, call, lambda: self._carry_out(call, environ))
+            account = environ[_ACCOUNT_KEY]
+            reply = self._tokens.once(account, token, call, lambda: self._carry_out(call, environ))
         self.visibility.record(call, reply)
         if call.service == "ec2" and call.action in GROUP_ACTIONS:
             self.instances.apply_security_groups()
@@ -203,7 +209,7 @@ class SiteEndpoint:
             if call.service == "pricing":
                 answer = answer_pricing(call.action, request, self.catalog)
             elif call.service == "ec2-instance-connect":
-                answer = answer_instance_connect(call.action, request, self.instances)
+                answer = answer_instance_connect(call.action, request, self.instances, environ[_ACCOUNT_KEY])
             elif call.service == ACCOUNT_PLAN_SERVICE:
                 answer = answer_account_plan(call.action, self.quotas.account_plan)
             else:
@@ -267,18 +273,18 @@ class _TokenUse:
 
 
 class _ClientTokens:
-    """The latest client tokens by region and action: a repeated request gets the first reply again."""
+    """The latest client tokens by account, region and action: a repeated request gets the first reply again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._uses: OrderedDict[tuple[str, str, str], _TokenUse] = OrderedDict()
+        self._uses: OrderedDict[tuple[str, str, str, str], _TokenUse] = OrderedDict()
 
-    def once(self, token: str, call: Call, answer: Callable[[], Reply]) -> Reply:
+    def once(self, account: str, token: str, call: Call, answer: Callable[[], Reply]) -> Reply:
         """Answer a call, or repeat the reply of the first with its token; other parameters are refused.
 
         Only a success is kept: a refused request may be repeated with its token.
         """
-        key = (call.region, call.action, token)
+        key = (account, call.region, call.action, token)
         digest = hashlib.sha256(repr(sorted(call.parameters)).encode()).digest()
         with self._lock:
             use = self._uses.setdefault(key, _TokenUse(digest=digest))

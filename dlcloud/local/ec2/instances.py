@@ -350,13 +350,16 @@ class SiteInstances:
             self._loop.call_soon_threadsafe(self._terminate_later, entry, grace_s)
         return True
 
-    def zone(self, instance_id: str) -> str:
-        """Return the Availability Zone of an instance.
+    def zone(self, instance_id: str, account: str) -> str:
+        """Return the Availability Zone of an account's instance.
 
         Raises:
             KeyError: There is no such instance.
         """
-        return self._entries[instance_id].record.pool.zone
+        record = self._entries[instance_id].record
+        if record.identity().account_id != account:
+            raise KeyError(instance_id)
+        return record.pool.zone
 
     def admit_key(self, instance_id: str, public_key: str, *, seconds: float) -> None:
         """Accept a public key at an instance's SSH server for a while.

@@ -109,7 +109,7 @@ def answer_account_plan(action: str, plan: LocalAccountPlan) -> dict[str, Any]:
 
 
 def answer_instance_connect(
-    action: str, request: Mapping[str, Any], instances: SiteInstances
+    action: str, request: Mapping[str, Any], instances: SiteInstances, account: str
 ) -> dict[str, Any]:
     """Answer SendSSHPublicKey: the key may log in for a minute, under any user name.
 
@@ -122,7 +122,7 @@ def answer_instance_connect(
         raise ServiceError("InvalidArgsException", f"The local cloud does not answer {action}.")
     instance_id, key = str(request.get("InstanceId") or ""), str(request.get("SSHPublicKey") or "")
     try:
-        zone = instances.zone(instance_id)
+        zone = instances.zone(instance_id, account)
         if request.get("AvailabilityZone") not in (None, zone):
             raise ServiceError("InvalidArgsException", f"{instance_id} is not in this zone.")
         instances.admit_key(instance_id, key, seconds=_CONNECT_KEY_S)

@@ -1,7 +1,7 @@
 """Whether a caller may do what a call asks for: IAM users and roles, and the refusal in AWS's words.
 
-A caller with the home's access key is the owner of the account, who may do anything here. Importing this
-imports moto.
+A caller with the home's access key is the owner of the first account, who may do anything in it; other accounts
+are added with an administrator each. Importing this imports moto.
 """
 
 import base64
@@ -33,6 +33,7 @@ from dlcloud.local.iam.access import (
 )
 from dlcloud.model.instance import Market
 
+_ADMINISTRATOR = "administrator"
 _BOUNDARY = "permissions boundary"
 _IDENTITY_BASED = "identity-based policy"
 _NO_SPOT_ROLE = Refusal(
@@ -51,6 +52,7 @@ class Caller:
     arn: str
     secret: str
     policies: tuple[str, ...]
+    account: str = ACCOUNT
     token: str = ""
     ends_at: datetime | None = None
     boundary: str | None = None
@@ -79,16 +81,37 @@ class _Denial:
 
 def find_caller(access_key: str) -> Caller | None:
     """Return the user or the session with an access key; None for an unknown key, or a role that is gone."""
-    session = sts_backends[ACCOUNT][PARTITION].get_assumed_role_from_access_key(access_key)
-    if session is not None:
-        return _session_caller(session)
-    for user in list(iam_backends[ACCOUNT][PARTITION].users.values()):
-        for key in user.access_keys:
-            if key.access_key_id == access_key and key.status == "Active":
-                groups = iam_backends[ACCOUNT][PARTITION].get_groups_for_user(user.name)
-                policies = tuple(text for holder in (user, *groups) for text in _policies(holder))
-                return Caller(arn=user.arn, secret=key.secret_access_key, policies=policies)
+    for account in {ACCOUNT, *list(iam_backends)}:
+        session = sts_backends[account][PARTITION].get_assumed_role_from_access_key(access_key)
+        if session is not None:
+            return _session_caller(session)
+        backend = iam_backends[account][PARTITION]
+        for user in list(backend.users.values()):
+            for key in user.access_keys:
+                if key.access_key_id == access_key and key.status == "Active":
+                    groups = backend.get_groups_for_user(user.name)
+                    policies = tuple(text for holder in (user, *groups) for text in _policies(holder))
+                    secret = key.secret_access_key
+                    return Caller(arn=user.arn, secret=secret, policies=policies, account=account)
     return None
+
+
+def add_administrator(account: str) -> tuple[str, str]:
+    """Return id and secret of a new access key in an account, whose user may do anything there.
+
+    Raises:
+        ValueError: The id is not one of an account.
+    """
+    if re.fullmatch(r"\d{12}", account) is None:
+        raise ValueError("an account id has 12 digits")
+    backend = iam_backends[account][PARTITION]
+    if _ADMINISTRATOR not in {user.name for user in list(backend.users.values())}:
+        user = backend.create_user("us-east-1", user_name=_ADMINISTRATOR)
+        statement = {"Effect": "Allow", "Action": "*", "Resource": "*"}
+        document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        backend.put_user_policy(user.name, "everything", document)
+    key = backend.create_access_key(_ADMINISTRATOR)
+    return str(key.access_key_id), str(key.secret_access_key)
 
 
 def session_end(session: AssumedRole) -> datetime:
@@ -102,7 +125,9 @@ def call_refusal(call: Call, caller: Caller) -> Refusal | None:
         return AuthError.TOKEN_EXPIRED.refuse(call, "The security token is expired.")
     if not secrets.compare_digest(call.session_token.encode(), caller.token.encode()):
         return AuthError.UNKNOWN_KEY.refuse(call, "The security token is not valid.")
-    requests = (request for request in access_requests(call, ACCOUNT) if not _is_of_pools(call, request))
+    requests = (
+        request for request in access_requests(call, caller.account) if not _is_of_pools(call, request)
+    )
     refusal = _refusal(call, caller, requests)
     if refusal is not None or call.action == "CreateFleet":
         return refusal
@@ -121,7 +146,7 @@ def fleet_refusals(call: Call, caller: Caller) -> dict[Market, Refusal]:
     """
     if call.action != "CreateFleet" or call.service != "ec2":
         return {}
-    launch = [request for request in access_requests(call, ACCOUNT) if _is_of_pools(call, request)]
+    launch = [request for request in access_requests(call, caller.account) if _is_of_pools(call, request)]
     on_demand = [request for request in launch if f":{SPOT_REQUEST}/" not in request.resource]
     spot_refusal = _refusal(call, caller, launch) or _spot_role_refusal(call, caller)
     refusals = {Market.SPOT: spot_refusal, Market.ON_DEMAND: _refusal(call, caller, on_demand)}
@@ -148,6 +173,7 @@ def _session_caller(session: AssumedRole) -> Caller | None:
         arn=session.arn,
         secret=session.secret_access_key,
         policies=tuple(_policies(role)),
+        account=session.account_id,
         token=session.session_token,
         ends_at=session_end(session),
         boundary=None if boundary is None else _document(boundary),
@@ -206,12 +232,12 @@ def _spot_role_refusal(call: Call, caller: Caller) -> Refusal | None:
 
     Where it may, the role is created.
     """
-    if not needs_spot_role(call, ACCOUNT):
+    if not needs_spot_role(call, caller.account):
         return None
-    if _denial(caller, spot_role_request(ACCOUNT)) is not None:
+    if _denial(caller, spot_role_request(caller.account)) is not None:
         return _NO_SPOT_ROLE
     if call.parameter("DryRun") != "true":
-        create_spot_role(ACCOUNT)
+        create_spot_role(caller.account)
     return None
 
 
@@ -241,15 +267,14 @@ def _encode(caller: Caller, denial: _Denial) -> str:
 
 
 ASSUME_ROLE = "sts:AssumeRole"
-_OWNER = f"arn:{PARTITION}:iam::{ACCOUNT}:root"
 _CODE = re.compile(r"\d{6}")
 
 
-def trust_refusal(call: Call, caller_arn: str) -> Refusal | None:
+def trust_refusal(call: Call, caller_arn: str, account: str) -> Refusal | None:
     """Return why a role cannot be assumed; None if it can, and for other calls.
 
     A role that does not exist is denied as one that trusts others. Any six digits are a right code: there are
-    no devices here. `caller_arn` is empty for the owner of the account.
+    no devices here. `account` is the caller's; `caller_arn` is empty for its owner.
     Source: STS API reference, AssumeRole; IAM user guide, "External id".
     """
     if (call.service, call.action) != ("sts", "AssumeRole"):
@@ -258,22 +283,24 @@ def trust_refusal(call: Call, caller_arn: str) -> Refusal | None:
     if serial and not _CODE.fullmatch(code):
         return _denied("MultiFactorAuthentication failed with invalid MFA one time pass code.")
     arn = call.parameter("RoleArn")
-    roles = list(iam_backends[ACCOUNT][PARTITION].roles.values())
+    roles = [
+        role for of_account in list(iam_backends.values()) for role in of_account[PARTITION].roles.values()
+    ]
     trust = next((role.assume_role_policy_document for role in roles if role.arn == arn), "{}")
     context = {"aws:MultiFactorAuthPresent": [str(bool(serial)).lower()]}
     if external_id := call.parameter("ExternalId"):
         context["sts:ExternalId"] = [external_id]
     request = AccessRequest(action=ASSUME_ROLE, resource=arn, context=context)
-    if is_allowed([_for_caller(str(trust), caller_arn)], request):
+    owner = f"arn:{PARTITION}:iam::{account}:root"
+    if is_allowed([_for_caller(str(trust), {"*", account, owner, caller_arn})], request):
         return None
     return _denied(
-        f"User: {caller_arn or _OWNER} is not authorized to perform: {ASSUME_ROLE} on resource: {arn}"
+        f"User: {caller_arn or owner} is not authorized to perform: {ASSUME_ROLE} on resource: {arn}"
     )
 
 
-def _for_caller(trust: str, caller_arn: str) -> str:
+def _for_caller(trust: str, names: set[str]) -> str:
     """Return a trust policy as one of the role itself: the statements that name the caller or its account."""
-    names = {"*", ACCOUNT, _OWNER, caller_arn}
     listed = json.loads(trust).get("Statement", [])
     statements = [
         {**statement, "Resource": "*"}
