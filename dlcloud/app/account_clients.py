@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from getpass import getpass
 
@@ -52,6 +53,8 @@ class AccountClients:
             with self.console().waiting("looking for the local EC2, or starting it ..."):
                 endpoint = self.local_site().start()
             made.endpoint_url = endpoint.url
+            if endpoint.started_at:
+                made.began_at = datetime.fromisoformat(endpoint.started_at)
             if not made.on_instance:
                 made.access_key = endpoint.owner_key()
         return made

@@ -34,6 +34,7 @@ class Clouds:
         database: Keeps answers that hold for a while.
         clock: As of the command.
         on_instance: This process runs on an instance, with its role.
+        verify: Refuses credentials of another account than a cluster's.
     """
 
     profile: Callable[[], str]
@@ -43,6 +44,7 @@ class Clouds:
     database: Database
     clock: Clock
     on_instance: bool
+    verify: Callable[[Cluster], None]
     _clouds: "dict[tuple[int, bool], Ec2Cloud]" = field(init=False, default_factory=dict)
 
     @cached_property
@@ -56,7 +58,12 @@ class Clouds:
         )
 
     def cloud_of(self, cluster: Cluster) -> "Ec2Cloud":
-        """Return EC2 in a cluster's region, by the credentials that launched it."""
+        """Return EC2 in a cluster's region, by the credentials that launched it.
+
+        Raises:
+            WrongAccountError: They are of another account by now.
+        """
+        self.verify(cluster)
         inside = self.on_instance or cluster.is_private
         return self.cloud(cluster.cloud, cluster.region, cluster.profile, inside=inside)
 

@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from dlcloud.app.cluster_accounts import ClusterAccounts
 from dlcloud.app.log_file import log_to_file
 from dlcloud.app.profiles import CONTROLLER_VARIABLE, chosen_profile, find_profile
 from dlcloud.app.terminal.console import Console, SilentConsole, console_for
@@ -195,7 +196,13 @@ class Context:
             database=self.database,
             clock=self.clock,
             on_instance=bool(self.controller_instance_id),
+            verify=self.accounts.verify,
         )
+
+    @cached_property
+    def accounts(self) -> ClusterAccounts:
+        """Whose the clusters are, compared with whose the credentials are."""
+        return ClusterAccounts(clouds=lambda: self.clouds, database=self.database, clock=self.clock)
 
     @cached_property
     def machines(self) -> "Machines":
@@ -228,6 +235,7 @@ class Context:
             clock=self.clock,
             emit=self.emit,
             owner=self.owner,
+            verify=self.accounts.verify,
         )
 
     def owner(self, cloud: str, region: str, profile: str | None = None) -> Owner:

@@ -58,6 +58,11 @@ def acquire_for_command(context: Context, file: RecipeFile, *, name: str = "") -
     owner = context.owner(file.recipe.cloud, file.recipe.region)
     acquired = acquire_cluster(file, name=name, store=context.store, clock=context.clock, owner=owner)
     cluster = acquired.cluster
+    try:
+        context.accounts.verify(cluster)
+    except BaseException:
+        acquired.release()
+        raise
     controller = context.clusters.controller_instance_id(cluster.cluster_id)
     if controller is not None:
         acquired.release()

@@ -53,15 +53,17 @@ _SECONDS_PER_HOUR = 3600
 _SECONDS_PER_MINUTE = 60
 
 
-def destroy_cluster(launcher: Launcher) -> None:
+def destroy_cluster(launcher: Launcher, *, discard: bool = False) -> None:
     """Terminate a cluster that this command manages, and emit what it cost.
+
+    `discard` as for `terminate_cluster`.
 
     Raises:
         CloudError: Something is left of it, which is emitted with its price; running it again continues.
     """
     with terminations.running(termination_of(launcher)):
         with terminating(launcher):
-            members = launcher.destroy()
+            members = launcher.destroy(discard=discard)
         launcher.emit(Info(message=cost_of_cluster(launcher.cluster, members)))
         _abort_uploads(launcher)
 

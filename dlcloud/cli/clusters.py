@@ -190,7 +190,9 @@ def resize(
 @click.argument("clusters", nargs=-1, shell_complete=complete_clusters)
 @click.option("--all", "all_clusters", is_flag=True, help="Every cluster that is up.")
 @click.option(
-    "--discard", is_flag=True, help="Terminate an unresponsive detached cluster; its results are lost."
+    "--discard",
+    is_flag=True,
+    help="Give up what does not answer (a detached cluster, with its results) or what EC2 does not list.",
 )
 @click.option("--all-owners", is_flag=True, help="Allow names of detached clusters of other people.")
 @click.option(

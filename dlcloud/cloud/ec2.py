@@ -57,6 +57,7 @@ class Ec2Cloud:
     ) -> None:
         self.region = clients.region
         self.endpoint_url = clients.endpoint_url
+        self.began_at = clients.began_at
         self.caller = Ec2Caller(clients=clients, own_cidr=own_cidr)
         self.types = types
         self.prices = prices

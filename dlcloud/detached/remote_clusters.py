@@ -59,7 +59,7 @@ class DetachedClusters:
     `cloud` returns EC2 by its name (`aws` or `local`), a region and a profile. `controller_instance_id` is
     empty but on an instance that controls its own cluster. `route` returns the way to an instance. `profile`
     is this command's, and `first_region` is asked which others its account has. `owner` returns whose
-    clusters are found, unless `all_owners`.
+    clusters are found, unless `all_owners`. `verify` refuses credentials of another account than a cluster's.
     """
 
     store: Store
@@ -74,6 +74,7 @@ class DetachedClusters:
     first_region: str = DEFAULT_REGION
     owner: Callable[[str, str, str], Owner] = lambda *_: NO_OWNER
     all_owners: bool = False
+    verify: Callable[[Cluster], None] = lambda _: None
 
     def find(self, name: str) -> DetachedCluster | None:
         """Return the detached cluster that a name means; None if there is none.
@@ -94,6 +95,7 @@ class DetachedClusters:
         controller = self.store.controller_of(cluster)
         if controller is None:
             return None
+        self.verify(cluster)
         detached = self.find_of(cluster)
         if detached is not None:
             return detached

@@ -84,7 +84,17 @@ def import_cluster(
         clusters = Clusters(home)
         earlier = clusters.find(cluster_id)
         if earlier is None:
-            clusters.add(replace(cluster, profile=profile, own_tags="", network=""))
+            clusters.add(
+                replace(
+                    cluster,
+                    profile=profile,
+                    own_tags="",
+                    network="",
+                    account="",
+                    partition="",
+                    aws_profile="",
+                )
+            )
         if clusters.last_hand_over(cluster_id) is None:
             # The command that destroys the cluster learns by it that there is a role to delete.
             intent_id = clusters.begin_intent(cluster_id, HAND_OVER, controller_instance_id, now)

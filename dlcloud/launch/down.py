@@ -1,6 +1,6 @@
 """Terminate a cluster, or what is left of one that no store remembers, and verify that nothing is left."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import not_
 
@@ -22,8 +22,11 @@ TERMINATION_TIMEOUT_S = 600.0
 FIRST_POLL_S, POLL_S = 0.125, 1.0
 
 
-def terminate_cluster(managed: ManagedCluster) -> list[Member]:
+def terminate_cluster(managed: ManagedCluster, *, discard: bool = False) -> list[Member]:
     """Terminate every instance that carries the cluster's tag, then delete all else that does.
+
+    An instance that the store knows as living, and that EC2 does not list at all, is an error: it may run on
+    where these credentials do not reach. With `discard` it counts as terminated.
 
     An instance that takes longer than TERMINATION_TIMEOUT_S to shut down is billed no more; what it still
     uses is left to `dlcloud gc`, with a warning.
@@ -47,7 +50,14 @@ def terminate_cluster(managed: ManagedCluster) -> list[Member]:
             raise terminated.error
         instances = terminated.value or {}
     # Billing ends when an instance enters shutting-down, which is when it was asked to.
-    _store_ends(managed, instances, requested_at)
+    missing = set() if discard else managed.missing_ids(instances)
+    _store_ends(managed, instances, requested_at, missing)
+    if missing:
+        name, ids = cluster.name, ", ".join(sorted(missing))
+        raise CloudError(
+            f"{name}: EC2 in {cluster.region} does not list {ids}, not even as terminated",
+            f"look for it in the account; if it is gone for certain, dlcloud down {name} --discard",
+        )
     with stage(managed.emit, managed.clock, f"deleting the security group of {cluster.name}"):
         if closed.error is not None:
             raise closed.error
@@ -210,11 +220,15 @@ def _left_of_window(managed: ManagedCluster, intents: Sequence[Intent]) -> float
     return max(0.0, existing.CONSISTENCY_WINDOW_S - (managed.clock.now() - max(begun)).total_seconds())
 
 
-def _store_ends(managed: ManagedCluster, listed: Mapping[str, Instance], requested_at: datetime) -> None:
+def _store_ends(
+    managed: ManagedCluster, listed: Mapping[str, Instance], requested_at: datetime, missing: Collection[str]
+) -> None:
     clusters = managed.store.clusters
     members = {member.instance.instance_id: member for member in clusters.members(managed.cluster_id)}
     for name, instance in listed.items():
         members.setdefault(name, Member(instance=instance))
+    for name in missing:
+        members.pop(name)
     clusters.put_members(managed.cluster_id, mark_ended(list(members.values()), listed, requested_at))
 
 

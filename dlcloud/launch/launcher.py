@@ -166,10 +166,11 @@ class Launcher(ManagedCluster):
         kept = [member for member in provisioned.members if member.instance.instance_id in connected]
         return replace(grown, members=kept + grown.members)
 
-    def destroy(self) -> list[Member]:
+    def destroy(self, *, discard: bool = False) -> list[Member]:
         """Terminate the cluster, with its keys and its unfinished runs; returns its instances as they ended.
 
-        A full disk does not keep an instance alive: first all is terminated, then it is stored.
+        `discard` as for `terminate_cluster`. A full disk does not keep an instance alive: first all is
+        terminated, then it is stored.
 
         Raises:
             CloudError: Something is left; the message names it. Running it again continues.
@@ -177,7 +178,7 @@ class Launcher(ManagedCluster):
         """
         try:
             with self.store.clusters.postpone_failures():
-                members = terminate_cluster(self)
+                members = terminate_cluster(self, discard=discard)
                 for run in self.store.runs.of_cluster(self.cluster_id):
                     if run.state is RunState.RUNNING:
                         self.store.runs.end_lost(run.run_id, self.clock.now())

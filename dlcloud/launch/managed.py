@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+from math import inf
 from typing import TYPE_CHECKING
 
 from dlcloud.model.clock import Clock
@@ -42,6 +43,9 @@ SHRINK = "shrink"
 
 CONSISTENCY_WINDOW_S = 30.0
 """How long EC2 may not yet list an instance whose launch was requested."""
+
+LISTED_S = 3600.0
+"""For about so long EC2 lists an instance that has terminated."""
 
 SHRINK_TIMEOUT_S = 120.0
 SHRINK_POLL_S = 0.25
@@ -122,6 +126,24 @@ class ManagedCluster:
         if ended:
             clusters.put_members(self.cluster_id, mark_ended(ended, listed, self.clock.now()))
         return self._join_living({instance.instance_id: instance for instance in repeated} | listed)
+
+    def missing_ids(self, listed: Collection[str]) -> set[str]:
+        """Return the instances that should be there and that EC2 does not list at all.
+
+        EC2 lists an instance for about an hour after it terminated (EC2 user guide, "Terminate Amazon EC2
+        instances"). So one is not missing if its own time was over by then, if it is a spot instance that EC2
+        may have taken back that long ago, or if a shrink terminated it. The local EC2 knows only what began
+        after its own start.
+        """
+        began_at, lives, missing = self.cloud.began_at, self._life_minutes(), set()
+        for member in self.store.clusters.members(self.cluster_id):
+            instance, name = member.instance, member.instance.instance_id
+            life_s = 0.0 if instance.market is Market.SPOT else 60.0 * lives.get(name, inf)
+            is_over = (self.clock.now() - instance.launched_at).total_seconds() > life_s + LISTED_S
+            is_forgotten = began_at is not None and instance.launched_at < began_at
+            if member.ended_at is None and name not in listed and not (is_over or is_forgotten):
+                missing.add(name)
+        return missing - self._terminating_ids()
 
     def shrink(self, members: Sequence[Member]) -> list[Member]:
         """End these instances, and see that EC2 does; terminated is not waited for: shutting down is free.

@@ -119,7 +119,6 @@ class SiteEndpoint:
         """Answer a request to any service but S3."""
         call = read_call(environ)
         caller, secret = self._find_caller(call.access_key)
-        environ[_ACCOUNT_KEY] = caller.account if caller else DEFAULT_ACCOUNT_ID
         refusal = self._signatures.refusal(call, environ, secret)
         if refusal is not None:
             return refusal.reply_to(call)
@@ -134,7 +133,8 @@ class SiteEndpoint:
         fault = ambiguity(call, environ) or unknown_action(call)
         if fault:
             return Refusal(code="InvalidRequest", message=fault).reply_to(call)
-        return self._answer_call(call, caller, judged_request(call, environ))
+        account = caller.account if caller else DEFAULT_ACCOUNT_ID
+        return self._answer_call(call, caller, {**judged_request(call, environ), _ACCOUNT_KEY: account})
 
     def _find_caller(self, access_key: str) -> tuple[Caller | None, str | None]:
         """Return the caller and the secret of an access key; no caller for the owner, neither for others."""
@@ -273,7 +273,7 @@ class _TokenUse:
 
 
 class _ClientTokens:
-    """The latest client tokens by account, region and action: a repeated request gets the first reply again."""
+    """The latest client tokens by account, region and action: a repeated request gets its first reply."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -59,7 +59,9 @@ class Cluster:
     """One cluster, as stored.
 
     `profile` names the profile of the configuration that it was launched with; `own_tags` are the user's, and
-    `network` is the recipe's, each as JSON or empty.
+    `network` is the recipe's, each as JSON or empty. `account` and `partition` say whose it is, once
+    it is known: no command touches it with credentials of another account. `aws_profile` is the AWS CLI's
+    profile that reached it.
     """
 
     cluster_id: str
@@ -77,6 +79,9 @@ class Cluster:
     profile: str = ""
     own_tags: str = ""
     network: str = ""
+    account: str = ""
+    partition: str = ""
+    aws_profile: str = ""
 
     @property
     def is_private(self) -> bool:

@@ -4,6 +4,7 @@ DlcloudError                 exit 1
 ├── RecipeError              exit 2   the recipe, or what was typed, is at fault
 ├── CloudError               exit 3   the cloud refused
 │   ├── CredentialsError
+│   │   └── WrongAccountError
 │   ├── CapacityError
 │   ├── QuotaError
 │   └── ThrottledError
@@ -65,6 +66,10 @@ class CredentialsError(CloudError):
 
     denial: Denial | None = None
     """The action that AWS denied, where it says which."""
+
+
+class WrongAccountError(CredentialsError):
+    """The credentials are of another account than the one that a cluster belongs to."""
 
 
 class CapacityError(CloudError):

@@ -1,6 +1,7 @@
 """How to log in to an account of AWS."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +15,7 @@ class Login:
         session_name: The session's name in the account's records; empty for a generated one.
         mfa_serial: The ARN or number of the MFA device whose code the role asks for.
         role_minutes: How long a session of the role is valid; 0 for STS's own, an hour.
+        endpoints: URLs of private endpoints by service, as botocore names services; AWS's own for the others.
     """
 
     aws_profile: str = ""
@@ -22,3 +24,4 @@ class Login:
     session_name: str = ""
     mfa_serial: str = ""
     role_minutes: int = 0
+    endpoints: Mapping[str, str] = field(default_factory=dict)

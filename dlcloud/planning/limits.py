@@ -48,6 +48,11 @@ class CallerIdentity:
     account: str
     arn: str
 
+    @property
+    def partition(self) -> str:
+        """Return `aws`, or that of China or of GovCloud, whose accounts are others."""
+        return self.arn.split(":")[1]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:

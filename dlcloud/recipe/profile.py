@@ -27,6 +27,7 @@ from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.recipe.reservations import RESERVATIONS, AnyReservations
 
 RoleArn = Annotated[str, StringConstraints(pattern=r"^(arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+)?$")]
+EndpointUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+(/\S*)?$")]
 Region = Annotated[str, StringConstraints(pattern=r"^([a-z]{2}(-[a-z]+)+-\d)?$")]
 
 
@@ -49,6 +50,11 @@ class Profile(Part):
     )
     role_minutes: int = Field(
         default=60, ge=15, le=720, description="How long a session of the role is valid."
+    )
+    endpoints: dict[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*$")], EndpointUrl] = Field(
+        default_factory=dict,
+        description="URLs of private endpoints by service (ec2, sts, s3, ...); AWS's own for all others. "
+        "AWS_ENDPOINT_URL and endpoint_url of ~/.aws/config are not followed.",
     )
     region: Region = Field(default="", description="The region of recipes that name none.")
     network: Network | None = Field(default=None, description="As `network` of a recipe, key by key.")
@@ -75,6 +81,7 @@ class Profile(Part):
             session_name=self.session_name,
             mfa_serial=self.mfa_serial,
             role_minutes=self.role_minutes,
+            endpoints=dict(self.endpoints),
         )
 
     @property

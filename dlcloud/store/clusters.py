@@ -107,6 +107,17 @@ class Clusters:
         """Store the size of the volumes as launched."""
         self._database.write("UPDATE clusters SET disk_gib = ? WHERE cluster_id = ?", disk_gib, cluster_id)
 
+    def set_account(self, cluster_id: str, *, account: str, partition: str, aws_profile: str) -> None:
+        """Store the account that a cluster belongs to; it never changes."""
+        self._database.write(
+            "UPDATE clusters SET account = ?, partition = ?, aws_profile = ?"
+            " WHERE cluster_id = ? AND account = ''",
+            account,
+            partition,
+            aws_profile,
+            cluster_id,
+        )
+
     def all(self) -> list[Cluster]:
         """Return every cluster, the oldest first."""
         rows = self._database.read("SELECT * FROM clusters ORDER BY created_at")

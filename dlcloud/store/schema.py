@@ -144,6 +144,12 @@ MIGRATIONS = (
     UPDATE intents SET instance_ids = '["' || replace(detail, ' ', '","') || '"]'
     WHERE action = 'shrink' AND detail LIKE 'i-%'
     """,
+    # The AWS account that a cluster belongs to; one of an earlier version gets it when it is reached again.
+    """
+    ALTER TABLE clusters ADD COLUMN account TEXT NOT NULL DEFAULT '';
+    ALTER TABLE clusters ADD COLUMN partition TEXT NOT NULL DEFAULT '';
+    ALTER TABLE clusters ADD COLUMN aws_profile TEXT NOT NULL DEFAULT ''
+    """,
 )
 
 

@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import time
@@ -120,6 +121,11 @@ class User:
             for instance in reservation["Instances"]
             if instance["State"]["Name"] not in {"terminated", "shutting-down"}
         ]
+
+    def store(self, statement: str) -> list[tuple]:
+        """Execute a statement of SQL on this home's store."""
+        with sqlite3.connect(self.home / ".dlcloud" / "store.sqlite") as connection:
+            return connection.execute(statement).fetchall()
 
     def aws(self, *arguments: str) -> dict:
         """Ask the local EC2 with the AWS command line."""

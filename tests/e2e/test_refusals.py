@@ -1,5 +1,6 @@
 """What is refused before anything is created: a quota that is too small, a type that AWS has retired."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -80,7 +81,11 @@ def test_a_quota_that_is_too_small_is_reported_with_the_increase_needed(newcomer
 
 def test_a_retired_type_is_refused_with_its_successors(newcomer, moto):
     (newcomer.home / "article.yaml").write_text(RETIRED.replace("IMAGE", IMAGE))
-    account = {"AWS_ENDPOINT_URL": moto, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    services = ["ec2", "sts", "ssm", "pricing", "iam", "s3", "service-quotas", "freetier", "ce"]
+    profile = {"endpoints": dict.fromkeys(services, moto)}
+    config = newcomer.home / "config.yaml"
+    config.write_text(json.dumps({"default": "moto", "profiles": {"moto": profile}}))
+    account = {"DLCLOUD_CONFIG": str(config), "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
     done = subprocess.run(
         [*newcomer.command, "up", "article.yaml", "--cidr", "203.0.113.7/32", "--yes"],
         env=newcomer.environment | account,

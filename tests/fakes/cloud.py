@@ -391,6 +391,7 @@ class FakeCloud:
     clock: object
     region: str = "us-east-1"
     endpoint_url: str = ""
+    began_at: object = None
     zones: tuple = ("us-east-1a", "us-east-1b")
     offered: dict = field(default_factory=dict)
     known_hardware: dict = field(default_factory=dict)
@@ -453,6 +454,10 @@ class FakeCloud:
         record = self._records[instance_id]
         record.instance = replace(record.instance, state_reason=reason)
         self._terminate(instance_id)
+
+    def forget(self, instance_id):
+        """Know nothing of an instance any more, as EC2 an hour after its end, or in another account."""
+        del self._records[instance_id]
 
     def alive(self):
         """Return the ids of what exists, listed or not."""

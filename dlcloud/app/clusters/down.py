@@ -21,7 +21,14 @@ from dlcloud.launch.acquire import ClusterLock, lock_cluster, remove_stale_folde
 from dlcloud.launch.down import gc
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Cluster, ClusterState
-from dlcloud.model.errors import DlcloudError, PartialError, RecipeError, RemoteCommandError, StoreError
+from dlcloud.model.errors import (
+    DlcloudError,
+    PartialError,
+    RecipeError,
+    RemoteCommandError,
+    StoreError,
+    WrongAccountError,
+)
 from dlcloud.model.events import Info, Warned
 from dlcloud.model.wait import wait_until
 from dlcloud.recipe.recipe import read_recipe
@@ -117,7 +124,8 @@ class Down:
                 message = f"{target.name} is still up: dlcloud down {target.name} terminates it"
                 context.emit(Warned(message=message))
             elif stored.state is not ClusterState.DOWN:
-                context.emit(Warned(message=describe_remainder(context.machines.launcher(stored))))
+                with suppress(WrongAccountError):  # then nothing of it was touched
+                    context.emit(Warned(message=describe_remainder(context.machines.launcher(stored))))
 
     def _find(self, name: str) -> Cluster | DetachedCluster:
         """Return a cluster of this home, or a detached one of another."""
@@ -142,13 +150,15 @@ class Down:
                 self._remove_leftovers(target)
                 return []
             target = fetched
+        # Before the process in charge is asked to end: it would terminate the cluster with its own login.
+        context.accounts.verify(target, discard=self.discard)
         with take_charge(context, target, yes=self.yes):
             is_handed_over = context.clusters.last_hand_over(target.cluster_id) is not None
             late = False
             if is_handed_over and not self._is_fetched(target):
                 late = self._fetch_handed_over(target)
             launcher = context.machines.launcher(target)
-            destroy_cluster(launcher)
+            destroy_cluster(launcher, discard=self.discard)
             late = take_late(context, launcher) or late
         return self._training(target, is_fetched=late)
 

@@ -171,6 +171,7 @@ def _pieces(context: Context, name: str, run: Run, *, follow: bool) -> Iterator[
 
 def _pieces_of_instance(context: Context, run: Run, *, follow: bool) -> Iterator[bytes]:
     cluster, member = _instance_of(context, run)
+    context.accounts.verify(cluster, recent=True)
     connection = context.machines.admitting_dialer(cluster).dial(member.instance.endpoint(cluster.user))
     return connection.stream(log_command(run, follow=follow))
 

@@ -1,10 +1,14 @@
 """The instances of a cluster that a command connects to."""
 
+import logging
+
 from dlcloud.app.context import Context
 from dlcloud.model.cluster import Cluster, Member, select_members
-from dlcloud.model.errors import DlcloudError, RecipeError
+from dlcloud.model.errors import DlcloudError, RecipeError, WrongAccountError
 from dlcloud.model.instance import Market
 from dlcloud.store.clusters import BATCH
+
+log = logging.getLogger(__name__)
 
 
 def find_members(context: Context, cluster: Cluster, instance: str) -> list[Member]:
@@ -14,10 +18,17 @@ def find_members(context: Context, cluster: Cluster, instance: str) -> list[Memb
     does not answer, the store's word is taken.
 
     Raises:
+        WrongAccountError: The credentials are of another account than the cluster.
         RecipeError: There is none, or AWS Batch has launched them, without a key to log in with.
     """
     if context.clusters.intents(cluster.cluster_id, BATCH):
         raise RecipeError(f"AWS Batch runs the instances of {cluster.name}: no login", "dlcloud logs RUN")
+    try:
+        context.accounts.verify(cluster, recent=True)
+    except WrongAccountError:
+        raise
+    except DlcloudError as error:
+        log.info("the account of %s is not known: %s", cluster.name, error.message)
     stored = context.clusters.members(cluster.cluster_id)
     if any(member.instance.market is Market.SPOT and member.ended_at is None for member in stored):
         ended = _ended_ids(context, cluster)

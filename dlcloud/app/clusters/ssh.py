@@ -19,7 +19,7 @@ from pathlib import Path
 from dlcloud.app.clusters.members import find_members
 from dlcloud.app.context import Context
 from dlcloud.app.terminal.screen import say
-from dlcloud.model.cluster import Cluster, Member, select_members
+from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.errors import RecipeError
 from dlcloud.report.table import envelope
 from dlcloud.ssh.command_line import config_entry, ssh_command, tunnel_command
@@ -195,7 +195,7 @@ def tunnel(context: Context, *, cluster: str, instance: str) -> None:
         stream = context.machines.route_of_detached(detached)(detached.endpoint, TIMEOUT_S)
     else:
         own_cluster = context.find_cluster(cluster)
-        member = select_members(own_cluster, context.clusters.members(own_cluster.cluster_id), instance)[0]
+        member = find_members(context, own_cluster, instance)[0]
         stream = context.machines.route(own_cluster)(member.instance.endpoint(own_cluster.user), TIMEOUT_S)
     stream.settimeout(None)
     _carry(stream)

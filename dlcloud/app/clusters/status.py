@@ -11,6 +11,8 @@ from dlcloud.app.context import Context
 from dlcloud.app.terminal.screen import clear, say
 from dlcloud.detached.locate import DetachedCluster, find_detached
 from dlcloud.model.cluster import CLUSTER_TAG, Cluster, ClusterState, Member
+from dlcloud.model.errors import WrongAccountError
+from dlcloud.model.events import Warned
 from dlcloud.model.instance import SSH_PORT, Instance, InstanceState, Market
 from dlcloud.model.money import member_usd, money, rounded
 from dlcloud.model.ownership import Ownership, owner_of
@@ -160,6 +162,19 @@ def _all_lines(
     for cluster in clusters:
         instances = reported.get((cluster.cloud, cluster.region, cluster.profile), [])
         members = context.clusters.members(cluster.cluster_id)
+        if cluster.state is not ClusterState.DOWN and _is_unlisted(context, cluster, members, instances):
+            try:
+                context.accounts.verify(cluster)
+            except WrongAccountError as error:
+                context.emit(
+                    Warned(
+                        message=f"{error.message} (hint: {error.hint}); its instances are shown as last seen"
+                    )
+                )
+                lines += [InstanceLine(cluster=cluster, member=member) for member in members] or [
+                    InstanceLine(cluster=cluster, member=None)
+                ]
+                continue
         lines += _lines_of(cluster, members, instances, detached.get(cluster.cluster_id))
     return lines + _lines_of_strays(reported.values(), known_ids, detached)
 
@@ -216,7 +231,19 @@ def _lines_of_one(context: Context, cluster: Cluster) -> list[InstanceLine]:
     members = context.clusters.members(cluster.cluster_id)
     down = cluster.state is ClusterState.DOWN
     instances = [] if down else _reported(context, cluster.cloud, cluster.region, cluster.profile)
+    if not down and _is_unlisted(context, cluster, members, instances):
+        context.accounts.verify(cluster)
     return _lines_of(cluster, members, instances, None)
+
+
+def _is_unlisted(
+    context: Context, cluster: Cluster, members: Sequence[Member], instances: Iterable[Instance]
+) -> bool:
+    """True if EC2 answered without a living instance of a cluster: perhaps for another account."""
+    if cluster.cloud == "local" and context.local_site.find() is None:
+        return False
+    listed = {instance.instance_id for instance in instances}
+    return any(member.ended_at is None and member.instance.instance_id not in listed for member in members)
 
 
 def _reported(context: Context, cloud: str, region: str, profile: str) -> list[Instance]:

@@ -64,12 +64,14 @@ class Clients:
 
     Args:
         region: The AWS region.
-        endpoint_url: URL of the local EC2; empty for AWS.
+        endpoint_url: URL of the local EC2; empty for AWS, which is reached at its own addresses whatever the
+            environment and `~/.aws/config` say, except for those services that `login.endpoints` names.
         on_instance: This process runs on an instance and uses its role, which may come some seconds later.
         pause: Waits some seconds.
         ask: Asks the user for the MFA code of a profile.
         on_call: Called with True before each call, with False after it; from any thread.
         login: The AWS profile and the role to use; what the environment says without one.
+        began_at: The local EC2's: it knows nothing of what was before. None for AWS.
     """
 
     region: str
@@ -80,6 +82,7 @@ class Clients:
     ask: Callable[[str], str] = getpass
     login: Login = field(default_factory=Login)
     on_call: Callable[[bool], None] = lambda _: None
+    began_at: datetime | None = None
     _session: Any = None
     _clients: dict[tuple[str, str], Any] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -116,6 +119,14 @@ class Clients:
             name = _account_name(self._session_of(self.region))
         return hashlib.sha256(f"{name} {self.endpoint_url}".encode()).hexdigest()[:16]
 
+    def aws_profile(self) -> str:
+        """Return the profile of the AWS CLI that is used; empty for none, and for the local EC2."""
+        if self.endpoint_url or self.on_instance:
+            return ""
+        with self._lock, translate_errors("finding credentials"):
+            core = self._session_of(self.region)._session  # noqa: SLF001  boto3 shows no settings of a profile
+            return str(core.get_config_variable("profile") or "")
+
     def credentials(self) -> Any:  # noqa: ANN401  boto3 has no types
         """Return the credentials of now, for what botocore does not sign itself."""
         with self._lock, translate_errors("finding credentials"):
@@ -131,8 +142,9 @@ class Clients:
         with self._lock, translate_errors(f"using {service} in {region}"):
             key = (f"{service}/{region}", kind)
             if key not in self._clients:
+                url = self.endpoint_url or self.login.endpoints.get(service)
                 client = self._session_of(region).client(
-                    service, region_name=region, endpoint_url=self.endpoint_url or None, config=config
+                    service, region_name=region, endpoint_url=url, config=config
                 )
                 events = client.meta.events
                 events.register("before-call", lambda **_: self.on_call(True))
@@ -145,6 +157,7 @@ class Clients:
     def _session_of(self, region: str) -> Any:  # noqa: ANN401
         if self._session is None:
             self._session = self._open_session(region)
+            ignore_configured_endpoints(self._session._session)  # noqa: SLF001  as below
             parsers = self._session._session.get_component("response_parser_factory")  # noqa: SLF001  as below
             parsers.set_parser_defaults(timestamp_parser=parse_timestamp)
         return self._session
@@ -188,6 +201,27 @@ def _account_name(session: Any) -> str:  # noqa: ANN401  boto3 has no types
     return str(frozen.access_key)
 
 
+def ignore_configured_endpoints(core: Any) -> None:  # noqa: ANN401  boto3 has no types
+    """Let no client of a session, nor what it assumes roles with, go where AWS_ENDPOINT_URL points.
+
+    That variable, which `dlcloud local start` prints for others, would send a real run to this machine.
+    """
+    core.set_config_variable("ignore_configured_endpoint_urls", True)
+
+
+def profiles_of_account(account: str) -> list[str]:
+    """Return the profiles of `~/.aws/config` that name an account: by SSO, or by a role to assume."""
+    try:
+        profiles = botocore.session.Session().full_config["profiles"]
+    except boto.BotoCoreError:
+        return []
+    return sorted(
+        name
+        for name, values in profiles.items()
+        if values.get("sso_account_id") == account or f"::{account}:" in str(values.get("role_arn", ""))
+    )
+
+
 def open_session(login: Login, region: str, ask: Ask) -> Any:  # noqa: ANN401  boto3 has no types
     """Return a session of boto3 whose credentials are found and valid; MFA codes are asked for by `ask`.
 
@@ -207,6 +241,7 @@ def open_session(login: Login, region: str, ask: Ask) -> Any:  # noqa: ANN401  b
 def _find_credentials(login: Login, ask: Ask, cache: JSONFileCache) -> Any:  # noqa: ANN401
     """Return a session whose credentials are loaded: one that has expired is reported with what renews it."""
     core = botocore.session.Session(profile=login.aws_profile or None)
+    ignore_configured_endpoints(core)
     try:
         providers = core.get_component("credential_provider")
         for name in CACHED_PROVIDERS:
@@ -242,7 +277,9 @@ def _assume_role(core: Any, login: Login, region: str, ask: Ask, cache: JSONFile
         "DurationSeconds": login.role_minutes * 60,
     }
     fetcher = AssumeRoleCredentialFetcher(
-        client_creator=partial(core.create_client, region_name=region),
+        client_creator=partial(
+            core.create_client, region_name=region, endpoint_url=login.endpoints.get("sts")
+        ),
         source_credentials=source,
         role_arn=login.role,
         extra_args={name: value for name, value in arguments.items() if value},

@@ -1,7 +1,7 @@
 """Whether a caller may do what a call asks for: IAM users and roles, and the refusal in AWS's words.
 
-A caller with the home's access key is the owner of the first account, who may do anything in it; other accounts
-are added with an administrator each. Importing this imports moto.
+A caller with the home's access key is the owner of the first account, who may do anything in it; other
+accounts are added with an administrator each. Importing this imports moto.
 """
 
 import base64

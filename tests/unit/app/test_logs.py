@@ -44,6 +44,7 @@ def context(tmp_path):
         clusters.add(cluster(NAME))
         yield SimpleNamespace(
             clusters=clusters,
+            accounts=SimpleNamespace(verify=lambda *_, **__: None),
             runs=Runs(database),
             clock=FakeClock(),
             console=SimpleNamespace(waiting=nullcontext),

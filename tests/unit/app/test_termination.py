@@ -59,7 +59,7 @@ class World:
         if fails:
             raise InstanceError("the program failed")
 
-    def destroy(self):
+    def destroy(self, *, discard=False):  # noqa: ARG002  the launcher's
         def step(_):
             for _ in range(5):
                 time.sleep(self.step_s)

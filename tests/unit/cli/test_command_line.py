@@ -144,6 +144,7 @@ def break_store(home):
         "2026-09-01T00:00:00+00:00",
         None,
         *("", "", ""),
+        *("", "", ""),
     )
     raw.execute(f"INSERT INTO clusters VALUES ({', '.join('?' * len(row))})", row)
     raw.commit()

@@ -185,14 +185,6 @@ def test_instances_that_are_not_in_the_store_are_ended_and_stored(world):
     assert all(member.ended_at and member.hourly_usd is None for member in members)
 
 
-def test_instances_that_ec2_has_forgotten_have_ended(world):
-    world.provision()
-    world.cloud.lag_s = 0
-    world.cloud._records.clear()
-    members = down(world)
-    assert all(member.ended_at == world.cluster.created_at for member in members)
-
-
 def test_instances_of_other_clusters_are_left_alone(world):
     world.provision()
     mine = set(world.cloud.alive())
@@ -284,3 +276,28 @@ def test_an_instance_that_ec2_took_back_is_remembered_as_interrupted(world):
     }
     first, second = (member_usd(member, 50, world.clock.now()) for member in members)
     assert second < first / 10
+
+
+def test_a_living_instance_that_ec2_does_not_list_is_never_down(world):
+    world.provision(RECIPE)
+    world.clock.advance(100)
+    gone = world.cloud.alive()[0]
+    world.cloud.forget(gone)
+    with pytest.raises(CloudError, match=f"does not list {gone}, not even as terminated") as caught:
+        down(world)
+    assert "--discard" in caught.value.hint
+    assert world.state is ClusterState.STOPPING
+    ended = {member.instance.instance_id: member.ended_at for member in world.clusters.members("c0ffee")}
+    assert ended.pop(gone) is None
+    assert all(ended.values())
+    world.launcher.destroy(discard=True)
+    assert world.state is ClusterState.DOWN
+
+
+def test_an_instance_whose_time_was_over_an_hour_ago_is_down_without_being_listed(world):
+    world.provision(RECIPE)
+    world.clock.advance(5 * 3600 + 60)
+    for gone in world.cloud.alive():
+        world.cloud.forget(gone)
+    down(world)
+    assert world.state is ClusterState.DOWN

@@ -40,7 +40,7 @@ def test_an_account_neither_lists_nor_ends_instances_of_another(rig, other):
     instance_id, theirs = instance["InstanceId"], other("ec2")
     assert listed(theirs) == []
     for call in (theirs.describe_instances, theirs.terminate_instances):
-        with pytest.raises(ClientError, match="InvalidInstanceID.NotFound"):
+        with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
             call(InstanceIds=[instance_id])
     with pytest.raises(ClientError, match="EC2InstanceNotFoundException"):
         other("ec2-instance-connect").send_ssh_public_key(
@@ -63,7 +63,7 @@ def test_security_groups_and_roles_are_of_their_account(rig, other):
     assert "ours" not in {role["RoleName"] for role in other("iam").list_roles()["Roles"]}
 
 
-def test_no_header_makes_a_caller_another_account(rig, other):
+def test_no_header_makes_a_caller_another_account(other):
     sts = other("sts")
 
     def add_header(request, **_):
