@@ -1,4 +1,11 @@
-"""Get a plan's instances: round after round, each request under a token that makes it safe to repeat."""
+"""Get the instances of a plan: round after round, each request under a token that makes it safe to repeat.
+
+`Launcher.launch` and `grow` call `Provisioner.provision`. First it finds what earlier commands launched, and
+repeats a request whose answer was never seen, word for word. Then it takes what is reserved, and asks one
+market after another for what is missing; `planning.attempts` says for which zone and pools. Each request is
+stored as an intent before it is sent, and its instances are stored before the intent ends: a command that is
+killed at any point is completed by the next one, and nothing that runs is forgotten.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
