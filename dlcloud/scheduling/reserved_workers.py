@@ -41,7 +41,7 @@ NO_RESERVED = ReservedState()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingInputs:
-    """The inputs of `core.elastic.decide` beside the workers."""
+    """The inputs of `scaling.decide` except the workers."""
 
     target: int
     now: datetime
@@ -92,7 +92,7 @@ def assess_reserved(
 def decide_with_reserved(
     workers: Sequence[TrainingInstance], inputs: ScalingInputs, reserved: ReservedState
 ) -> ScalingDecision:
-    """Decide as `core.elastic.decide`, with reservations.
+    """Decide as `scaling.decide`, with reservations.
 
     What their other users need leaves at once, and is replaced from the markets. Workers of a Capacity Block
     that ends are replaced first, and so are the coordinator and the last worker that holds the state in
