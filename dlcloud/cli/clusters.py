@@ -57,9 +57,16 @@ def status(
 @commands.command("logs")
 @click.argument("run", default="", shell_complete=complete_runs)
 @click.option("-f", "--follow", is_flag=True, help="Continue until the run has ended.")
+@click.option(
+    "-n",
+    "--tail",
+    type=click.IntRange(0),
+    default=None,
+    help="Print only the last lines; with -f, these first.",
+)
 @plain_output_option("Output format.")
 @verbose_option
-def logs(*, run: str, follow: bool, output: str, verbose: bool) -> int | None:
+def logs(*, run: str, follow: bool, tail: int | None, output: str, verbose: bool) -> int | None:
     """Print the log of RUN (a run, a cluster or an instance; default: the newest run).
 
     For a job over several nodes it is that of rank 0; each other node has its own run.
@@ -68,7 +75,7 @@ def logs(*, run: str, follow: bool, output: str, verbose: bool) -> int | None:
     from dlcloud.app.context import Context
 
     with Context("logs", verbose=verbose) as context:
-        return print_logs(context, run=run, follow=follow, output=output)
+        return print_logs(context, run=run, follow=follow, tail=tail, output=output)
 
 
 @commands.command("exec", context_settings={"ignore_unknown_options": True})
@@ -82,7 +89,8 @@ def execute(*, cluster: str, words: tuple[str, ...], instance: str, output: str,
 
     The output of a single instance is printed as it arrives.
 
-    Exits with 4 if it failed everywhere, 5 if it failed somewhere.
+    Exits with the status of COMMAND on a single instance; on several with 4 if it failed everywhere, 5 if it
+    failed somewhere.
     """
     from dlcloud.app.clusters.exec import run
     from dlcloud.app.context import Context

@@ -167,6 +167,8 @@ def dlcloud() -> None:
 
 def main() -> None:
     """Run the command line and exit; the exit codes are in the documentation."""
+    open_closed_streams()
+    never_proxy_this_machine()
     status = run()
     if terminations.has_begun:
         exit_at_once(status)
@@ -176,6 +178,36 @@ def main() -> None:
         atexit._run_exitfuncs()  # noqa: SLF001  Python's own way out calls them, too
         exit_at_once(status)
     sys.exit(status)
+
+
+def open_closed_streams() -> None:
+    """Open what the caller has closed (`dlcloud status >&-`, some cron set-ups): Python sets it to None.
+
+    Without this, the next file that is opened, a database for instance, would become standard output.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it takes the lowest free number
+        stream = Path(os.devnull).open("w" if number else "r", encoding="utf-8")  # noqa: SIM115  for good
+        setattr(sys, name, stream)
+        if name == "stdout" and sys.stderr is not None:
+            click.echo("standard output is closed: the result is not printed", err=True)
+
+
+NEVER_PROXIED = "127.0.0.1,localhost,169.254.169.254"
+"""The local EC2, and the metadata service of an instance."""
+
+
+def never_proxy_this_machine() -> None:
+    """Let no HTTP proxy of the environment stand between this machine and itself."""
+    if any(name.lower() in {"http_proxy", "https_proxy", "all_proxy"} for name in os.environ):
+        for name in ("NO_PROXY", "no_proxy"):
+            kept = os.environ.get(name) or os.environ.get(name.swapcase(), "")
+            os.environ[name] = ",".join(filter(None, (kept, NEVER_PROXIED)))
 
 
 def exit_at_once(status: int) -> NoReturn:

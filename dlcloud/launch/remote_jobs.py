@@ -374,6 +374,17 @@ def nothing_kept(patterns: Sequence[str]) -> str:
     return f"no file that the run wrote matches {', '.join(patterns)} (keep.files)"
 
 
-def log_command(run: Run, *, follow: bool) -> str:
-    """Return the command that prints a run's log on its instance; with `follow`, until it has ended."""
-    return f"{JOB} follow {folder_of(run)} log 0" if follow else f"cat {folder_of(run)}/log"
+def log_command(run: Run, *, follow: bool, tail: int | None = None) -> str:
+    """Return the command that prints a run's log on its instance.
+
+    Args:
+        run: The run.
+        follow: Print until it has ended.
+        tail: Only the last lines; with `follow`, these first.
+    """
+    log = f"{folder_of(run)}/log"
+    last = f"tail -n {tail} {log}"
+    if not follow:
+        return f"cat {log}" if tail is None else last
+    begin = "0" if tail is None else f"$(( $(wc -c < {log}) - $({last} | wc -c) ))"
+    return f"{JOB} follow {folder_of(run)} log {begin}"

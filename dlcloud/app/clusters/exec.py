@@ -1,5 +1,11 @@
-"""`dlcloud exec`: a command on every instance."""
+"""`dlcloud exec`: a command on every instance of a cluster in parallel.
 
+On a single instance it is like ssh: the output is printed as it arrives, and the command's exit status is
+that of `dlcloud exec`. On several, each instance's output is kept, in files beyond a mebibyte, until all have
+answered.
+"""
+
+import os
 import shlex
 import sys
 import tempfile
@@ -22,45 +28,49 @@ Streams = tuple[IO[bytes], IO[bytes]]
 _IN_MEMORY_BYTES = 1 << 20
 """The bytes of each stream that are kept in memory; more is kept in a temporary file."""
 
+_MOST_BYTES = 8 << 20
+"""The bytes of each stream, its last, that a document has (--output json and others)."""
+
 
 def run(context: Context, *, cluster: str, words: tuple[str, ...], instance: str, output: str) -> int | None:
-    """Run COMMAND on every instance of CLUSTER at once and print its output, instance by instance."""
-    status = context.forward_command(cluster)
-    if status is None:
-        run_everywhere(context, cluster, words, instance, output=output)
-    return status
+    """Run a command on a cluster's instances in parallel, and print their output, instance by instance.
 
-
-def run_everywhere(context: Context, name: str, words: Sequence[str], instance: str, *, output: str) -> None:
-    """Run a command on instances at once and print the answers.
+    Returns:
+        Of a single instance, the command's exit status; None for success everywhere.
 
     Raises:
-        RemoteCommandError: It failed everywhere.
-        PartialError: It failed somewhere.
+        RemoteCommandError: It failed on all of several instances.
+        PartialError: It failed on some of them.
     """
-    cluster = context.find_cluster(name)
-    members = find_members(context, cluster, instance)
-    dialer = context.machines.admitting_dialer(cluster)
+    status = context.forward_command(cluster)
+    if status is not None:
+        return status
+    own = context.find_cluster(cluster)
+    members = find_members(context, own, instance)
+    dialer = context.machines.admitting_dialer(own)
     line = words[0] if len(words) == 1 else shlex.join(words)
     is_table = output == Format.TABLE
     with ExitStack() as opened:
         is_live = is_table and len(members) == 1
         streams = {member.instance.instance_id: _streams(opened, is_live=is_live) for member in members}
 
-        def run(member: Member) -> int:
+        def run_on(member: Member) -> int:
             # A command counts as work: the idle timer starts anew (templates/watchdog.py).
-            connection = dialer.dial(member.instance.endpoint(cluster.user))
+            connection = dialer.dial(member.instance.endpoint(own.user))
             stdout, stderr = streams[member.instance.instance_id]
             command = f"touch {FOLDER}/used 2>/dev/null; {line}"
             return connection.relay(command, out=writer_to(stdout), err=writer_to(stderr))
 
-        outcomes = fan_out(run, members, width=None)
+        outcomes = fan_out(run_on, members, width=None)
         if not is_table:
             say(render(_report(outcomes, streams), Format(output)))
         elif len(members) > 1:
             for instance_id, written in streams.items():
                 _print_output(instance_id, written)
+    if len(outcomes) == 1 and outcomes[0].error is None:
+        return outcomes[0].value
     _raise_for(outcomes)
+    return None
 
 
 def _streams(opened: ExitStack, *, is_live: bool) -> Streams:
@@ -85,8 +95,12 @@ def _print_output(instance_id: str, streams: Streams) -> None:
 
 
 def _text(stream: IO[bytes]) -> str:
-    stream.seek(0)
-    return stream.read().decode("utf-8", "replace")
+    """Return what was written, or only its end if it is long."""
+    size = stream.seek(0, os.SEEK_END)
+    begin = max(0, size - _MOST_BYTES)
+    stream.seek(begin)
+    text = stream.read().decode("utf-8", "replace")
+    return f"[{begin} bytes before this are left out]\n{text}" if begin else text
 
 
 def _report(outcomes: Sequence[CallOutcome[Member, int]], streams: Mapping[str, Streams]) -> Report:

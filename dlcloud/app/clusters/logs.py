@@ -1,6 +1,7 @@
 """`dlcloud logs`: the output of a run's program, from the instance while it runs, from this machine after."""
 
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,31 +20,36 @@ BUILDERS = ("image-", "selftest-")
 """How the names of clusters begin that run no program of a recipe."""
 
 
-def run(context: Context, *, run: str, follow: bool, output: str) -> int | None:
-    """Print the log of RUN (a run, a cluster or an instance; default: the newest run)."""
-    status = context.forward_command(run)
-    if status is None:
-        print_log(context, run, follow=follow, output=output)
-    return status
-
-
-def print_log(context: Context, name: str, *, follow: bool, output: str) -> None:
+def run(
+    context: Context, *, run: str = "", follow: bool = False, tail: int | None = None, output: str
+) -> int | None:
     """Print a run's log.
+
+    Args:
+        context: The collaborators.
+        run: A run, a cluster or an instance; by default the newest run.
+        follow: Continue until the run has ended.
+        tail: Only the last lines; with `follow`, these first.
+        output: `text` or `json`.
 
     Raises:
         RecipeError: There is no such run, or its log was lost.
         UnreachableError: The instance does not answer.
     """
-    run = _await(context, name) if follow else _find(context, name)
-    _name_other_nodes(context, run)
-    pieces = _pieces(context, name, run, follow=follow)
+    status = context.forward_command(run)
+    if status is not None:
+        return status
+    found = _await(context, run) if follow else _find(context, run)
+    _name_other_nodes(context, found)
+    pieces = _pieces(context, run, found, follow=follow, tail=tail)
     if output == "json":
         text = b"".join(pieces).decode("utf-8", "replace")
-        say(envelope("logs", {"result": {"run": run.run_id, "state": str(run.state), "log": text}}))
-        return
+        say(envelope("logs", {"result": {"run": found.run_id, "state": str(found.state), "log": text}}))
+        return None
     write = writer_to(sys.stdout.buffer)
     for piece in pieces:
         write(piece)
+    return None
 
 
 def _await(context: Context, name: str) -> Run:
@@ -140,7 +146,7 @@ def _refuse_older_log(context: Context, runs: Sequence[Run]) -> None:
     raise RecipeError(f"{newest.name} has run no program: {reason}", hint)
 
 
-def _pieces(context: Context, name: str, run: Run, *, follow: bool) -> Iterator[bytes]:
+def _pieces(context: Context, name: str, run: Run, *, follow: bool, tail: int | None) -> Iterator[bytes]:
     """Yield the log as it was copied back, or from the instance while the run goes on.
 
     An instance may end meanwhile, as one that `resize` gives back: the rest comes from the copy then, or, if
@@ -150,14 +156,15 @@ def _pieces(context: Context, name: str, run: Run, *, follow: bool) -> Iterator[
     while True:
         stored = context.paths.run_log(run.run_id)
         if stored.exists():
-            yield from _read_pieces(stored, printed)
+            begin = printed if printed or tail is None else _begin_of_last(stored, tail)
+            yield from _read_pieces(stored, begin)
             return
         if run.state is not RunState.RUNNING:
             raise RecipeError(
                 f"the log of {run.run_id} was not copied back ({run.state})", "dlcloud cost-report"
             )
         try:
-            for piece in _pieces_of_instance(context, run, follow=follow):
+            for piece in _pieces_of_instance(context, run, follow=follow, tail=tail):
                 printed += len(piece)
                 yield piece
         except UnreachableError:
@@ -169,11 +176,11 @@ def _pieces(context: Context, name: str, run: Run, *, follow: bool) -> Iterator[
             return
 
 
-def _pieces_of_instance(context: Context, run: Run, *, follow: bool) -> Iterator[bytes]:
+def _pieces_of_instance(context: Context, run: Run, *, follow: bool, tail: int | None) -> Iterator[bytes]:
     cluster, member = _instance_of(context, run)
     context.accounts.verify(cluster, recent=True)
     connection = context.machines.admitting_dialer(cluster).dial(member.instance.endpoint(cluster.user))
-    return connection.stream(log_command(run, follow=follow))
+    return connection.stream(log_command(run, follow=follow, tail=tail))
 
 
 def _await_end(context: Context, run: Run) -> Run | None:
@@ -192,6 +199,17 @@ def _read_pieces(path: Path, begin: int) -> Iterator[bytes]:
         log.seek(begin)
         while piece := log.read(_PIECE):
             yield piece
+
+
+def _begin_of_last(path: Path, lines: int) -> int:
+    """Return where the last lines of a file begin."""
+    begins: deque[int] = deque(maxlen=lines)
+    place = 0
+    with path.open("rb") as log:
+        for line in log:
+            begins.append(place)
+            place += len(line)
+    return begins[0] if begins else place
 
 
 def _instance_of(context: Context, run: Run) -> tuple[Cluster, Member]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-import botocore.session
+import botocore.loaders
 from botocore.exceptions import BotoCoreError
 from botocore.regions import EndpointResolver
 
@@ -94,5 +94,5 @@ def _signing_region(resolver: Any, service: str, partition: str, endpoint: str) 
 
 @functools.cache
 def _resolver() -> Any:  # noqa: ANN401  botocore has no types
-    loader = botocore.session.get_session().get_component("data_loader")
-    return EndpointResolver(loader.load_data("endpoints"))
+    # Not a session's loader: a session reads ~/.aws/config, which a rehearsal needs no sound one of.
+    return EndpointResolver(botocore.loaders.create_loader().load_data("endpoints"))

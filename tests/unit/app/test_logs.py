@@ -1,11 +1,13 @@
 """`dlcloud logs` of an instance that ends while it is asked, as one that `resize` gives back."""
 
+import subprocess
 from contextlib import closing, nullcontext
 from types import SimpleNamespace
 
 import pytest
 
-from dlcloud.app.clusters.logs import print_log
+from dlcloud.app.clusters.logs import run as print_log
+from dlcloud.launch.remote_jobs import folder_of, log_command
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import UnreachableError
 from dlcloud.results.result import RunState
@@ -45,6 +47,7 @@ def context(tmp_path):
         yield SimpleNamespace(
             clusters=clusters,
             accounts=SimpleNamespace(verify=lambda *_, **__: None),
+            forward_command=lambda _: None,
             runs=Runs(database),
             clock=FakeClock(),
             console=SimpleNamespace(waiting=nullcontext),
@@ -68,7 +71,7 @@ def end(context, name, state=RunState.DONE, log=None):
 
 def printed(context, connections, name, capfdbinary):
     context.machines = connections
-    print_log(context, name, follow=False, output="")
+    print_log(context, run=name, follow=False, output="")
     return capfdbinary.readouterr().out.decode()
 
 
@@ -92,3 +95,23 @@ def test_an_instance_that_runs_and_does_not_answer_is_an_error(context, capfdbin
     with pytest.raises(UnreachableError, match="broke"):
         printed(context, Connections({"i-silent": [b"step 1\n"]}), NAME, capfdbinary)
     assert sum(context.clock.slept) == 10
+
+
+@pytest.mark.parametrize(
+    ("tail", "printed"), [(0, ""), (1, "c\n"), (2, "b\nc\n"), (9, "a\nb\nc\n"), (None, "a\nb\nc\n")]
+)
+def test_the_last_lines_of_a_log(context, capfdbinary, tail, printed):
+    begin(context, "one")
+    context.paths.run_log("one").write_text("a\nb\nc\n")
+    print_log(context, run="one", tail=tail, output="text")
+    assert capfdbinary.readouterr().out.decode() == printed
+
+
+def test_the_last_lines_of_a_run_under_way_come_first(tmp_path):
+    (tmp_path / "log").write_text("a\nb\nc\n")
+    following = log_command(run("one"), follow=True, tail=2).replace(folder_of(run("one")), str(tmp_path))
+    begin_at = subprocess.run(
+        ["sh", "-c", f"echo {following.partition(' log ')[2]}"], capture_output=True, text=True, check=True
+    )
+    assert begin_at.stdout == "2\n"
+    assert log_command(run("one"), follow=False, tail=2).startswith("tail -n 2 ")

@@ -8,10 +8,11 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import proxy_bypass
 
 import pytest
 
-from dlcloud.cli.main import COMMANDS, report_error
+from dlcloud.cli.main import COMMANDS, never_proxy_this_machine, report_error
 
 ROOT = Path(__file__).parents[3]
 HEAVY = {
@@ -266,3 +267,62 @@ def test_a_command_leaves_as_python_does_and_waits_for_its_threads(home, daemon,
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-len(last) :] == last
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_ends_no_command_with_a_traceback(tmp_path, closed):
+    program = f"{sys.executable} -c 'from dlcloud.cli.main import main; main()' status {closed}"
+    environment = os.environ | {"DLCLOUD_HOME": str(tmp_path)}
+    done = subprocess.run(["sh", "-c", program], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    if closed == ">&-":
+        assert done.stderr == "standard output is closed: the result is not printed\n"
+
+
+def test_no_proxy_stands_between_a_command_and_the_local_ec2(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "example.org")
+    monkeypatch.delenv("no_proxy", raising=False)
+    never_proxy_this_machine()
+    for host in ("127.0.0.1:4566", "localhost", "169.254.169.254", "example.org"):
+        assert proxy_bypass(host)
+    assert not proxy_bypass("ec2.us-east-1.amazonaws.com")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("ls", "status"),
+        ("ps", "status"),
+        ("run", "up"),
+        ("rm", "down"),
+        ("cost", "cost-report"),
+        ("check", "doctor"),
+    ],
+)
+def test_words_of_other_tools_are_understood(dlcloud, typed, meant):
+    assert dlcloud(typed, "--help").stdout.startswith(f"Usage: dlcloud {meant} ")
+    assert dlcloud("help", meant).stdout.startswith(f"Usage: dlcloud {meant} ")
+
+
+def test_help_and_version_are_words_too(dlcloud):
+    assert dlcloud("help").stdout == dlcloud("--help").stdout
+    assert dlcloud("version").stdout == dlcloud("--version").stdout
+
+
+def test_stop_says_that_disks_are_lost(dlcloud):
+    assert "what is on their disks is lost" in dlcloud("stop", "--help").stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bench", "--spot", "-i", "c5.large"],
+        ["bench", "--market", "spot", "--type", "c5.large"],
+        ["up", "--spot"],
+    ],
+)
+def test_old_and_new_spellings_of_type_and_market_are_understood(dlcloud, words):
+    done = dlcloud(*words, "--recipe" if words[0] == "bench" else "--dry-run", "no-such-recipe")
+    assert "neither a file nor a bundled recipe" in done.stderr
