@@ -297,7 +297,14 @@ def _daemon_environment() -> dict[str, str]:
     """Return this process's environment, with this very dlcloud importable from any folder."""
     source = str(Path(__file__).resolve().parents[2])
     path = os.environ.get("PYTHONPATH", "")
-    return {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{path}" if path else source}
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"AWS_PROFILE", "AWS_DEFAULT_PROFILE"}
+    }
+    # The user's own AWS configuration, broken or not, is nothing to the local EC2.
+    own |= dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
+    return {**own, "PYTHONPATH": f"{source}{os.pathsep}{path}" if path else source}
 
 
 def _wait(condition: Callable[[], object], timeout_s: float) -> bool:

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,7 @@ from botocore.credentials import (
     create_mfa_serial_refresher,
 )
 from botocore.exceptions import BotoCoreError, ClientError
-from botocore.session import get_session
+from botocore.session import Session, get_session
 from botocore.utils import JSONFileCache
 
 from dlcloud.cloud.api.faults import LATE_PAUSES_S, NOT_VISIBLE, retry_codes, translate_errors
@@ -168,7 +169,15 @@ class Clients:
         if self.endpoint_url:
             # The user's own credentials must never be used there.
             key_id, secret = self.access_key
-            return boto3.Session(region_name=region, aws_access_key_id=key_id, aws_secret_access_key=secret)
+            # Nor their configuration, which may be broken: without variables, it names a profile and files.
+            files = dict.fromkeys(("config_file", "credentials_file"), (None, None, os.devnull, None))
+            core = Session(session_vars={"profile": (None, None, None, None), **files})
+            return boto3.Session(
+                region_name=region,
+                aws_access_key_id=key_id,
+                aws_secret_access_key=secret,
+                botocore_session=core,
+            )
         return open_session(self.login, region, self.ask)
 
     def _with_role(self, region: str) -> Any:  # noqa: ANN401

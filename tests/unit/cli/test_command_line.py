@@ -13,6 +13,8 @@ from urllib.request import proxy_bypass
 import pytest
 
 from dlcloud.cli.main import COMMANDS, never_proxy_this_machine, report_error
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.api.partitions import partition_of
 
 ROOT = Path(__file__).parents[3]
 HEAVY = {
@@ -248,6 +250,8 @@ def test_the_hint_for_a_missing_cluster_is_a_command(dlcloud, words, hint):
 
 LEAVING = """
 import atexit, threading, time
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.api.partitions import partition_of
 from dlcloud.cli.main import main
 def work():
     threading.main_thread().join()
@@ -326,3 +330,14 @@ def test_stop_says_that_disks_are_lost(dlcloud):
 def test_old_and_new_spellings_of_type_and_market_are_understood(dlcloud, words):
     done = dlcloud(*words, "--recipe" if words[0] == "bench" else "--dry-run", "no-such-recipe")
     assert "neither a file nor a bundled recipe" in done.stderr
+
+
+@pytest.mark.parametrize("broken", [{"AWS_PROFILE": "nothere"}, {"AWS_CONFIG_FILE": "config"}])
+def test_a_rehearsal_needs_no_sound_aws_configuration(tmp_path, monkeypatch, broken):
+    (tmp_path / "config").write_text("[default")
+    monkeypatch.chdir(tmp_path)
+    for name, value in broken.items():
+        monkeypatch.setenv(name, value)
+    clients = Clients(region="eu-central-1", endpoint_url="http://127.0.0.1:9", access_key=("id", "secret"))
+    assert clients.ec2.meta.region_name == "eu-central-1"
+    assert partition_of("cn-north-1").name == "aws-cn"
