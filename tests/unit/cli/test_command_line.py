@@ -339,5 +339,5 @@ def test_a_rehearsal_needs_no_sound_aws_configuration(tmp_path, monkeypatch, bro
     for name, value in broken.items():
         monkeypatch.setenv(name, value)
     clients = Clients(region="eu-central-1", endpoint_url="http://127.0.0.1:9", access_key=("id", "secret"))
-    assert clients.ec2.meta.region_name == "eu-central-1"
+    assert clients.get("ec2").meta.region_name == "eu-central-1"
     assert partition_of("cn-north-1").name == "aws-cn"
