@@ -3,11 +3,14 @@
 Counted are the functions on it, each once: the agent reads the notice from the metadata service and records
 it; the thread that follows an instance's records hands it to the controller; this changes the worker's state,
 decides, plans, and calls EC2. From there on it goes to the replacement's agent: the instance is reached, a
-thread for it sets it up and starts the agent, down to the command that is handed to SSH.
+thread for it sets it up and starts the agent, down to the command that is handed to SSH. There the agent
+starts its worker, which fetches the state of a peer and takes its first step.
 """
 
 import itertools
 import json
+import shutil
+import subprocess
 import sys
 import traceback
 from dataclasses import replace
@@ -18,13 +21,15 @@ import pytest
 
 from dlcloud.elastic.agents import PACKAGE
 from dlcloud.trainer.agent import Agent
-from dlcloud.trainer.instance.notices import MetadataClient
+from dlcloud.trainer.instance.notices import MetadataClient, SpotStatus
 from dlcloud.trainer.instance.options import parse
+from dlcloud.trainer.instance.processes import make_workers
+from dlcloud.trainer.records import Records
 from tests.environments import python_with
 
 ROOT = Path(__file__).parents[2]
 FOLDER = f"{ROOT / 'dlcloud'}/"
-TO_REQUEST, TO_AGENT = (35, 15), (43, 17)
+TO_REQUEST, TO_AGENT, TO_STEP = (35, 14), (42, 15), (56, 20)
 """Functions and files at most."""
 
 CONTROLLER = "elastic/controller.py: run"
@@ -43,8 +48,10 @@ instances:
   market: spot
   on_demand_base: 1
 workload:
-  command: python3 -m trainer.examples.digits --epochs 12 --delay-ms 30
+  command: python3 walked_worker.py --epochs 12 --delay-ms 30
+  files: walked_worker.py
   elastic: {leave_seconds: 1}
+keep: {files: [first_step.json]}
 rehearsal:
   - {after: 1, interrupt: 0, grace: 4}
 """
@@ -91,10 +98,7 @@ def in_package(frames):
     return as_steps((path, name) for path, name in frames if path.startswith(FOLDER))
 
 
-@pytest.fixture(scope="module")
-def agent_steps(tmp_path_factory):
-    """The functions of the agent from the request for a notice to its record."""
-    folder = tmp_path_factory.mktemp("agent")
+def options_in(folder):
     words = [
         "--run",
         "r",
@@ -107,9 +111,15 @@ def agent_steps(tmp_path_factory):
         "--",
         "true",
     ]
+    return parse(words, {})
+
+
+@pytest.fixture(scope="module")
+def agent_steps(tmp_path_factory):
+    """The functions of the agent from the request for a notice to its record."""
     records = WatchedRecords()
     agent = Agent(
-        options=parse(words, {}),
+        options=options_in(tmp_path_factory.mktemp("agent")),
         records=records,
         workers=[records.worker],
         lighthouse=None,
@@ -121,11 +131,36 @@ def agent_steps(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def start_steps(tmp_path_factory):
+    """The functions of an agent until it starts its worker."""
+    folder, stacks = tmp_path_factory.mktemp("agent"), []
+
+    class WatchedProcess(subprocess.Popen):
+        def __init__(self, *arguments, **named):
+            stacks.append([(frame.filename, frame.name) for frame in traceback.extract_stack()])
+            super().__init__(*arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch, Records(path=None, run="r", worker="w") as records:
+        patch.setattr("dlcloud.trainer.instance.processes.subprocess.Popen", WatchedProcess)
+        options = options_in(folder)
+        agent = Agent(
+            options=options,
+            records=records,
+            workers=make_workers(options, records),
+            lighthouse=None,
+            fetch_status=SpotStatus,
+        )
+        assert agent.run() == 0
+    return in_package(stacks[0])
+
+
+@pytest.fixture(scope="module")
 def walk(user):
-    """The calls of an `up` whose training is interrupted once."""
+    """The calls of an `up` whose training is interrupted once, and the first step of a newcomer."""
     path = user.home / "walk.json"
     recipe = user.home / "noticed.yaml"
     recipe.write_text(RECIPE)
+    shutil.copy(Path(__file__).with_name("walked_worker.py"), user.home)
     python_with(PACKAGE / "requirements" / "elastic.txt")
     walker = replace(
         user,
@@ -137,7 +172,9 @@ def walk(user):
         },
     )
     walker.run("up", str(recipe))
-    return json.loads(path.read_text())["calls"]
+    first_step = next(user.home.rglob("files/first_step.json"))
+    steps = [f"{file}: {name}" for file, name in json.loads(first_step.read_text())]
+    return json.loads(path.read_text())["calls"], steps
 
 
 def as_steps(frames):
@@ -154,9 +191,11 @@ def steps_from(frames, start):
     [
         ((*DECIDED, "RunInstances"), TO_REQUEST),
         ((*DECIDED, "RunInstances", *SET_UP, "start"), TO_AGENT),
+        ((*DECIDED, "RunInstances", *SET_UP, "start", "step"), TO_STEP),
     ],
 )
-def test_from_a_notice_to_its_replacement_it_is_not_far(agent_steps, walk, stops, most):
+def test_from_a_notice_to_its_replacement_it_is_not_far(agent_steps, start_steps, walk, stops, most):
+    walk, first_step = walk
     notice = next(number for number, (name, _) in enumerate(walk) if name == "notice")
     stacks = [agent_steps, steps_from(walk[notice][1], "elastic/agents.py: _serve")]
     controller = [
@@ -164,6 +203,7 @@ def test_from_a_notice_to_its_replacement_it_is_not_far(agent_steps, walk, stops
         for name, frames in walk[notice:]
         if name != "notice" and CONTROLLER in as_steps(frames)
     ]
+    controller.append(("step", [*start_steps, *first_step]))
     stacks += [next(steps for name, steps in controller if name == stop) for stop in stops]
     steps = dict.fromkeys(itertools.chain.from_iterable(stacks))
     steps = [step for step in steps if not step.startswith("ssh/")]

@@ -11,13 +11,13 @@ import time
 import pytest
 import torch
 from parts import job_of
-from trainer import transfer
+from trainer import quorum_engine
 from trainer.coordination.history import History
 from trainer.coordination.ledger import WrongRunError
 from trainer.drain import Drain
 from trainer.engine import StateError
 from trainer.job import TrainingState
-from trainer.transfer import TransferError, fetch_history, fetch_state
+from trainer.quorum_engine import TransferError, fetch_history, fetch_state
 
 
 class Evil:
@@ -84,7 +84,7 @@ def test_a_peer_that_never_ends_or_trickles_is_given_up(monkeypatch):
         pytest.raises(TransferError, match="more than"),
     ):
         fetch(address)
-    monkeypatch.setattr(transfer, "IDLE_S", 0.1)
+    monkeypatch.setattr(quorum_engine, "IDLE_S", 0.1)
     with peer_that_sends(b"x", 100_000, 0.01) as address, pytest.raises(TransferError, match="slower"):
         fetch(address)
 
