@@ -29,12 +29,10 @@ from dlcloud.model.cluster import DEFAULT_REGION, Cluster
 from dlcloud.model.errors import LocalCloudError, RecipeError
 from dlcloud.model.events import Emit
 from dlcloud.model.ownership import Owner, owner_digest
-from dlcloud.store.benches import Benches
-from dlcloud.store.clusters import Clusters
+from dlcloud.store.clusters import Benches, Clusters
 from dlcloud.store.database import Database
-from dlcloud.store.home import Store, home_id
+from dlcloud.store.home import Paths, Store, home_id
 from dlcloud.store.measurements import Measurements
-from dlcloud.store.paths import Paths
 from dlcloud.store.runs import Runs
 
 if TYPE_CHECKING:  # these bring boto3 and paramiko, which most commands never need

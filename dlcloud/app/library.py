@@ -29,7 +29,7 @@ from dlcloud.report.cost_tables import PLAIN, cost_report
 from dlcloud.report.experiment import experiment_charts
 from dlcloud.report.notebook import Rows
 from dlcloud.report.table import Report
-from dlcloud.store.selection import Selection
+from dlcloud.store.measurements import Selection
 
 Texts = str | Sequence[str]
 

@@ -5,7 +5,7 @@ import os
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths
 
 LOGS_KEPT = 50
 

@@ -386,7 +386,7 @@ def selection_options(command: Command) -> Command:
         until: datetime | None,
         **others: object,
     ) -> object:
-        from dlcloud.store.selection import Selection
+        from dlcloud.store.measurements import Selection
 
         selection = Selection(
             names=names,

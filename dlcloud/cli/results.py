@@ -21,7 +21,7 @@ from dlcloud.model.cluster import DEFAULT_REGION
 if TYPE_CHECKING:
     from dlcloud.prediction.measured_types import Reference
     from dlcloud.results.user_job import UserJob
-    from dlcloud.store.selection import Selection
+    from dlcloud.store.measurements import Selection
 
 commands = click.Group()
 

@@ -26,8 +26,7 @@ from dlcloud.model.ownership import Owner, Ownership, owner_of
 from dlcloud.model.remote import Connection
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.ssh.command_line import ssh_command, tunnel_command
-from dlcloud.store.database import Database
-from dlcloud.store.foreign import open_foreign
+from dlcloud.store.database import Database, open_foreign
 from dlcloud.store.home import Store
 from dlcloud.system.parallel import fan_out
 

@@ -15,8 +15,8 @@ from dlcloud.model.errors import StoreError
 from dlcloud.recipe.document import LONGEST_TEXT
 from dlcloud.store.clusters import FETCH, HAND_OVER, IN_CHARGE, RESIZE, Clusters, read_ids
 from dlcloud.store.database import Database
+from dlcloud.store.measurements import Selection
 from dlcloud.store.runs import Runs
-from dlcloud.store.selection import Selection
 from dlcloud.store.transfer import RunTransfer
 
 _OF_CLUSTER = ("members", "intents", "runs")

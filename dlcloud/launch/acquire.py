@@ -18,8 +18,7 @@ from dlcloud.model.ownership import Owner
 from dlcloud.recipe.recipe import Recipe, RecipeFile, read_recipe
 from dlcloud.resources.texts import user_data
 from dlcloud.ssh.keys import create_key, new_secret, public_key
-from dlcloud.store.home import Store
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths, Store
 from dlcloud.system.files import FileLock, write_file
 
 STALE_FOLDER_AGE_S = 60.0

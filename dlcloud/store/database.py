@@ -1,6 +1,17 @@
-"""One SQLite file that several commands and threads use at once, and its rows as dataclasses."""
+"""The store: one SQLite file that several commands and threads use in parallel, and its rows as dataclasses.
 
+Every command opens it (`Database`); `schema` brings its tables up to date. Reported results and intents must
+survive a power failure, so each transaction is synced to the disk. A full or read-only disk must keep no
+command from looking, and none from terminating instances: then the store is copied to memory, what is written
+there is postponed, and it is tried once more at the end (`postpone_failures`).
+
+`open_foreign` opens a store that came from an instance, which nobody trusts: a SQLite file may hold triggers,
+views and expressions, which run when it is read or written.
+"""
+
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
@@ -14,16 +25,20 @@ from types import NoneType
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from dlcloud.model.errors import StoreError, UnwritableError
-from dlcloud.store.faults import translate
-from dlcloud.store.schema import migrate
-from dlcloud.store.unwritable import copy_to_memory
-from dlcloud.system.files import FileLock
+from dlcloud.store.schema import MIGRATIONS, NewerSchemaError, migrate
+from dlcloud.system.files import FileLock, unwritable_hint
 
 BUSY_TIMEOUT_S = 30.0
-
 Value = str | int | float | None
 Write = tuple[str, Sequence[Value]]
 T = TypeVar("T")
+_PRIMARY = 0xFF  # extended result codes have the primary one in their lowest byte
+_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+_READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
+_LARGEST_BYTES = 1 << 32
+Table = tuple[str, str, str]
 
 
 class Database:
@@ -48,7 +63,7 @@ class Database:
             self._connection = self._open()
         except UnwritableError as error:
             with self._translate_errors():
-                self._connection = copy_to_memory(path, error)
+                self._connection = _copy_to_memory(path, error)
             self._unwritable = error
 
     def close(self) -> None:
@@ -67,7 +82,7 @@ class Database:
                 except UnwritableError as error:
                     if self._postponed is None:
                         raise
-                    self._go_on_in_memory(error)
+                    self._continue_in_memory(error)
             elif self._postponed is None:
                 raise UnwritableError(self._unwritable.message, self._unwritable.hint)
             return self._postpone(statement, values)
@@ -151,12 +166,12 @@ class Database:
             self.write("ROLLBACK")
         self._unfinished = []
 
-    def _go_on_in_memory(self, error: UnwritableError) -> None:
+    def _continue_in_memory(self, error: UnwritableError) -> None:
         """Continue on a copy in memory, with what a transaction had executed so far."""
         with self._translate_errors():
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            memory = copy_to_memory(self._path, error, self._connection)
+            memory = _copy_to_memory(self._path, error, self._connection)
             self._connection.close()
         self._connection, self._unwritable = memory, error
         for statement, values in self._unfinished:
@@ -190,15 +205,7 @@ class Database:
         try:
             yield
         except (sqlite3.Error, OSError, ValueError, OverflowError) as error:
-            raise translate(error, self._path) from error
-
-
-def _prepare(connection: sqlite3.Connection) -> None:
-    connection.row_factory = sqlite3.Row
-    connection.execute("PRAGMA journal_mode = WAL")
-    # A reported result is never lost, not even to a power failure.
-    connection.execute("PRAGMA synchronous = FULL")
-    migrate(connection)
+            raise _translate(error, self._path) from error
 
 
 def read_row(kind: type[T], row: sqlite3.Row, **others: object) -> T:
@@ -225,6 +232,29 @@ def read_row(kind: type[T], row: sqlite3.Row, **others: object) -> T:
         raise StoreError(message, "restore store.sqlite from a backup, or move it away") from error
 
 
+def open_foreign(path: Path) -> Database:
+    """Open a store that another machine wrote.
+
+    Raises:
+        StoreError: It is none, or holds anything beside the tables of its version, or is too large.
+    """
+    try:
+        version, tables = _contents(path)
+    except (sqlite3.Error, OSError, ValueError) as error:
+        raise StoreError(f"the fetched store cannot be read: {error}") from error
+    if not 0 < version <= len(MIGRATIONS) or tables != _tables_of(version):
+        raise StoreError("the fetched store has other tables than a dlcloud writes; nothing of it is used")
+    return Database(path)
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA journal_mode = WAL")
+    # A reported result is never lost, not even to a power failure.
+    connection.execute("PRAGMA synchronous = FULL")
+    migrate(connection)
+
+
 @cache
 def _converters(kind: type[Any]) -> dict[str, Callable[[Any], object] | None]:
     """Return by field what makes its value of the stored one; None where they are the same."""
@@ -244,3 +274,111 @@ def _stored(value: object) -> Value:
         return value
     isoformat = getattr(value, "isoformat", None)
     return str(isoformat()) if isoformat else str(value)
+
+
+def _copy_to_memory(
+    path: Path, error: UnwritableError, source: sqlite3.Connection | None = None
+) -> sqlite3.Connection:
+    """Return a copy of the store in memory, with the tables of this version.
+
+    Args:
+        path: The SQLite file.
+        error: Why it cannot be written.
+        source: A connection to it that still reads; None: it could not be opened for writing.
+
+    Raises:
+        UnwritableError: `error`, if there is no store to read.
+        sqlite3.Error: It cannot be read either.
+    """
+    if source is None and (not path.exists() or not path.stat().st_size):
+        raise error
+    memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    try:
+        if source is not None:
+            source.backup(memory)
+        else:
+            _read_file(path, memory)
+        memory.row_factory = sqlite3.Row
+        migrate(memory)
+    except BaseException:
+        memory.close()
+        raise
+    return memory
+
+
+def _read_file(path: Path, memory: sqlite3.Connection) -> None:
+    """Read the file and its log without the shared memory that SQLite would have to create beside them."""
+    log = path.with_name(f"{path.name}-wal")
+    if not log.exists() or not log.stat().st_size:
+        _read(path, memory, "mode=ro&immutable=1")
+        return
+    try:
+        _read(path, memory, "mode=rw")
+    except sqlite3.OperationalError:
+        # A log that cannot be opened for writing is read elsewhere.
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / path.name
+            shutil.copyfile(path, copy)
+            shutil.copyfile(log, copy.with_name(log.name))
+            _read(copy, memory, "mode=rw")
+
+
+def _read(path: Path, memory: sqlite3.Connection, options: str) -> None:
+    """Copy a store into memory.
+
+    With an exclusive lock, SQLite keeps the index of the log in memory (sqlite.org, "Write-Ahead Logging",
+    section "Use of WAL Without Shared-Memory").
+    """
+    reader = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True, isolation_level=None)
+    try:
+        reader.execute("PRAGMA locking_mode = EXCLUSIVE")
+        reader.backup(memory)
+    finally:
+        reader.close()
+
+
+def _translate(error: Exception, path: Path) -> StoreError:
+    """Return the error that a user sees for a failure of SQLite or of the file system."""
+    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
+    message = f"the store {path} cannot be used: {error}"
+    hint = "free space on" if code in _FULL else "make writable" if code in _READ_ONLY else ""
+    if not hint and isinstance(error, OSError):
+        hint = unwritable_hint(error)
+    if hint:
+        hint = f"{hint} {path.parent}, then run the command again"
+        return UnwritableError(f"the store {path} cannot be written: {error}", hint)
+    if code in _BUSY:
+        return StoreError(message, "another dlcloud command is writing to it; try again")
+    if code in _BROKEN:
+        hint = f"mv {path} {path}.broken; then dlcloud gc lists the instances that are up"
+        return StoreError(message, hint)
+    if isinstance(error, NewerSchemaError):
+        return StoreError(message, "update dlcloud, or set DLCLOUD_HOME to another folder")
+    return StoreError(message, "set DLCLOUD_HOME to another folder to start with an empty store")
+
+
+def _contents(path: Path) -> tuple[int, set[Table]]:
+    if path.stat().st_size > _LARGEST_BYTES:
+        raise ValueError(f"it has more than {_LARGEST_BYTES >> 30} GiB")
+    connection = sqlite3.connect(path)
+    try:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        return version, _tables(connection)
+    finally:
+        connection.close()
+
+
+def _tables_of(version: int) -> set[Table]:
+    connection = sqlite3.connect(":memory:")
+    try:
+        for step in MIGRATIONS[:version]:
+            connection.executescript(step)
+        return _tables(connection)
+    finally:
+        connection.close()
+
+
+def _tables(connection: sqlite3.Connection) -> set[Table]:
+    rows = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL")
+    return {(kind, name, " ".join(str(sql).split())) for kind, name, sql in rows}

@@ -3,7 +3,9 @@
 import json
 import logging
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from dlcloud.benchmarks.harness.schema import Comparison, Result
@@ -12,17 +14,13 @@ from dlcloud.model.money import MarketPrices
 from dlcloud.model.untrusted import parse_json
 from dlcloud.results.cost import BillingPeriod
 from dlcloud.results.result import Run, comparison_of, result_of
-from dlcloud.store.database import Database, read_row
-from dlcloud.store.selection import Selection
+from dlcloud.store.database import Database, Value, read_row
 
 Parsed = TypeVar("Parsed")
-
 log = logging.getLogger(__name__)
-
 # One parameter for any number of ids: SQLite limits the number of parameters.
 _BILLED = "instance_id, launched_at, ended_at, disk_gib, interrupted"
 _AMONG = "IN (SELECT value FROM json_each(?))"
-
 _KIND = "workload, instance_type, cloud, case_name, setting"
 NEXT_KIND = f"SELECT {_KIND} FROM results {{}} ORDER BY {_KIND} LIMIT 1"
 # The latest possible time as the last value: the search lands behind all results of the kind, and reads none.
@@ -33,6 +31,7 @@ NEWEST_OF_KIND = (
     " AND started_at >= ? AND started_at < ? ORDER BY started_at DESC, run_id DESC, position DESC LIMIT 1"
 )
 _NEVER = "9999"
+_IN_RUNS = "run_id IN (SELECT run_id FROM runs WHERE {})"
 
 
 class Kind(NamedTuple):
@@ -43,6 +42,70 @@ class Kind(NamedTuple):
     cloud: str
     case_name: str
     setting: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Filters of results; an empty field selects everything.
+
+    `names` are of runs or clusters. `types` are instance types or their families (`c7i`). A run is selected
+    if it started at `since` or later, and before `until`.
+    """
+
+    names: Sequence[str] = ()
+    run_ids: Sequence[str] = ()
+    types: Sequence[str] = ()
+    benchmarks: Sequence[str] = ()
+    cases: Sequence[str] = ()
+    settings: Sequence[str] = ()
+    clusters: Sequence[str] = ()
+    clouds: Sequence[str] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def names_runs(self) -> bool:
+        """True if it names runs or clusters, which have few results."""
+        return bool(self.names or self.run_ids or self.clusters)
+
+    def selects(self, *, workload: str, instance_type: str, cloud: str, case_name: str, setting: str) -> bool:
+        """True if a kind of result is selected, regardless of its time and run."""
+        family = instance_type.partition(".")[0]
+        filters = (
+            (self.benchmarks, {workload}),
+            (self.types, {instance_type, family}),
+            (self.clouds, {cloud}),
+            (self.cases, {case_name}),
+            (self.settings, {setting}),
+        )
+        return all(not selected or values & set(selected) for selected, values in filters)
+
+    @property
+    def condition(self) -> tuple[str, list[Value]]:
+        """The SQL condition with its values."""
+        parts: list[tuple[str, list[Value]]] = [
+            *_one_of("run_id", self.run_ids),
+            *_one_of("workload", self.benchmarks),
+            *_one_of("case_name", self.cases),
+            *_one_of("setting", self.settings),
+            *_one_of("cloud", self.clouds),
+        ]
+        if self.types:
+            one = "instance_type = ? OR substr(instance_type, 1, instr(instance_type, '.') - 1) = ?"
+            anyone = " OR ".join([one] * len(self.types))
+            parts.append((f"({anyone})", [name for name in self.types for _ in range(2)]))
+        for part, values in _one_of("cluster_name", self.clusters):
+            parts.append((_IN_RUNS.format(part), values))
+        if self.names:
+            marks = _marks(self.names)
+            either = f"run_id IN ({marks}) OR cluster_name IN ({marks})"
+            parts.append((_IN_RUNS.format(either), [*self.names, *self.names]))
+        if self.since is not None:
+            parts.append(("started_at >= ?", [self.since.isoformat()]))
+        if self.until is not None:
+            parts.append(("started_at < ?", [self.until.isoformat()]))
+        condition = " AND ".join(text for text, _ in parts) or "1"
+        return condition, [value for _, values in parts for value in values]
 
 
 class Measurements:
@@ -214,3 +277,11 @@ def _positions(rows: Iterable[sqlite3.Row]) -> dict[str, set[int]]:
     for row in rows:
         positions.setdefault(row["run_id"], set()).add(row["position"])
     return positions
+
+
+def _one_of(column: str, names: Sequence[str]) -> list[tuple[str, list[Value]]]:
+    return [(f"{column} IN ({_marks(names)})", [*names])] if names else []
+
+
+def _marks(values: Sequence[str]) -> str:
+    return ", ".join("?" * len(values))

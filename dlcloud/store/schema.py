@@ -2,8 +2,6 @@
 
 import sqlite3
 
-from dlcloud.store.faults import NewerSchemaError
-
 MIGRATIONS = (
     """
     CREATE TABLE clusters (
@@ -151,6 +149,10 @@ MIGRATIONS = (
     ALTER TABLE clusters ADD COLUMN aws_profile TEXT NOT NULL DEFAULT ''
     """,
 )
+
+
+class NewerSchemaError(ValueError):
+    """A newer dlcloud wrote the store."""
 
 
 def migrate(connection: sqlite3.Connection) -> None:

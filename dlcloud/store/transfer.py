@@ -9,9 +9,8 @@ from dlcloud.model.errors import RecipeError
 from dlcloud.results.result import Run
 from dlcloud.results.transfer import MOST_FAULTS, RunDocument, document_of, read_line, without_commands
 from dlcloud.store.database import Database
-from dlcloud.store.measurements import Measurements
+from dlcloud.store.measurements import Measurements, Selection
 from dlcloud.store.runs import Runs
-from dlcloud.store.selection import Selection
 
 PIECE = 500
 """Runs read at once, so that memory stays small for any number of runs."""

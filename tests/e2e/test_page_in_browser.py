@@ -22,7 +22,7 @@ from dlcloud.results.result import RunState
 from dlcloud.results.trials import TrialState, TrialStatus, number_trials
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths
 from dlcloud.store.runs import Runs
 from tests.fakes.browser import Browser, program
 from tests.fakes.samples import PRICE_DATE, THEN, cluster, instance, run

@@ -137,3 +137,9 @@ def run(run_id="sample-1a2b-0001", **other):
         "started_at": THEN,
     }
     return Run(run_id=run_id, **{**values, **other})
+
+
+def open_intents(clusters, cluster_id):
+    """Return the actions that were begun for a cluster and not ended."""
+    statement = "SELECT action FROM intents WHERE cluster_id = ? AND outcome IS NULL ORDER BY intent_id"
+    return [row["action"] for row in clusters._database.read(statement, cluster_id)]

@@ -23,7 +23,7 @@ from dlcloud.app.context import Context
 from dlcloud.launch.user_files import COPY, send_files
 from dlcloud.local.site import LocalSite
 from dlcloud.model.cluster import Cluster
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths
 
 DLCLOUD = str(Path(sys.executable).with_name("dlcloud"))
 RECIPE = """

@@ -24,7 +24,7 @@ from dlcloud.local.control import ControlClient
 from dlcloud.local.site import LocalSite
 from dlcloud.model.remote import Endpoint
 from dlcloud.ssh.dial import Dialer
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths
 from dlcloud.system.parallel import all_or_raise, fan_out
 
 DLCLOUD = str(Path(sys.executable).with_name("dlcloud"))

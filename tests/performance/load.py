@@ -31,7 +31,7 @@ import paramiko
 from dlcloud.local.site import LocalEndpoint, LocalSite
 from dlcloud.resources.texts import user_data
 from dlcloud.ssh.keys import create_key, new_secret
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths
 
 DLCLOUD = str(Path(sys.executable).with_name("dlcloud"))
 SIZES = (1, 8, 64, 256)

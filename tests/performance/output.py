@@ -18,7 +18,7 @@ from pathlib import Path
 from pairs import compare, heading
 
 from dlcloud.local.site import LocalSite
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths
 
 DLCLOUD = str(Path(sys.executable).with_name("dlcloud"))
 LINES = 4_300_000

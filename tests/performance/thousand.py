@@ -217,7 +217,7 @@ def main() -> None:
 def light_site(home: Path) -> Any:
     """Run a local EC2 with light instances in a home."""
     from dlcloud.local.site import LocalSite  # noqa: PLC0415 - the other processes need none of it
-    from dlcloud.store.paths import Paths  # noqa: PLC0415
+    from dlcloud.store.home import Paths  # noqa: PLC0415
 
     folder = Paths(home).local_site
     folder.mkdir(parents=True, mode=0o700)
@@ -291,7 +291,7 @@ def show(count: int, took: dict[str, Any]) -> None:
 
 def show_floor(home: Path, count: int, cpu_s: float) -> None:
     """Print what bare paramiko takes to log in and run one command on each."""
-    from dlcloud.store.paths import Paths  # noqa: PLC0415 - as above
+    from dlcloud.store.home import Paths  # noqa: PLC0415 - as above
 
     status = subprocess.run([DLCLOUD, "status", "-o", "json"], check=True, capture_output=True, text=True)
     records = json.loads(status.stdout)["result"]["records"]
@@ -318,7 +318,7 @@ def show_floor(home: Path, count: int, cpu_s: float) -> None:
 def show_status(count: int) -> None:
     """Print what `status` takes, beside a bare program's list of the instances."""
     from dlcloud.local.site import LocalSite  # noqa: PLC0415 - as above
-    from dlcloud.store.paths import Paths  # noqa: PLC0415
+    from dlcloud.store.home import Paths  # noqa: PLC0415
 
     site = LocalSite(Paths(Path(os.environ["DLCLOUD_HOME"])).local_site).find()
     bare_env = {**os.environ, **(site.environment() if site else {})}

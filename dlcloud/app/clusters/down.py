@@ -34,7 +34,7 @@ from dlcloud.model.wait import wait_until
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.table import Report, Section
 from dlcloud.store.clusters import FETCH
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths
 from dlcloud.system.files import FileLock
 
 ANSWER_S = 60.0

@@ -22,8 +22,7 @@ from dlcloud.results.compare import (
     words_of,
 )
 from dlcloud.results.cost import ResultRow
-from dlcloud.store.measurements import Measurements
-from dlcloud.store.selection import Selection
+from dlcloud.store.measurements import Measurements, Selection
 
 _COLUMNS = {"type": "instance_type", "setting": "setting", "benchmark": "workload", "case": "case_name"}
 

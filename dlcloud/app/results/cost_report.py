@@ -33,7 +33,7 @@ from dlcloud.resources.texts import template
 from dlcloud.resources.type_table import type_table
 from dlcloud.results.cost import BilledCost, ResultRow, reconcile
 from dlcloud.results.spending import ClusterCost, costs_of_clusters
-from dlcloud.store.selection import Selection
+from dlcloud.store.measurements import Selection
 
 PICTURES = (".png", ".svg")
 MOST_PRINTED, MOST_ON_PAGE = 5, 20

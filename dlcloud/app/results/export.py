@@ -24,7 +24,7 @@ from dlcloud.report.cost_tables import cost_report
 from dlcloud.report.files import report_file, write_parquet
 from dlcloud.report.table import Format, Report, Section, envelope, render
 from dlcloud.results.cost import ResultRow
-from dlcloud.store.selection import Selection
+from dlcloud.store.measurements import Selection
 from dlcloud.store.transfer import RunTransfer
 
 STDIN = STDOUT = "-"

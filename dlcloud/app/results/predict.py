@@ -26,7 +26,7 @@ from dlcloud.report.prediction import prediction_report
 from dlcloud.report.table import Format, Report, render
 from dlcloud.resources.type_table import type_table
 from dlcloud.results.cost import ResultRow
-from dlcloud.store.selection import Selection
+from dlcloud.store.measurements import Selection
 
 FEW = 15
 

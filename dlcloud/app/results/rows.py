@@ -23,8 +23,7 @@ from dlcloud.results.cost import (
 )
 from dlcloud.results.result import Run
 from dlcloud.runs.matrix import sweepable_benchmarks
-from dlcloud.store.measurements import Measurements
-from dlcloud.store.selection import Selection
+from dlcloud.store.measurements import Measurements, Selection
 
 
 def load_rows(

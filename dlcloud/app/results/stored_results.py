@@ -15,7 +15,7 @@ from dlcloud.planning.storage import results_uri
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import Run
 from dlcloud.runs.run_archive import SUFFIX, unpack_run
-from dlcloud.store.selection import Selection
+from dlcloud.store.measurements import Selection
 from dlcloud.store.transfer import RunTransfer
 
 FOLDER = "runs"

@@ -21,8 +21,7 @@ from dlcloud.results.training import (
     summarize_training,
 )
 from dlcloud.store.clusters import RESIZE
-from dlcloud.store.measurements import Measurements
-from dlcloud.store.selection import Selection
+from dlcloud.store.measurements import Measurements, Selection
 
 
 def run(context: Context, *, name: str, output: str) -> int | None:

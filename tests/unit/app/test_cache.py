@@ -9,7 +9,7 @@ import pytest
 
 from dlcloud.app.account import caches
 from dlcloud.model.errors import BudgetError
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from dlcloud.app.account.gc import collect as collect_leftovers
 from dlcloud.model.cluster import ClusterState, Leftover
 from dlcloud.model.errors import CloudError, CredentialsError, PartialError
 from dlcloud.model.ownership import Owner
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths
 from dlcloud.system.files import FileLock
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import cluster, instance, price

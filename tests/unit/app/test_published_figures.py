@@ -16,7 +16,7 @@ from dlcloud.report.cost_tables import cost_report
 from dlcloud.report.table import Format, render
 from dlcloud.results.compare import pairs_of
 from dlcloud.results.cost import tflops_per_usd
-from dlcloud.store.selection import Selection
+from dlcloud.store.measurements import Selection
 from tests.fakes.samples import PRICE_DATE, run
 
 

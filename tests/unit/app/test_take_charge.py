@@ -11,7 +11,7 @@ import pytest
 from dlcloud.app.clusters import down
 from dlcloud.app.context import SystemClock
 from dlcloud.model.errors import StoreError
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths
 from dlcloud.system.files import FileLock
 from tests.fakes.samples import cluster
 

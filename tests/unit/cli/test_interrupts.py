@@ -43,7 +43,7 @@ COMMAND = """
 import sys, time, click
 from dlcloud.cli import main
 from dlcloud.app.log_file import log_to_file
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths
 from pathlib import Path
 
 @click.command()

@@ -15,7 +15,7 @@ from dlcloud.results.result import RunState
 from dlcloud.ssh.keys import create_key
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths
 from dlcloud.store.runs import Runs
 from tests.fakes.samples import RECIPE, cluster, instance, price, run
 

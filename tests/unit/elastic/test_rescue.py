@@ -9,8 +9,7 @@ from dlcloud.model.cluster import Member
 from dlcloud.results.result import RunState
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
-from dlcloud.store.home import Store
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths, Store
 from dlcloud.store.runs import Runs
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import FakeCloud

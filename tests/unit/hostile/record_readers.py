@@ -19,9 +19,8 @@ from dlcloud.results.ranking import By, Group
 from dlcloud.results.resume import finished_cases
 from dlcloud.results.training import summarize_training
 from dlcloud.runs.run import LiveOutput, Runner
-from dlcloud.store.measurements import Measurements
+from dlcloud.store.measurements import Measurements, Selection
 from dlcloud.store.runs import Runs
-from dlcloud.store.selection import Selection
 from dlcloud.store.transfer import RunTransfer
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import THEN, instance, price, run

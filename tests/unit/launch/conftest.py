@@ -10,8 +10,7 @@ from dlcloud.planning.plan import make_plan
 from dlcloud.ssh.keys import create_key, new_secret
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
-from dlcloud.store.home import Store
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths, Store
 from dlcloud.store.runs import Runs
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import FakeCloud, Killed

@@ -11,8 +11,7 @@ from dlcloud.model.errors import RecipeError, StoreError
 from dlcloud.recipe.recipe import RecipeFile
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
-from dlcloud.store.home import Store
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths, Store
 from dlcloud.store.runs import Runs
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import RECIPE, recipe

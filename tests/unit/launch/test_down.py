@@ -12,7 +12,7 @@ from dlcloud.model.instance import InstanceState, Market
 from dlcloud.model.money import member_usd
 from dlcloud.store.clusters import HAND_OVER, PLACEMENT_GROUP
 from tests.fakes.cloud import Failure, Killed
-from tests.fakes.samples import RECIPE, cluster, request
+from tests.fakes.samples import RECIPE, cluster, open_intents, request
 from tests.unit.launch.conftest import ONE_TYPE
 
 
@@ -95,7 +95,7 @@ def test_a_group_whose_creation_was_cut_off_is_awaited_and_deleted(world):
 def test_a_template_whose_creation_was_cut_off_is_deleted(world):
     world.cloud.failures.append(Failure("fleets.create_template", Killed(), after=True))
     world.killed_while_provisioning(RECIPE)
-    assert world.clusters.open_intents("c0ffee") == ["launch"]
+    assert open_intents(world.clusters, "c0ffee") == ["launch"]
     down(world)
     assert left(world) == []
 

@@ -11,7 +11,7 @@ from dlcloud.recipe.workload import Setup
 from dlcloud.store.clusters import RESIZE
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.machine import FakeMachine
-from tests.fakes.samples import RECIPE, price, recipe
+from tests.fakes.samples import RECIPE, open_intents, price, recipe
 from tests.unit.launch.conftest import ONE_TYPE
 
 A, B = "us-east-1a", "us-east-1b"
@@ -117,7 +117,7 @@ def test_a_shrink_that_was_killed_is_finished_and_no_more_end(world, method, aft
     assert len(world.launcher.members()) == 2
     shrunk(world, 2)
     assert world.cloud.alive() == ["i-0001", "i-0002"]
-    assert world.clusters.open_intents("c0ffee") == []
+    assert open_intents(world.clusters, "c0ffee") == []
 
 
 @pytest.mark.parametrize(("text", "method"), [(ONE_TYPE, "instances.launch"), (RECIPE, "fleets.launch")])
@@ -135,7 +135,7 @@ def test_a_grow_that_was_killed_is_finished_by_the_next(world, text, method, aft
         shrunk(world, then)
     assert len(world.cloud.alive()) == then
     assert set(world.cloud.alive()) <= set(ids(result.members))
-    assert world.clusters.open_intents("c0ffee") == []
+    assert open_intents(world.clusters, "c0ffee") == []
 
 
 def test_a_smaller_size_after_a_killed_grow_waits_for_late_instances(world):
@@ -167,7 +167,7 @@ def test_a_refusal_of_another_kind_is_raised_and_its_intent_ended(world):
     world.cloud.failures.append(Failure("instances.launch", CloudError("UnsupportedOperation"), 2))
     with pytest.raises(CloudError):
         grown(world, 3)
-    assert world.clusters.open_intents("c0ffee") == []
+    assert open_intents(world.clusters, "c0ffee") == []
 
 
 def test_a_request_without_an_answer_stays_open_and_is_repeated(world):
@@ -177,7 +177,7 @@ def test_a_request_without_an_answer_stays_open_and_is_repeated(world):
     world.cloud.failures.append(Failure("instances.launch", unanswered, 2, after=True))
     with pytest.raises(CloudError):
         grown(world, 3)
-    assert world.clusters.open_intents("c0ffee") == ["launch"]
+    assert open_intents(world.clusters, "c0ffee") == ["launch"]
     assert len(grown(world, 3).members) == len(world.cloud.alive()) == 3
 
 

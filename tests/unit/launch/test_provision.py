@@ -13,7 +13,7 @@ from dlcloud.model.events import Info, Warned
 from dlcloud.model.instance import Market
 from dlcloud.planning.reservations import CapacityReservation
 from tests.fakes.cloud import Failure, Killed
-from tests.fakes.samples import RECIPE
+from tests.fakes.samples import RECIPE, open_intents
 from tests.unit.launch.conftest import ONE_TYPE
 
 A, B = "us-east-1a", "us-east-1b"
@@ -50,7 +50,7 @@ def test_one_request_gives_all_where_there_is_capacity(world):
     assert request.user_data == write_user_data(world.cluster, life_minutes=240, paths=world.paths)
     assert request.tags == world.cluster.tags
     assert len(request.client_token) == 64
-    assert world.clusters.open_intents("c0ffee") == []
+    assert open_intents(world.clusters, "c0ffee") == []
 
 
 def test_what_one_zone_can_give_only_in_part_is_completed_from_another(world):
@@ -115,7 +115,7 @@ def test_a_refusal_of_another_kind_is_raised_and_its_intent_is_ended(world, erro
     world.cloud.failures.append(Failure("instances.launch", error))
     with pytest.raises(type(error)):
         world.provision()
-    assert world.clusters.open_intents("c0ffee") == []
+    assert open_intents(world.clusters, "c0ffee") == []
     assert len(world.provision()) == 2
 
 
@@ -189,13 +189,13 @@ def test_a_request_repeated_after_a_crash_makes_no_second_instance(world, lag_s,
     world.cloud.failures.append(Failure(method, Killed(), after=after))
     world.killed_while_provisioning(text)
     assert len(world.cloud.alive()) == (2 if after else 0)
-    assert world.clusters.open_intents("c0ffee") == ["launch"]
+    assert open_intents(world.clusters, "c0ffee") == ["launch"]
     world.clock.advance(3)
     members = world.provision(text)
     assert ids(members) == world.cloud.alive()
     assert len(members) == 2
     assert len(set(world.tokens)) == 1
-    assert world.clusters.open_intents("c0ffee") == []
+    assert open_intents(world.clusters, "c0ffee") == []
 
 
 @pytest.mark.parametrize("crashes", [1, 2, 3, 4])
@@ -226,7 +226,7 @@ def test_an_old_request_is_not_repeated_for_by_then_the_lists_tell(world):
     members = world.provision()
     assert ids(members) == world.cloud.alive() == ["i-0001", "i-0002"]
     assert len(world.cloud.requests) == 1
-    assert world.clusters.open_intents("c0ffee") == []
+    assert open_intents(world.clusters, "c0ffee") == []
 
 
 def test_a_later_request_has_a_token_of_its_own(world):
@@ -313,7 +313,7 @@ def test_nothing_is_launched_once_the_cluster_is_being_terminated(world):
     with pytest.raises(CloudError, match="is being terminated"):
         world.provision()
     assert world.cloud.requests == []
-    assert world.clusters.open_intents("c0ffee") == []
+    assert open_intents(world.clusters, "c0ffee") == []
 
 
 def reserve(world, **other):

@@ -18,9 +18,8 @@ from dlcloud.runs.program import RunProgram
 from dlcloud.runs.run import Runner
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
-from dlcloud.store.home import Store
+from dlcloud.store.home import Paths, Store
 from dlcloud.store.measurements import Measurements
-from dlcloud.store.paths import Paths
 from dlcloud.store.runs import Runs
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import Failure, FakeCloud
@@ -136,7 +135,7 @@ def test_a_run_stores_what_its_program_reported_and_how_it_ended(world):
     assert run.ended_at == there.clock.now()
     assert there.lines(run) == ONCE
     assert there.paths.run_log(run.run_id).read_bytes() == b"a line of log\n"
-    assert there.paths.run_records(run.run_id).read_bytes() == CONTENT
+    assert (there.paths.run(run.run_id) / "records.jsonl").read_bytes() == CONTENT
 
 
 def test_the_program_is_sent_with_its_command_and_environment(world):

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from dlcloud.planning.fit import LeftOut
-from dlcloud.store.benches import Benches
+from dlcloud.store.clusters import Benches
 from dlcloud.store.runs import Runs
 from tests.fakes.samples import run
 

@@ -13,7 +13,7 @@ from dlcloud.scheduling.outlook import Outlook
 from dlcloud.store.cache import PriceCache
 from dlcloud.store.clusters import DEADLINE, DEADLINE_SET, DECISION
 from dlcloud.store.clusters import OUTLOOK as OUTLOOK_INTENT
-from tests.fakes.samples import PRICE_DATE, THEN, cluster, instance, price
+from tests.fakes.samples import PRICE_DATE, THEN, cluster, instance, open_intents, price
 
 OUTLOOK = Outlook(
     at=THEN,
@@ -111,14 +111,14 @@ def test_an_intent_is_open_until_its_outcome_is_known(clusters):
     first = clusters.begin_intent("c0ffee", "launch", "2 c7i.xlarge", THEN)
     second = clusters.begin_intent("c0ffee", "launch", "1 c6i.xlarge", THEN)
     assert first != second
-    assert clusters.open_intents("c0ffee") == ["launch", "launch"]
+    assert open_intents(clusters, "c0ffee") == ["launch", "launch"]
     assert [intent.outcome for intent in clusters.intents("c0ffee", "launch")] == [None, None]
     clusters.end_intent(first, "i-0001", later(1))
-    assert clusters.open_intents("c0ffee") == ["launch"]
+    assert open_intents(clusters, "c0ffee") == ["launch"]
     assert [intent.outcome for intent in clusters.intents("c0ffee", "launch")] == ["i-0001", None]
     assert clusters.intents("c0ffee", "other") == []
     assert clusters.has_intents("c0ffee")
-    assert clusters.open_intents("another") == []
+    assert open_intents(clusters, "another") == []
 
 
 def test_the_newest_price_is_returned_exactly(database):

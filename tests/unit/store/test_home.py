@@ -4,8 +4,7 @@ import pytest
 
 from dlcloud.model.cluster import ClusterState
 from dlcloud.store.clusters import HAND_OVER, IN_CHARGE, Clusters
-from dlcloud.store.home import Store
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths, Store
 from dlcloud.store.runs import Runs
 from tests.fakes.samples import THEN, cluster, run
 

@@ -16,9 +16,8 @@ import pytest
 from dlcloud.model.errors import StoreError
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
-from dlcloud.store.measurements import Measurements
+from dlcloud.store.measurements import Measurements, Selection
 from dlcloud.store.runs import Runs
-from dlcloud.store.selection import Selection
 from tests.fakes.samples import THEN, cluster, run
 
 ROOT = Path(__file__).parents[3]

@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from dlcloud.model.errors import StoreError
-from dlcloud.store.paths import Paths
+from dlcloud.store.home import Paths
 
 
 def mode(path):
@@ -38,7 +38,7 @@ def test_every_path_lies_below_home_and_no_two_are_one(tmp_path):
     paths = Paths(tmp_path)
     all_of_them = [
         paths.database, paths.local_site, paths.logs, paths.key("c"), paths.known_hosts("c"),
-        paths.host_secret("c"), paths.user_data("c", 60), paths.cluster_lock("c"), paths.run_records("r"),
+        paths.host_secret("c"), paths.user_data("c", 60), paths.cluster_lock("c"),
         paths.run_log("r"), paths.run_files("r"),
     ]  # fmt: skip
     assert len(set(all_of_them)) == len(all_of_them)

@@ -8,7 +8,7 @@ import pytest
 
 from dlcloud.model.hardware import hardware_of
 from dlcloud.results.result import RunState
-from dlcloud.store.selection import Selection
+from dlcloud.store.measurements import Selection
 from tests.fakes.samples import THEN, run
 
 LINES = [json.dumps({"record": "sample", "value": number, "text": "é" * number}) for number in range(40)]

@@ -14,9 +14,8 @@ from dlcloud.results.result import RunState
 from dlcloud.results.transfer import results_schema
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
-from dlcloud.store.measurements import Measurements
+from dlcloud.store.measurements import Measurements, Selection
 from dlcloud.store.runs import Runs
-from dlcloud.store.selection import Selection
 from dlcloud.store.transfer import ImportCounts, RunTransfer
 from tests.fakes.samples import THEN, cluster, instance, price, run
 
