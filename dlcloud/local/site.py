@@ -332,15 +332,12 @@ def _is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return not _is_zombie(pid)
+    import psutil  # noqa: PLC0415 - of the extra, as the daemon; and commands without one start sooner
 
-
-def _is_zombie(pid: int) -> bool:
     try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
         return False
-    return status.rpartition(")")[2].split()[:1] == ["Z"]
 
 
 def _refusal_of_writing(folder: Path) -> OSError | None:

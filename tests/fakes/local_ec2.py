@@ -2,12 +2,14 @@
 
 import contextlib
 import io
+import os
 import time
 import urllib.error
 import urllib.request
 
 import boto3
 import paramiko
+import psutil
 from botocore.config import Config
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -25,6 +27,18 @@ def wait_for(check, goal, limit_s=WAIT_S):
             raise AssertionError(f"not within {limit_s} s: {goal}")
         time.sleep(0.02)
     return value
+
+
+def processes_of(roots):
+    """Return the processes with one of these instance folders in their environment, or that work below it."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            folder = process.cwd()
+            is_below = any(folder == root or folder.startswith(f"{root}/") for root in roots)
+            if is_below or process.environ().get("DLCLOUD_ROOT") in roots:
+                found.add(process.pid)
+    return found - {os.getpid()}
 
 
 class Rig:

@@ -7,10 +7,12 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import partial
+from functools import partial, reduce
+from itertools import count
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from dlcloud.local.ec2.record import InstanceRecord, StateReason
 from dlcloud.local.instance.addresses import AddressPool, has_many_addresses
 from dlcloud.local.instance.isolation import UNISOLATED, Isolation, share_cache
 from dlcloud.local.instance.local_instance import LocalInstance
-from dlcloud.local.instance.processes import ask_to_end, end_all
+from dlcloud.local.instance.processes import Marks, ask_to_end, end_all
 from dlcloud.local.instance.rootfs import hosts_line
 from dlcloud.local.site_files import SitePaths
 from dlcloud.local.tree.copies import images_folder, make_image
@@ -143,14 +145,14 @@ class Entry:
 
 async def halt(entries: Sequence[Entry], *, grace_s: float) -> None:
     """End the SSH server and the programs at once, as systemd does, then what is left or began meanwhile."""
-    roots = [entry.instance.root for entry in entries]
     await do_for_all("end logins", entries, _end_logins)
-    await ask_to_end(roots, grace_s=grace_s)
+    await ask_to_end(_marks(entries), grace_s=grace_s)
     # Namespaces, or a user of its own, end with all that is in them, however quickly it forks; but not before
     # what entered them, and is outside, has ended: nsenter stops with its program.
     closing = do_for_all("close", entries, lambda entry: entry.instance.close())
-    await asyncio.gather(closing, end_all(roots))
-    await end_all(roots)
+    outside = replace(_marks(entries), spaces=frozenset())
+    await asyncio.gather(closing, end_all(outside))
+    await end_all(_marks(entries))
 
 
 async def remove(entries: Sequence[Entry]) -> None:
@@ -159,7 +161,11 @@ async def remove(entries: Sequence[Entry]) -> None:
     removals = {entry: loop.run_in_executor(_REMOVING, entry.instance.remove) for entry in entries}
     await do_for_all("remove", entries, lambda entry: asyncio.shield(removals[entry]))
     # A session that was just starting may have slipped through; without its folder none can any more.
-    await end_all([entry.instance.root for entry in entries])
+    await end_all(_marks(entries))
+
+
+def _marks(entries: Iterable[Entry]) -> Marks:
+    return reduce(or_, (entry.instance.container.marks() for entry in entries), Marks())
 
 
 def record_end(entry: Entry, reason: StateReason) -> None:
@@ -240,6 +246,8 @@ def report_instance(record: InstanceRecord, instance: LocalInstance) -> dict[str
 _GRACE_S = 5.0
 _LAST_GRACE_S = 1.0  # where the daemon ends
 _NAMING_S = 0.2
+_RETRY_S = 0.5
+_LAST_ATTEMPTS = 3  # where the daemon ends
 _END_REASONS = {BootFault.ENDS: StateReason.BOOT, BootFault.NO_KEY: StateReason.KEY}
 
 
@@ -470,7 +478,7 @@ class SiteInstances:
         self._closing = True
         entries = [entry for entry in self._all() if entry.record.state is not InstanceState.TERMINATED]
         await self._terminate(entries, StateReason.USER, grace_s=_LAST_GRACE_S)
-        await end_all([entry.instance.root for entry in self._all()])
+        await end_all(_marks(self._all()))
 
     def _all(self) -> list[Entry]:
         return list(self._entries.values())
@@ -530,10 +538,19 @@ class SiteInstances:
     async def _terminate(
         self, entries: list[Entry], reason: StateReason, *, grace_s: float = _GRACE_S
     ) -> None:
+        """Bring instances down, and record the end; what fails is tried again until it succeeds."""
         if not entries:
             return
-        await halt(entries, grace_s=grace_s)
-        await remove(entries)
+        for attempt in count(1):
+            try:
+                await halt(entries, grace_s=grace_s)
+                await remove(entries)
+                break
+            except Exception:
+                log.exception("attempt %d to bring %d instances down failed", attempt, len(entries))
+                if self._closing and attempt >= _LAST_ATTEMPTS:
+                    break
+                await asyncio.sleep(_RETRY_S)
         for entry in entries:
             if entry.record.state is not InstanceState.TERMINATED:
                 record_end(entry, reason)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dlcloud.local.instance.processes import UMASK, kill_user, start_process
+from dlcloud.local.instance.processes import UMASK, Marks, kill_user, start_process
 from dlcloud.local.instance.rootfs import RootFs, write_hosts
 from dlcloud.local.tree.instance_tree import InstanceTree, open_terminal_in
 
@@ -61,6 +61,8 @@ class Container:
     rootfs: RootFs | None = None
     on_end: Callable[[], None] | None = None
     _pid: int = 0
+    _space: int = -1
+    _entered: set[asyncio.subprocess.Process] = field(default_factory=set)
     _process: asyncio.subprocess.Process | None = None
     _watch: asyncio.Task[None] | None = field(default=None, repr=False)
 
@@ -84,6 +86,16 @@ class Container:
     def base(self) -> Path:
         """Return the folder that stands for the root of the instance, as its programs see it."""
         return self.root if self.rootfs is None else Path("/")
+
+    def marks(self) -> Marks:
+        """Return by what the instance's processes are known, as they are now."""
+        if self.rootfs is not None:
+            self._entered = {process for process in self._entered if process.returncode is None}
+            spaces = frozenset() if self._space < 0 else frozenset({os.fstat(self._space).st_ino})
+            return Marks(spaces=spaces, pids=frozenset(process.pid for process in self._entered))
+        if self.has_own_user:
+            return Marks(users=frozenset({self.owner}))
+        return Marks(roots=frozenset({str(self.root)}))
 
     def create_folders(self) -> None:
         """Make the folders that its programs need, before the first of them runs."""
@@ -120,6 +132,7 @@ class Container:
         if not answer.isdigit():
             raise OSError(answer or "unshare failed")
         self._pid = int(answer)
+        self._space = os.open(f"/proc/{self._pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._watch = asyncio.create_task(self._await_end(self._process))
 
     async def _unshare(self, output: BinaryIO) -> asyncio.subprocess.Process:
@@ -160,7 +173,9 @@ class Container:
                 # unshare waits for the first process, and that one's end for those of all others.
                 os.kill(self._pid or self._process.pid, signal.SIGKILL)
             await self._process.wait()
-        self._process, self._pid = None, 0
+        if self._space >= 0:
+            os.close(self._space)
+        self._process, self._pid, self._space = None, 0, -1
 
     async def spawn(
         self,
@@ -181,7 +196,10 @@ class Container:
         options: dict[str, Any] = {"env": variables, "stdin": stdin, "stdout": stdout, "stderr": stderr}
         options |= {"umask": UMASK, "start_new_session": not has_terminal}
         if self.rootfs is not None:
-            return await start_process(*limit_processes(), *self._enter_command(), *argv, cwd="/", **options)
+            command = (*limit_processes(), *self._enter_command(), *argv)
+            process = await start_process(*command, cwd="/", **options)
+            self._entered.add(process)
+            return process
         if self.owner != os.getuid():
             groups = [] if self.shared_group is None else [self.shared_group]
             options |= {"user": self.owner, "group": self.owner, "extra_groups": groups}

@@ -12,9 +12,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from dlcloud.local.site_files import SitePaths
 from dlcloud.local.tree.copies import images_folder
@@ -24,7 +27,7 @@ ROOT_VARIABLE = "DLCLOUD_ROOT"
 # As on EC2's images; the daemon's own is narrower.
 UMASK = 0o022
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_PROC = Path("/proc")
+_MOST_ENVIRON = 64 * 1024
 # Of pip's variables, those that say where packages come from.
 _PACKAGE_SOURCE = re.compile(
     "PIP_(CERT|CONFIG_FILE|DEFAULT_TIMEOUT|EXTRA_INDEX_URL|FIND_LINKS|INDEX_URL|NO_INDEX|PROXY|TRUSTED_HOST)"
@@ -105,28 +108,49 @@ def package_sources(environ: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-async def ask_to_end(roots: Iterable[Path], *, grace_s: float) -> None:
-    """Send SIGTERM to every process of instances with these roots, and wait up to the grace for their ends.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """By what the processes of instances are known.
 
-    Processes are found by their environment or working folder, whatever their parent is by now.
+    Args:
+        roots: The folders of instances that nothing separates: their processes are this user's, and have the
+            folder in their environment, or work below it.
+        spaces: The inodes of process namespaces, held open: else another one could get the same number.
+        users: The user ids that one instance each has.
+        pids: What entered namespaces, and is itself outside.
     """
-    names = {str(root) for root in roots}
-    if not await _signal_until_gone(names, signal.SIGTERM, grace_s):
-        log.info("killing processes of %d instances, %.1f s after SIGTERM", len(names), grace_s)
+
+    roots: frozenset[str] = frozenset()
+    spaces: frozenset[int] = frozenset()
+    users: frozenset[int] = frozenset()
+    pids: frozenset[int] = frozenset()
+
+    def __or__(self, other: "Marks") -> "Marks":
+        return Marks(
+            roots=self.roots | other.roots,
+            spaces=self.spaces | other.spaces,
+            users=self.users | other.users,
+            pids=self.pids | other.pids,
+        )
 
 
-async def end_all(roots: Iterable[Path]) -> None:
-    """Kill every process of the instances with these roots."""
-    names = {str(root) for root in roots}
-    if not await _signal_until_gone(names, signal.SIGKILL, _KILL_S):
-        log.error("processes of %d instances outlived SIGKILL", len(names))
+async def ask_to_end(marks: Marks, *, grace_s: float) -> None:
+    """Send SIGTERM to every process of instances, and wait up to the grace for their ends."""
+    if not await _signal_until_gone(marks, signal.SIGTERM, grace_s):
+        log.info("killing the processes of instances, %.1f s after SIGTERM", grace_s)
 
 
-async def _signal_until_gone(roots: set[str], number: signal.Signals, wait_s: float) -> bool:
-    """Signal all processes of the roots, new ones too, until there is none; False if time is up."""
+async def end_all(marks: Marks) -> None:
+    """Kill every process of instances."""
+    if not await _signal_until_gone(marks, signal.SIGKILL, _KILL_S):
+        log.error("processes of instances outlived SIGKILL")
+
+
+async def _signal_until_gone(marks: Marks, number: signal.Signals, wait_s: float) -> bool:
+    """Signal all processes, new ones too, until there is none; False if time is up."""
     deadline = time.monotonic() + wait_s
     signalled: set[int] = set()
-    while pids := find_processes(roots):
+    while pids := await asyncio.to_thread(find_processes, marks):
         for pid in pids if number is signal.SIGKILL else pids - signalled:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
@@ -149,46 +173,48 @@ def kill_user(user: int) -> None:
         subprocess.run(program, user=user, group=user, extra_groups=[], cwd="/", timeout=_KILL_S, check=False)
 
 
-def find_processes(roots: set[str]) -> set[int]:
-    """Return the ids of the processes of any of these instance roots."""
-    if not roots:
+def find_processes(marks: Marks) -> set[int]:
+    """Return the processes with any of the marks.
+
+    Any program of this machine is looked at, so that nothing of it may matter but what the kernel says: its
+    namespace and its user. The environment, which a program can make as large and as odd as it likes, is read
+    of this user's own programs only, and no more of it than the first 64 KiB.
+    """
+    if marks == Marks():
         return set()
-    return _find_in_proc(roots) if _PROC.joinpath("self/environ").exists() else _find_by_ps(roots)
+    return {pid for pid in psutil.pids() if pid != os.getpid() and _is_marked(pid, marks)}
 
 
-def _find_in_proc(roots: set[str]) -> set[int]:
-    own = os.getpid()
-    pids = (int(entry) for entry in os.listdir(_PROC) if entry.isdigit())  # noqa: PTH208 - many, so twice as fast
-    return {pid for pid in pids if pid != own and _root_in_proc(pid, roots)}
-
-
-def _root_in_proc(pid: int, roots: set[str]) -> bool:
-    """True if a process has a root in its environment, or its working folder below one."""
-    marker = f"{ROOT_VARIABLE}=".encode()
+def _is_marked(pid: int, marks: Marks) -> bool:
     try:
-        with open(f"/proc/{pid}/environ", "rb") as stream:  # noqa: PTH123 - called for every process
-            content = stream.read()
-        folder = os.readlink(f"/proc/{pid}/cwd")  # noqa: PTH115 - as above
+        if marks.spaces and os.stat(f"/proc/{pid}/ns/pid").st_ino in marks.spaces:  # noqa: PTH116 - of every one
+            return True
     except OSError:
-        return False  # it ended, is a zombie, or is another user's
-    in_environ = {entry[len(marker) :].decode() for entry in content.split(b"\0") if entry.startswith(marker)}
-    return not in_environ.isdisjoint(roots) or any(
-        folder == root or folder.startswith(root + "/") for root in roots
-    )
+        pass  # this user may not ask: it is not in a namespace of this user's
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        if pid in marks.pids:
+            return True
+        user = process.uids().real if marks.users or marks.roots else -1
+        if user in marks.users:
+            return True
+        return bool(marks.roots) and user == os.getuid() and _names_root(process, marks.roots)
+    except (OSError, psutil.Error):
+        return False  # it ended, or is another user's
 
 
-def _find_by_ps(roots: set[str]) -> set[int]:
-    """Find them where there is no /proc (macOS): `ps -E` shows the environment of one's own processes."""
-    listing = subprocess.run(
-        ["ps", "-axwwEo", "pid=,command="], capture_output=True, text=True, check=False
-    ).stdout
-    pids: set[int] = set()
-    for line in listing.splitlines():
-        pid, _, words = line.strip().partition(" ")
-        values = {word.partition("=")[2] for word in words.split() if word.startswith(f"{ROOT_VARIABLE}=")}
-        if not values.isdisjoint(roots):
-            pids.add(int(pid))
-    return pids - {os.getpid()}
+def _names_root(process: psutil.Process, roots: frozenset[str]) -> bool:
+    """True if a process has a root in its environment, or its working folder below one."""
+    folder = process.cwd()
+    if any(folder == root or folder.startswith(f"{root}/") for root in roots):
+        return True
+    if not psutil.LINUX:
+        return process.environ().get(ROOT_VARIABLE) in roots
+    with open(f"/proc/{process.pid}/environ", "rb") as stream:  # noqa: PTH123 - called for every process
+        entries = stream.read(_MOST_ENVIRON).split(b"\0")
+    return not {os.fsencode(f"{ROOT_VARIABLE}={root}") for root in roots}.isdisjoint(entries)
 
 
 def base_interpreter() -> str:
@@ -247,13 +273,9 @@ class UserIds:
 
 
 def _users_of_programs() -> set[int]:
-    """Return the user ids of all processes; none where the system does not list them."""
-    users: set[int] = set()
-    with contextlib.suppress(OSError):
-        for entry in os.scandir("/proc"):
-            with contextlib.suppress(OSError):
-                users.add(entry.stat().st_uid)
-    return users
+    """Return the user ids of all processes."""
+    shown = (process.info["uids"] for process in psutil.process_iter(["uids"]))
+    return {uids.real for uids in shown if uids is not None}
 
 
 _CONTAINER_S, _REMOVALS = 60.0, 5
@@ -273,7 +295,7 @@ async def clear_leftovers(paths: SitePaths, users: UserIds | None = None) -> Non
         log.warning("clearing %d instances of an earlier daemon", len(roots))
         for root in roots:
             await asyncio.to_thread(_kill_user_of, root, users)
-        await end_all(roots)
+        await end_all(Marks(roots=frozenset(str(root) for root in roots)))
     await asyncio.gather(*(asyncio.to_thread(remove_root, root) for root in roots))
     for folder in (paths.instances, images_folder(paths)):
         await asyncio.to_thread(remove_tree, folder)

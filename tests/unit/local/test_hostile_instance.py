@@ -1,23 +1,29 @@
 """Files that programs put into an instance neither stop the daemon nor lead it to the machine's files."""
 
+import asyncio
 import base64
 import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import paramiko
+import psutil
 import pytest
 
+from dlcloud.local.ec2 import instances as instances_module
 from dlcloud.local.instance.addresses import AddressPool
 from dlcloud.local.instance.container import MOST_PROCESSES
 from dlcloud.local.instance.isolation import VARIABLE, Level
 from dlcloud.local.instance.peers import NoUser, peer_user
-from dlcloud.local.instance.processes import find_processes
 from dlcloud.local.site import LocalSite
-from tests.fakes.local_ec2 import Rig
+from dlcloud.model.instance import InstanceState
+from tests.fakes.local_ec2 import Rig, processes_of, wait_for
 
 LATEST_S = 20.0  # 10 s on a machine with nothing else to do
 LOG = "/var/log/cloud-init-output.log"
@@ -184,7 +190,7 @@ def test_the_daemon_stops_whatever_programs_do(tmp_path, monkeypatch, level):
         site.stop()
     print(f"stopped at level {found['level']} after {took:.1f} s")  # noqa: T201 - the figure
     assert took < LATEST_S
-    assert not find_processes({rig_folder(site, instance) for instance in instances})
+    assert not processes_of({rig_folder(site, instance) for instance in instances})
 
 
 def rig_folder(site, instance):
@@ -198,3 +204,75 @@ def test_a_daemon_that_stands_still_is_killed(tmp_path, monkeypatch):
     os.kill(pid, signal.SIGSTOP)
     assert site.stop()
     assert site.find() is None
+
+
+@pytest.fixture
+def odd():
+    """A program of this machine whose environment is no text, under the name by which instances are known."""
+    with subprocess.Popen(["/bin/sleep", "900"], env={b"DLCLOUD_ROOT": b"\xff"}) as process:
+        yield process
+        process.kill()
+
+
+def test_a_program_with_an_odd_environment_keeps_no_instance_from_its_end(rig, odd):
+    instance = rig.up()
+    rig.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
+    rig.await_state(instance["InstanceId"], "terminated")
+    assert odd.poll() is None
+
+
+def test_a_daemon_starts_and_stops_beside_a_program_with_an_odd_environment(tmp_path, odd):
+    site = LocalSite(tmp_path / "site")
+    rig = Rig(site, site.start())
+    rig.up()
+    os.kill(rig.endpoint.pid, signal.SIGKILL)
+    wait_for(lambda: site.find() is None, "the daemon is dead")
+    site.start()
+    assert site.stop()
+    assert odd.poll() is None
+
+
+LARGE_ENVIRONMENT = """
+import ctypes, mmap, time
+space = mmap.mmap(-1, 150 << 20)
+begin = ctypes.addressof(ctypes.c_char.from_buffer(space))
+libc = ctypes.CDLL(None, use_errno=True)
+for option, place in ((11, begin + (150 << 20)), (10, begin)):  # PR_SET_MM_ENV_END, PR_SET_MM_ENV_START
+    libc.prctl(35, option, ctypes.c_ulong(place), 0, 0)
+print("ready", flush=True)
+time.sleep(900)
+"""
+
+
+def test_an_environment_of_any_size_costs_the_daemon_no_memory(rig):
+    instances = [rig.up(), rig.up()]
+    with subprocess.Popen([sys.executable, "-c", LARGE_ENVIRONMENT], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        before = psutil.Process(rig.endpoint.pid).memory_info().rss
+        for instance in instances:
+            rig.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
+            rig.await_state(instance["InstanceId"], "terminated")
+        grown = psutil.Process(rig.endpoint.pid).memory_info().rss - before
+        process.kill()
+    assert grown < 100 << 20
+
+
+def test_an_end_that_fails_is_tried_again(monkeypatch):
+    tried, ended = [], []
+
+    async def halt(entries, *, grace_s):
+        tried.append(grace_s)
+        if len(tried) < 3:
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "odd")
+
+    async def remove(entries):
+        assert len(tried) == 3
+
+    monkeypatch.setattr(instances_module, "halt", halt)
+    monkeypatch.setattr(instances_module, "remove", remove)
+    monkeypatch.setattr(instances_module, "record_end", lambda entry, reason: ended.append(entry))
+    monkeypatch.setattr(instances_module, "_RETRY_S", 0.0)
+    entry = SimpleNamespace(record=SimpleNamespace(state=InstanceState.SHUTTING_DOWN))
+    site = SimpleNamespace(_closing=False, _write_names_soon=lambda: None)
+    asyncio.run(instances_module.SiteInstances._terminate(site, [entry], None))
+    assert ended == [entry]

@@ -12,10 +12,10 @@ import pytest
 
 from dlcloud.local.instance.container_init import FIRST
 from dlcloud.local.instance.isolation import Level, find_isolation
-from dlcloud.local.instance.processes import base_interpreter, find_processes
+from dlcloud.local.instance.processes import base_interpreter
 from dlcloud.local.instance.rootfs import package_folders
 from dlcloud.local.site_files import SitePaths
-from tests.fakes.local_ec2 import wait_for
+from tests.fakes.local_ec2 import processes_of, wait_for
 from tests.fakes.other_daemon import ORDINARY, ROOT, has_namespaces, other_daemon
 
 
@@ -169,7 +169,7 @@ def test_it_is_root_inside_and_an_ordinary_user_outside(isolated, instance):
 
     def sleepers():
         with contextlib.suppress(OSError):  # one has just ended
-            return [p for p in find_processes({root}) if Path(f"/proc/{p}/comm").read_text() == "sleep\n"]
+            return [p for p in processes_of({root}) if Path(f"/proc/{p}/comm").read_text() == "sleep\n"]
 
     with isolated.ssh(instance) as client:
         client.exec_command("exec sleep 60")

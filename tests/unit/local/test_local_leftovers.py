@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.local.instance.processes import UserIds, clear_leftovers, find_processes
+from dlcloud.local.instance.processes import UserIds, clear_leftovers
 from dlcloud.local.site import LocalSite
 from dlcloud.local.site_files import SitePaths
-from tests.fakes.local_ec2 import Rig, wait_for
+from tests.fakes.local_ec2 import Rig, processes_of, wait_for
 from tests.fakes.other_daemon import FAR_AWAY_S, ROOT, has_namespaces
 
 UNUSED = 4711  # no other test runs programs with this user id, nor with the next
@@ -28,7 +28,7 @@ def test_nothing_outlives_a_killed_daemon(rig, tmp_path):
     rig.on(instance, "setsid sleep 1000 >/dev/null 2>&1 </dev/null &")
     root = rig.entry(instance["InstanceId"])["folder"]
     os.kill(rig.endpoint.pid, signal.SIGKILL)
-    wait_for(lambda: not find_processes({root}) and site.find() is None, "its processes end")
+    wait_for(lambda: not processes_of({root}) and site.find() is None, "its processes end")
     assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
     site.start()
     site.stop()

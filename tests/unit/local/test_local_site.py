@@ -18,17 +18,16 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from dlcloud.local.instance.processes import find_processes
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.local.site_files import SiteState, write_state
 from dlcloud.model.errors import InstanceGoneError, LocalCloudError
-from tests.fakes.local_ec2 import Rig, wait_for
+from tests.fakes.local_ec2 import Rig, processes_of, wait_for
 from tests.needs import needs
 
 CODE = """
 import sys
 from pathlib import Path
-from dlcloud.local.instance.processes import find_processes
+from tests.fakes.local_ec2 import processes_of
 from dlcloud.local.site import LocalSite
 print(LocalSite(Path(sys.argv[1])).start().pid)
 """
@@ -97,9 +96,9 @@ def test_the_daemon_outlives_its_command_and_ends_its_children(site):
     assert rig.endpoint.pid == int(process.stdout)
     instance = rig.up(UserData=rig.user_data("runcmd:\n  - setsid sleep 1000 &\n  - sleep 999\n"))
     root = rig.entry(instance["InstanceId"])["folder"]
-    wait_for(lambda: find_processes({root}), "the sleeper sleeps")
+    wait_for(lambda: processes_of({root}), "the sleeper sleeps")
     site.stop()
-    assert not find_processes({root})
+    assert not processes_of({root})
     assert not list(site._paths.folder.glob("instances/*"))
 
 
@@ -109,13 +108,13 @@ def test_leftovers_of_a_killed_daemon_are_cleared_at_the_next_start(site):
     instance = rig.up()
     rig.on(instance, "setsid sleep 1000 > /dev/null 2>&1 < /dev/null &")
     root = Path(rig.entry(instance["InstanceId"])["folder"])
-    assert find_processes({str(root)})
+    assert processes_of({str(root)})
     (site._paths.cache / "kept").write_text("environment")
     os.kill(rig.endpoint.pid, signal.SIGKILL)
     wait_for(lambda: site.find() is None, "the daemon is dead")
     second = site.start()
     assert second.pid != rig.endpoint.pid
-    assert not find_processes({str(root)})
+    assert not processes_of({str(root)})
     assert not root.exists()
     assert (site._paths.cache / "kept").exists()
     assert second.control.status()["instances"] == []
