@@ -147,6 +147,9 @@ def list_files(source: str, tool: str, variables: "dict[str, str]") -> "dict[str
     for line in output.splitlines():
         entry = json.loads(line)
         name = entry["key"][len(source.rstrip("/")) + 1 :]
+        if name.startswith("/") or ".." in name.split("/"):
+            message = "data: {!r} would be written outside of its folder: exclude it by a longer prefix"
+            raise StorageError(message.format(entry["key"]))
         if entry.get("type") != "directory" and not name.endswith("/"):
             files[name] = (int(entry.get("size", 0)), entry.get("etag", ""))
     return files

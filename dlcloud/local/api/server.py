@@ -136,6 +136,8 @@ TUNNEL_PATH = "/openTunnel"
 MOST_UNSIGNED = 1024 * 1024
 """The most bytes of a body that are read before it is known that the caller may send more."""
 
+_MOST_LINE, _MOST_TRAILERS = 4096, 16
+"""Bytes of a line between the chunks of a body, and lines behind them."""
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,8}")
 
@@ -175,6 +177,14 @@ class HttpServer(socketserver.ThreadingTCPServer):
     def port(self) -> int:
         """Return the port that the system chose."""
         return int(self.server_address[1])
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ANN401 - socketserver's types
+        """Refuse the connections of other users at once: they must not hold a thread."""
+        with contextlib.suppress(OSError):  # it is closed already
+            if not is_refused_peer(client_address, request.getsockname(), self.instance_users):
+                return True
+        _refuse(request, HTTPStatus.FORBIDDEN, "the local EC2 belongs to another user of this machine")
+        return False
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - http.server's
         """Log an exception of a connection; a client that left is no error."""
@@ -240,28 +250,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile = io.BufferedWriter(cast("io.RawIOBase", self._paced), _PIECE)  # one write per reply
 
     def handle(self) -> None:
-        """Answer the requests of the connection, unless it is another user's or one too many."""
+        """Answer the requests of the connection, unless it is one too many."""
         ends = (self.client_address, self.connection.getsockname())
-        if is_refused_peer(*ends, self.server.instance_users):
-            self._refuse(HTTPStatus.FORBIDDEN, "the local EC2 belongs to another user of this machine")
-            return
         user = peer_user(*ends)
         is_instance = not isinstance(user, NoUser) and user in self.server.instance_users
         if not self.server.connections.admit(self.connection, "instances" if is_instance else "owner"):
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
+            _refuse(self.connection, HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
             return
         try:
             super().handle()
         finally:
             self.server.connections.leave(self.connection)
-
-    def _refuse(self, status: HTTPStatus, message: str) -> None:
-        """Answer the first request, whatever it is, by an error."""
-        self.raw_requestline = self.rfile.readline(_PIECE)
-        if self.raw_requestline and self.parse_request():
-            self.close_connection = True
-            self.send_error(status, message)
-            self.wfile.flush()
 
     do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815 - the names that http.server calls
 
@@ -297,17 +296,17 @@ class _Handler(BaseHTTPRequestHandler):
         """Return a body in HTTP's chunks; None if it is larger than the limit, or broken."""
         body = bytearray()
         while len(body) <= limit:
-            size = self.rfile.readline().partition(b";")[0].strip()
+            size = self.rfile.readline(_MOST_LINE).partition(b";")[0].strip()
             if not _HEXADECIMAL.fullmatch(size):
                 return None
             if int(size, 16) == 0:
-                while self.rfile.readline().strip():
-                    pass
-                return bytes(body)
+                trailers = (self.rfile.readline(_MOST_LINE).strip() for _ in range(_MOST_TRAILERS))
+                return bytes(body) if not all(trailers) else None
             if len(body) + int(size, 16) > limit:
                 return None
             body += self.rfile.read(int(size, 16))
-            self.rfile.readline()
+            if self.rfile.readline(_MOST_LINE).strip():
+                return None
         return None
 
     def address_string(self) -> str:
@@ -341,3 +340,11 @@ class _Handler(BaseHTTPRequestHandler):
             key = "HTTP_" + name.upper().replace("-", "_")
             environ[key] = f"{environ[key]},{value}" if environ.get(key) else value
         return environ
+
+
+def _refuse(connection: socket.socket, status: HTTPStatus, message: str) -> None:
+    """Answer whatever comes by an error, without waiting for it."""
+    head = f"HTTP/1.1 {status.value} {message}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    with contextlib.suppress(OSError):
+        connection.setblocking(False)
+        connection.send(head.encode())

@@ -6,10 +6,10 @@ Source: cloud-init documentation, "User data formats" and the modules write-file
 import base64
 import binascii
 import fnmatch
-import gzip
 import hashlib
 import json
 import shlex
+import zlib
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +20,11 @@ import yaml
 from dlcloud.local.tree.instance_tree import InstanceTree
 
 _GZIP = b"\x1f\x8b"
+_MOST_PLAIN = 128 * 1024
+"""Bytes of user data when it is decompressed; EC2 takes 16 KiB of it."""
+_MOST_FILE = 16 * 1024 * 1024
+_DEEPEST = 50  # of lists in lists
+_UNREADABLE = (zlib.error, yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError)
 _DEFAULT_MODE = 0o644
 
 
@@ -67,14 +72,47 @@ def read_user_data(content: bytes) -> UserData:
     Unreadable user data becomes a warning, as on EC2: the instance boots all the same.
     """
     try:
-        plain = gzip.decompress(content) if content.startswith(_GZIP) else content
+        plain = _decompress(content, _MOST_PLAIN) if content.startswith(_GZIP) else content
         if plain.startswith(b"#!"):
             return UserData(script=plain)
         if plain.startswith(b"#cloud-config"):
-            return _read_config(yaml.safe_load(plain) or {})
-    except (OSError, EOFError, yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
+            return _read_config(yaml.load(plain, _PlainLoader) or {})  # noqa: S506 - a SafeLoader
+    except (
+        zlib.error,
+        yaml.YAMLError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         return UserData(warnings=(f"user data cannot be read: {type(error).__name__}",))
     return UserData(warnings=("user data in an unknown format is ignored",) if plain.strip() else ())
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases, with which 400 bytes can name as many words as no memory has room for."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not read")
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise yaml.YAMLError("it is nested too deeply")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def _decompress(content: bytes, most: int) -> bytes:
+    """Undo gzip. Raises ValueError if there is more than `most` bytes in it, or not all of it is there."""
+    stream = zlib.decompressobj(wbits=31)
+    plain: bytes = stream.decompress(content, most)
+    if not stream.eof:
+        raise ValueError(f"it has more than {most} bytes, or is cut off")
+    return plain
 
 
 def root_key(public_key: str, user: str) -> str:
@@ -122,7 +160,7 @@ def _decode(content: bytes, encoding: str) -> bytes:
         plain = base64.b64decode(content) if "b64" in parts else content
     except binascii.Error as error:
         raise ValueError(str(error)) from error
-    return gzip.decompress(plain) if "gz" in parts else plain
+    return _decompress(plain, _MOST_FILE) if "gz" in parts else plain
 
 
 def _mode(value: int | str) -> int:

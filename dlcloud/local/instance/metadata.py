@@ -160,7 +160,7 @@ _MAX_TTL_S = 21600
 _MAX_HEAD = 16384
 _MAX_BODY = 1024
 _IDLE_S = 60.0
-_MOST_CONNECTIONS = 64
+_MOST_CONNECTIONS, _MOST_TOKENS = 64, 1024
 _DATED = re.compile(r"\d{4}-\d\d-\d\d")
 
 log = logging.getLogger(__name__)
@@ -270,10 +270,10 @@ class MetadataService:
             return HTTPStatus.BAD_REQUEST, "", {}
         if "x-forwarded-for" in request.headers:
             return HTTPStatus.FORBIDDEN, "", {}
-        now = time.monotonic()
-        self._tokens = {token: ends for token, ends in self._tokens.items() if ends >= now}
+        while len(self._tokens) >= _MOST_TOKENS:
+            del self._tokens[next(iter(self._tokens))]  # the oldest
         token = secrets.token_urlsafe(42)
-        self._tokens[token] = now + int(ttl)
+        self._tokens[token] = time.monotonic() + int(ttl)
         return HTTPStatus.OK, token, {_TTL_HEADER: ttl}
 
 

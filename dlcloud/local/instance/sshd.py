@@ -17,14 +17,14 @@ import termios
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import asyncssh
 
 from dlcloud.local.instance.addresses import ADDRESS, carry, has_many_addresses
 from dlcloud.local.instance.container import Container
-from dlcloud.local.instance.peers import is_refused_peer
+from dlcloud.local.instance.peers import NoUser, is_refused_peer, peer_user
 from dlcloud.local.instance.processes import shell_path
 from dlcloud.local.tree.instance_tree import InstanceTree
 
@@ -284,9 +284,16 @@ _LOGIN_S = 60.0
 _KEEPALIVE_S = 30.0
 _BACKLOG = 128
 _MOST_CONNECTIONS, _MOST_FORWARDED = 256, 256
+_MOST_KEY_BYTES = 64 * 1024  # of `authorized_keys`
 _SFTP_VERSION = 3
 MAX_SESSIONS = 10
 """Sessions of a connection, as sshd's MaxSessions."""
+
+
+@lru_cache(maxsize=256)
+def _parse_keys(content: bytes) -> "asyncssh.SSHAuthorizedKeys":
+    """Read keys once: to do it takes 30 ms for 64 KiB, and whoever reaches the port can ask for it."""
+    return asyncssh.import_authorized_keys(content.decode(errors="replace"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,11 +314,10 @@ class LoginFiles:
         """Return the keys of a user with their options.
 
         Raises:
-            OSError: They cannot be read.
+            OSError: They cannot be read, or are more than 64 KiB.
             ValueError: They are not in OpenSSH's form.
         """
-        content = self.tree.read(self.authorized_keys[username])
-        return asyncssh.import_authorized_keys(content.decode(errors="replace"))
+        return _parse_keys(self.tree.read(self.authorized_keys[username], most=_MOST_KEY_BYTES))
 
     def may_log_in(self, username: str) -> bool:
         """Source: pam_nologin(8)."""
@@ -339,7 +345,7 @@ class SshServer:
     instance_users: range = range(0)
     _admitted: dict[bytes, float] = field(default_factory=dict)
     _acceptors: list[asyncssh.SSHAcceptor] = field(default_factory=list)
-    _connections: set[asyncssh.SSHServerConnection] = field(default_factory=set)
+    _connections: "dict[asyncssh.SSHServerConnection, _Login]" = field(default_factory=dict)
     _running: "set[asyncio.Task[Any] | None]" = field(default_factory=set)
 
     async def open(self, listener: socket.socket) -> asyncssh.SSHAcceptor:
@@ -450,7 +456,7 @@ class _Login(asyncssh.SSHServer):
         *,
         admits: Callable[[asyncssh.SSHKey], bool],
         files: LoginFiles,
-        connections: set[asyncssh.SSHServerConnection],
+        connections: "dict[asyncssh.SSHServerConnection, _Login]",
         run: _Run,
         connect: _Connect,
         instance_users: range,
@@ -464,22 +470,41 @@ class _Login(asyncssh.SSHServer):
         self._forwarded = 0
         self._instance_users = instance_users
         self._sessions: set[_Session] = set()
+        self.is_of_instance = False
+        self.has_logged_in = False
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
-        self._connections.add(conn)
         ends = (conn.get_extra_info("peername"), conn.get_extra_info("sockname"))
         if is_refused_peer(*ends, self._instance_users):
             log.warning("refused a connection of another user of this machine")
             conn.abort()
-        elif len(self._connections) > _MOST_CONNECTIONS:
-            log.warning("refused a connection beyond %d", _MOST_CONNECTIONS)
-            conn.abort()
+            return
+        user = peer_user(*ends)
+        self.is_of_instance = not isinstance(user, NoUser) and user in self._instance_users
+        self._connections[conn] = self
+        self._make_room(conn)
+
+    def _make_room(self, new: asyncssh.SSHServerConnection) -> None:
+        """Cut the oldest connection of the same kind that has not logged in, if there are too many.
+
+        Those of instances and those of the owner are counted apart: neither locks the other out.
+        """
+        alike = {
+            conn: one for conn, one in self._connections.items() if one.is_of_instance is self.is_of_instance
+        }
+        if len(alike) > _MOST_CONNECTIONS:
+            log.warning("cut a connection beyond %d", _MOST_CONNECTIONS)
+            next((conn for conn, one in alike.items() if not one.has_logged_in), new).abort()
+
+    def auth_completed(self) -> None:
+        """Note that the connection is of use."""
+        self.has_logged_in = True
 
     def connection_lost(self, exc: Exception | None) -> None:
         log.debug("an SSH connection ended: %s", exc)
         if self._connection is not None:
-            self._connections.discard(self._connection)
+            self._connections.pop(self._connection, None)
 
     def begin_auth(self, username: str) -> bool:
         """Read the authorized keys, which may have changed since the last login."""

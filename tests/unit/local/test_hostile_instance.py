@@ -260,17 +260,17 @@ def test_an_environment_of_any_size_costs_the_daemon_no_memory(rig):
 def test_an_end_that_fails_is_tried_again(monkeypatch):
     tried, ended = [], []
 
-    async def halt(entries, *, grace_s):
+    async def halt(_, *, grace_s):
         tried.append(grace_s)
         if len(tried) < 3:
             raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "odd")
 
-    async def remove(entries):
+    async def remove(_):
         assert len(tried) == 3
 
     monkeypatch.setattr(instances_module, "halt", halt)
     monkeypatch.setattr(instances_module, "remove", remove)
-    monkeypatch.setattr(instances_module, "record_end", lambda entry, reason: ended.append(entry))
+    monkeypatch.setattr(instances_module, "record_end", lambda entry, _: ended.append(entry))
     monkeypatch.setattr(instances_module, "_RETRY_S", 0.0)
     entry = SimpleNamespace(record=SimpleNamespace(state=InstanceState.SHUTTING_DOWN))
     site = SimpleNamespace(_closing=False, _write_names_soon=lambda: None)

@@ -34,6 +34,8 @@ if words[0] == "ls":
             etag = os.environ.get("ETAG") or hashlib.md5(data).hexdigest()
             key = "s3://" + os.path.relpath(path, root)
             print(json.dumps(dict(key=key, size=len(data), type="file", etag=etag)))
+    if "STRAY" in os.environ:
+        print(json.dumps(dict(key=os.environ["STRAY"], size=1, type="file", etag="x")))
 elif words[0] == "run":
     for line in sys.stdin:
         _, _, source, target = shlex.split(line)
@@ -93,6 +95,16 @@ def test_a_prefix_is_copied_once_and_then_only_what_changed(machine):
     (machine.bucket / "deep" / 'two "words"').unlink()
     assert machine.copy()["copied"] == 1
     assert [path.name for path in machine.content.rglob("*") if path.is_file()] == ["one"]
+
+
+@pytest.mark.parametrize("key", ["../../../.ssh/authorized_keys", "deep/../../../x", "/etc/x"])
+def test_an_object_whose_key_leaves_the_folder_is_refused(machine, key):
+    order = {"BUCKETS": str(machine.bucket.parents[1]), "STRAY": f"s3://b/set/{key}"}
+    said = machine.ask(
+        "copy", ok=False, key="key", source="s3://b/set", tool=str(machine.tool), variables=order
+    )
+    assert "would be written outside of its folder" in said
+    assert not [path for path in machine.home.rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
 def test_a_copy_that_was_interrupted_goes_on(machine):
