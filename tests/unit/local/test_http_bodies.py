@@ -88,7 +88,7 @@ class Client:
 
     def __init__(self, monkeypatch):
         self.now = 0.0
-        monkeypatch.setattr("dlcloud.local.api.connections.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("dlcloud.local.api.server.time.monotonic", lambda: self.now)
         self.ours, theirs = socket.socketpair()
         self.paced = PacedSocket(theirs, lambda: None)
 
@@ -120,7 +120,7 @@ def test_an_idle_connection_may_wait_for_longer_than_a_request(monkeypatch):
 
 def test_the_longest_silent_connection_of_a_kind_gives_way(monkeypatch):
     connections, now = Connections(most=2), [0.0]
-    monkeypatch.setattr("dlcloud.local.api.connections.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("dlcloud.local.api.server.time.monotonic", lambda: now[0])
     pairs = [socket.socketpair() for _ in range(4)]
     for (_, daemon), kind in zip(pairs, ("instances", "instances", "owner", "instances"), strict=True):
         now[0] += 1.0
