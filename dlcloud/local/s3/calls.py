@@ -149,7 +149,7 @@ class S3Call(Call):
 
 def is_s3(environ: Mapping[str, Any]) -> bool:
     """True if a request is signed for S3, in its header or in its query, or in a way that S3 alone had."""
-    if is_old_signature(environ):
+    if is_old_signature(environ) and environ["PATH_INFO"].strip("/"):
         return True
     scope = _scope(environ)
     return len(scope) == _SCOPE_PARTS and scope[3] == "s3"
