@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from dlcloud.launch.setup import FOLDER, JOB
 from dlcloud.model.cluster import Member
-from dlcloud.model.errors import CloudError, DlcloudError, InstanceError, RemoteCommandError, UnreachableError
+from dlcloud.model.errors import (
+    CloudError,
+    DlcloudError,
+    LostInstanceError,
+    RemoteCommandError,
+    UnreachableError,
+)
 from dlcloud.model.events import Info, Warned
 from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import parse_json, printable
@@ -240,24 +246,27 @@ class RemoteJobs:
             is_well = bool(records) and is_good_end(records[-1])
         return is_well
 
-    def reconnect(self, member: Member, run: Run) -> None:
+    def reconnect(self, member: Member, run: Run | None = None) -> None:
         """Dial until the instance answers or is gone; a reclaimed one is not dialled for long.
 
         Raises:
-            InstanceError: It is gone; the run is stored as lost.
+            LostInstanceError: It is gone; `run`, if there is one, is stored as lost.
         """
+        instance_id = member.instance.instance_id
         error = wait_until(
             lambda: self._dial_error(member),
-            lambda error: error is None or not self._is_alive(run.instance_id),
+            lambda error: error is None or not self.is_alive(instance_id),
             clock=self.managed.clock,
             timeout_s=RECONNECT_WAIT_S,
             poll_s=0,
         )
         if error is not None:
-            self.managed.store.runs.end_lost(run.run_id, self.managed.clock.now())
-            raise InstanceError(
-                f"{run.instance_id} is gone; what {run.run_id} had reported is stored ({error.message})"
-            ) from error
+            stored = ""
+            if run is not None:
+                self.managed.store.runs.end_lost(run.run_id, self.managed.clock.now())
+                stored = f"; what {run.run_id} had reported is stored"
+            how = self._end_of(instance_id)
+            raise LostInstanceError(f"{instance_id} {how}{stored} ({error.message})") from error
 
     def _dial_error(self, member: Member) -> UnreachableError | None:
         try:
@@ -266,7 +275,17 @@ class RemoteJobs:
             return error
         return None
 
-    def _is_alive(self, instance_id: str) -> bool:
+    def _end_of(self, instance_id: str) -> str:
+        """Return how an instance that is gone has ended."""
+        try:
+            instance = self.managed.describe_instances().get(instance_id)
+        except CloudError:
+            instance = None
+        is_reclaimed = instance is not None and instance.interrupted
+        return "was reclaimed by EC2 (a spot interruption)" if is_reclaimed else "is gone"
+
+    def is_alive(self, instance_id: str) -> bool:
+        """True unless EC2 says that an instance is shutting down, terminated or unknown."""
         try:
             instance = self.managed.describe_instances().get(instance_id)
         except CloudError as error:

@@ -11,6 +11,7 @@ DlcloudError                 exit 1
 ├── InstanceError            exit 4   an instance, or the program on it, failed
 │   ├── UnreachableError
 │   ├── HostKeyError
+│   ├── LostInstanceError
 │   └── RemoteCommandError
 ├── PartialError             exit 5   part of what was asked is done
 ├── BudgetError              exit 3
@@ -102,6 +103,10 @@ class UnreachableError(InstanceError):
 
 class HostKeyError(InstanceError):
     """An instance could not prove that its host key is its own, or the key changed."""
+
+
+class LostInstanceError(InstanceError):
+    """An instance was reclaimed, or is gone, while something ran on it."""
 
 
 class RemoteCommandError(InstanceError):

@@ -116,6 +116,18 @@ class Plan:
         minutes = int(self.life_minutes - seconds / 60)
         return replace(self, life_minutes=minutes) if minutes >= SHORTEST_MINUTES[self.cloud] else None
 
+    def without(self, instance_type: str, market: Market, zone: str) -> "Plan | None":
+        """Return the plan without a capacity pool; None if no other is left."""
+        pools = []
+        for pool in self.pools:
+            if (pool.instance_type, pool.market) == (instance_type, market):
+                zones = tuple(one for one in pool.zones if one != zone)
+                if pool.zone == zone or not zones:
+                    continue
+                pool = replace(pool, zones=zones)  # noqa: PLW2901  the rest of it
+            pools.append(pool)
+        return replace(self, pools=tuple(pools)) if pools else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightFacts:

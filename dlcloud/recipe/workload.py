@@ -117,6 +117,13 @@ class Workload(Part):
         le=1000,
         description="How often each runs; 6 to name a winner, 1 runs it once and without a warm-up.",
     )
+    retries: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="How often a command that fails by itself runs again. One whose instance is reclaimed or "
+        "lost always starts again, on a replacement.",
+    )
     settings: list[Setting] = Field(default_factory=list)
     tiny: list[str] = Field(
         default_factory=list,

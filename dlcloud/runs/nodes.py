@@ -11,7 +11,13 @@ from typing import TypeVar
 
 from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
 from dlcloud.model.cluster import Member
-from dlcloud.model.errors import DlcloudError, InstanceError, PartialError
+from dlcloud.model.errors import (
+    DlcloudError,
+    InstanceError,
+    LostInstanceError,
+    PartialError,
+    RemoteCommandError,
+)
 from dlcloud.model.events import Warned
 from dlcloud.recipe.kept_files import NOTHING
 from dlcloud.results.result import Run, RunState
@@ -64,14 +70,43 @@ class NodesRunner:
     def run(self, members: Sequence[Member]) -> Run:
         """Run the job; one that an earlier `up` left behind is followed, not repeated.
 
+        If an instance is reclaimed or lost, all ranks start again on those that are left and a replacement.
+
         Returns:
             The run of rank 0.
 
         Raises:
             RemoteCommandError: It failed on a node, which the message names.
-            InstanceError: An instance is gone, or could not be set up.
+            InstanceError: An instance is gone and not replaced, or could not be set up.
         """
-        nodes = self._find_unfinished(members) or self._send(members)
+        retries, nodes = self.runner.recipe.workload.retries, self._find_unfinished(members)
+        while True:
+            try:
+                return self._run_once(nodes or self._send(members))
+            except DlcloudError as error:
+                lost = [member for member in members if self._is_lost(member)]
+                replacements = self.runner.replacements
+                if lost and replacements is not None:
+                    new = {
+                        member.instance.instance_id: replacements.replace(member, error) for member in lost
+                    }
+                    members = [new.get(member.instance.instance_id, member) for member in members]
+                elif retries and not lost and isinstance(error, RemoteCommandError):
+                    retries -= 1
+                    self.runner.emit_retry(error, retries)
+                else:
+                    raise
+                nodes = []
+
+    def _is_lost(self, member: Member) -> bool:
+        """True if an instance is gone; one that does not answer for a moment is dialled for a while."""
+        try:
+            self._jobs.reconnect(member)
+        except LostInstanceError:
+            return True
+        return False
+
+    def _run_once(self, nodes: Sequence[Node]) -> Run:
         try:
             self._start(nodes)
             (ended,) = self._on_all([nodes[0]], lambda node: self.runner.follow(node.member, node.run))

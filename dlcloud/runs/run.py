@@ -24,7 +24,7 @@ from dlcloud.launch.remote_jobs import HARNESS_PROGRESS, INHERITED, RemoteJobs, 
 from dlcloud.launch.setup import EnvironmentPeer, prepare, requirements_on, send_command
 from dlcloud.launch.user_files import Sharing, check_files, send_files
 from dlcloud.model.cluster import Member
-from dlcloud.model.errors import DlcloudError
+from dlcloud.model.errors import DlcloudError, LostInstanceError, RemoteCommandError
 from dlcloud.model.events import Emit, Info, Progress, Warned, stage
 from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import number_or_none
@@ -35,6 +35,7 @@ from dlcloud.results.result import Run, RunState
 from dlcloud.results.resume import FinishedCase, finished_cases, resumable_runs
 from dlcloud.runs.program import EARLIER, RunProgram, is_sent, list_package
 from dlcloud.runs.race import RaceWatch
+from dlcloud.runs.replacement import Replacements
 from dlcloud.system.parallel import all_or_raise, fan_out
 
 
@@ -51,6 +52,7 @@ class Runner:
         recipe_folder: The paths of the recipe's data are relative to it.
         is_live: Show the last line that a command of the user's printed while it runs.
         watch: Of a race: takes the records, and ends the program early.
+        replacements: Replaces instances that are reclaimed or lost; None: their runs fail.
     """
 
     def __init__(
@@ -65,9 +67,11 @@ class Runner:
         recipe_folder: Path = Path(),
         is_live: bool = False,
         watch: RaceWatch | None = None,
+        replacements: Replacements | None = None,
     ) -> None:
         self.managed, self.recipe, self.program, self.environment = managed, recipe, program, environment
         self.image_id, self.fresh, self.is_live, self.watch = image_id, fresh, is_live, watch
+        self.replacements = replacements
         self._prices = PriceLookup(managed.cloud.prices)
         self._jobs = RemoteJobs(managed=managed)
         self._sharing = Sharing(allow=self.allow_peers)
@@ -105,6 +109,32 @@ class Runner:
         cloud.network.allow_peers(cloud.network.find_group(cluster.cluster_id))
 
     def _run(self, member: Member) -> Run:
+        """Run on an instance, or on those that replace it one after the other."""
+        retries = self.recipe.workload.retries
+        while True:
+            try:
+                return self._run_once(member)
+            except DlcloudError as error:
+                if self.is_lost(member, error):
+                    if self.replacements is None:
+                        raise
+                    member = self.replacements.replace(member, error)
+                elif isinstance(error, RemoteCommandError) and retries:
+                    retries -= 1
+                    self.emit_retry(error, retries)
+                else:
+                    raise
+
+    def emit_retry(self, error: DlcloudError, left: int) -> None:
+        """Emit that a program which failed by itself runs again (`workload.retries`)."""
+        cause = error.message.partition("\n")[0].removesuffix(":")
+        self.managed.emit(Warned(message=f"{cause}; it runs again, {left} more retries are left"))
+
+    def is_lost(self, member: Member, error: DlcloudError) -> bool:
+        """True if an instance is gone, which is why something failed there."""
+        return isinstance(error, LostInstanceError) or not self._jobs.is_alive(member.instance.instance_id)
+
+    def _run_once(self, member: Member) -> Run:
         jobs = self._jobs
         connection = jobs.connect(member)
         run = jobs.find_unfinished(member, self.workload) or self._send(connection, member)

@@ -166,24 +166,6 @@ def test_keep_keeps_the_instance_of_a_program_that_failed(user):
     assert user.alive() == []
 
 
-def test_an_interrupted_spot_instance_keeps_what_it_had_reported(user):
-    recipe = user.home / "spot.yaml"
-    recipe.write_text(
-        "name: spotty\ncloud: local\ninstances: {types: [c5.xlarge], market: spot}\n"
-        "workload:\n  command: echo images/sec 5; sleep $PAUSE\n"
-        "  throughput: 'images/sec (.*)'\n  repeats: 1\n"
-        "  settings: [{name: first, environment: {PAUSE: 0}}, {name: endless, environment: {PAUSE: 600}}]\n"
-    )
-    process = user.begin("up", str(recipe))
-    wait_until(lambda: any("sample" in line for line in _records(user, "spotty")))
-    user.run("local", "interrupt", user.alive()[0], "--grace", "0")
-    out, err = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 4, out + err
-    assert "is gone" in err
-    assert user.alive() == []
-    assert any("sample" in line for line in _records(user, "spotty"))
-
-
 def test_a_kept_cluster_is_used_again_and_then_ended(user):
     recipe = user.recipe()
     user.run("up", recipe, "--keep", "--name", "mine")

@@ -1,5 +1,6 @@
 """`dlcloud up`: plan, launch, run, report, destroy."""
 
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,8 +27,9 @@ from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluste
 from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.cluster import Cluster, Member
-from dlcloud.model.errors import DlcloudError, RecipeError
+from dlcloud.model.errors import BudgetError, DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Warned, stage
+from dlcloud.model.money import billed_seconds
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.batch_trials import describe_batch, refuse_no_batch
 from dlcloud.recipe.overrides import Overrides
@@ -37,6 +39,7 @@ from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.results.result import Run
 from dlcloud.runs.nodes import run_workload
+from dlcloud.runs.replacement import Replacements
 from dlcloud.runs.run import Runner
 
 
@@ -278,6 +281,7 @@ class Up:
             environment=workload.environment,
             recipe_folder=workload.folder,
             is_live=len(members) <= MOST_LINES,
+            replacements=self._replacements(launcher, plan, members),
         )
         if self.experiment is not None:
             self._experiment(self.experiment, runner, launcher, plan, members)
@@ -290,6 +294,26 @@ class Up:
             error.result_shown = self._print_results(launcher, earlier)
             raise
         self._print_results(launcher, earlier)
+
+    def _replacements(self, launcher: Launcher, plan: Plan, members: Sequence[Member]) -> Replacements:
+        """Return what replaces instances that are reclaimed: within the time that the budget leaves them."""
+        context, begun_at = self.context, min(member.instance.launched_at for member in members)
+
+        def launch(connected: Collection[str], lost: Member) -> list[Member]:
+            rest = plan.shortened(billed_seconds(begun_at, context.clock.now()))
+            if rest is None:
+                raise BudgetError("budget.max_hours leaves no time for it")
+            # The pool that was just lost comes last.
+            pool = lost.instance.instance_type, lost.instance.market, lost.instance.zone
+            rest = replace(rest, max_count=len(members), min_count=min(rest.min_count, len(members)))
+            for tried in filter(None, (rest.without(*pool), rest)):
+                grown = launcher.grow(tried, connected=connected)
+                new = [one for one in grown.members if one.instance.instance_id not in connected]
+                if new:
+                    return new
+            return []
+
+        return Replacements(members, launch=launch, clock=context.clock, emit=context.emit)
 
     def _experiment(
         self, experiment: ExperimentUp, runner: Runner, launcher: Launcher, plan: Plan, members: list[Member]

@@ -190,7 +190,7 @@ def test_an_instance_that_ec2_has_taken_away_is_not_dialled_for_long(world):
     one = machine(breaks=[GONE])
     there = world(one)
     there.cloud.interrupt("i-0001")
-    with pytest.raises(InstanceError, match="i-0001 is gone"):
+    with pytest.raises(InstanceError, match="i-0001 was reclaimed by EC2"):
         there.runner().run_all(there.members)
     assert there.stored() == [(RunState.LOST, None)]
     assert there.clock.monotonic() < 30

@@ -1,0 +1,80 @@
+"""When the instance of a run is reclaimed or lost, another takes its place, and the run starts again.
+
+`Runner` and `NodesRunner` call `Replacements.replace` for each instance that is gone; the use case says how
+one is launched. A program that fails by itself is not run again unless `workload.retries` says so.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+
+from dlcloud.model.clock import Clock
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import BudgetError, CapacityError, DlcloudError, InstanceError, QuotaError
+from dlcloud.model.events import Emit, Info, Warned
+
+FIRST_WAIT_S = 15.0
+LONGEST_WAIT_S = 300.0
+"""Between two tries to launch a replacement; capacity comes back after minutes or hours."""
+
+Launch = Callable[[Collection[str], Member], Sequence[Member]]
+"""Launches what the cluster lacks next to the instances of some ids, in another pool than the lost instance's
+if there is one. Raises BudgetError once the budget leaves no time."""
+
+
+class Replacements:
+    """Replaces the instances of one cluster.
+
+    Args:
+        members: The instances that run the workload.
+        launch: See `Launch`.
+        clock: For the waits.
+        emit: Takes the messages.
+    """
+
+    def __init__(self, members: Sequence[Member], *, launch: Launch, clock: Clock, emit: Emit) -> None:
+        self._connected = {member.instance.instance_id for member in members}
+        self._launch, self._clock, self._emit = launch, clock, emit
+        self._spare: list[Member] = []  # launched for another of several that were lost at the same time
+        self._lock = threading.Lock()
+        self.count = 0
+        """How many instances were replaced."""
+
+    def replace(self, lost: Member, error: DlcloudError) -> Member:
+        """Return the instance that takes the place of one that is gone; wait until there is capacity.
+
+        Raises:
+            InstanceError: There is none within the budget.
+            CloudError: EC2 refused for another reason than capacity.
+        """
+        lost_id = lost.instance.instance_id
+        self._emit(Warned(message=f"{error.message}; launching a replacement", instance_id=lost_id))
+        with self._lock:
+            self._connected.discard(lost_id)
+            member = self._spare.pop() if self._spare else self._launch_one(lost, error)
+            self._connected.add(member.instance.instance_id)
+            self.count += 1
+        self._emit(
+            Info(message=f"replaces {lost_id}: the run starts again", instance_id=member.instance.instance_id)
+        )
+        return member
+
+    def _launch_one(self, lost: Member, error: DlcloudError) -> Member:
+        wait_s = FIRST_WAIT_S
+        while True:
+            try:
+                new = list(self._launch(self._connected, lost))
+                reason = "no pool has capacity"
+            except (CapacityError, QuotaError) as refusal:
+                new, reason = [], refusal.message
+            except BudgetError as refusal:
+                hint = "a longer budget.max_hours allows a replacement; up again launches anew"
+                raise InstanceError(
+                    f"{error.message}; it is not replaced: {refusal.message}", hint
+                ) from error
+            if new:
+                self._connected |= {member.instance.instance_id for member in new}
+                self._spare += new[1:]
+                return new[0]
+            self._emit(Warned(message=f"no replacement yet: {reason}; next try in {wait_s:.0f} s"))
+            self._clock.sleep(wait_s)
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)

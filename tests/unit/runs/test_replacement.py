@@ -1,0 +1,63 @@
+"""Another instance takes the place of one that is lost: as soon as there is capacity, within the budget."""
+
+import pytest
+
+from dlcloud.model.cluster import Member
+from dlcloud.model.errors import BudgetError, CapacityError, InstanceError, LostInstanceError
+from dlcloud.runs.replacement import Replacements
+from tests.fakes.clock import FakeClock
+from tests.fakes.samples import instance
+
+
+def member(name):
+    return Member(instance=instance(name))
+
+
+LOST = LostInstanceError("i-1 was reclaimed")
+
+
+class World:
+    def __init__(self, *answers):
+        self.answers, self.asked, self.events, self.clock = list(answers), [], [], FakeClock()
+        self.members = [member("i-1"), member("i-2")]
+        self.replacements = Replacements(
+            self.members, launch=self.launch, clock=self.clock, emit=self.events.append
+        )
+
+    def launch(self, connected, lost):
+        self.asked.append((sorted(connected), lost.instance.instance_id))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return [member(name) for name in answer]
+
+    def replace(self, place=0):
+        return self.replacements.replace(self.members[place], LOST).instance.instance_id
+
+
+def test_a_replacement_is_launched_next_to_the_instances_that_are_left():
+    world = World(["i-3"], ["i-4"])
+    assert world.replace() == "i-3"
+    assert world.replace(1) == "i-4"
+    assert world.asked == [(["i-2"], "i-1"), (["i-3"], "i-2")]
+    assert world.replacements.count == 2
+
+
+def test_what_one_launch_gives_for_two_lost_instances_is_used_for_both():
+    world = World(["i-3", "i-4"])
+    assert {world.replace(), world.replace(1)} == {"i-3", "i-4"}
+    assert len(world.asked) == 1
+
+
+def test_without_capacity_it_is_tried_again_with_growing_pauses():
+    world = World([], CapacityError("no capacity"), [], ["i-3"])
+    began = world.clock.monotonic()
+    assert world.replace() == "i-3"
+    assert world.clock.monotonic() - began == 15 + 30 + 60
+    assert any("no capacity; next try in 30 s" in event.message for event in world.events)
+
+
+def test_without_time_in_the_budget_the_run_fails_with_both_reasons():
+    world = World([], BudgetError("budget.max_hours leaves no time for it"))
+    with pytest.raises(InstanceError, match=r"i-1 was reclaimed; it is not replaced: budget\.max_hours"):
+        world.replace()
