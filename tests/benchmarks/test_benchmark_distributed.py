@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from dlcloud.benchmarks.distributed import mpirun
-from dlcloud.benchmarks.distributed.job import Job, read_job
-from dlcloud.benchmarks.distributed.lifecycle import run_job
-from dlcloud.benchmarks.distributed.services import Service, ServiceError, run_services
+from dlcloud.benchmarks.distributed.job import Job, Service, ServiceError, read_job, run_job, run_services
 from dlcloud.benchmarks.nodes.node import free_ports
 
 SERVER = """

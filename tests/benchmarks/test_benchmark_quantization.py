@@ -10,7 +10,7 @@ import pytest
 from dlcloud.benchmarks import catalog
 from dlcloud.benchmarks.harness.case import VariantError
 from dlcloud.benchmarks.harness.preparation import FactReader, ModelCache
-from dlcloud.benchmarks.quantization import builders
+from dlcloud.benchmarks.quantization import engine_models
 from dlcloud.benchmarks.quantization.cases import compare_logits
 
 PROGRAMS = sorted(catalog.BENCHMARKS)
@@ -76,9 +76,9 @@ def test_fp32_and_int8_on_the_real_engine(alone, engine_python):
 COUNT = """
 import json, sys
 import numpy as np
-from benchmarks.quantization.onnx_graph import GraphBuilder, make_model
-from benchmarks.quantization.onnx_networks import NETWORKS
-from benchmarks.quantization.operations import count_operations
+from benchmarks.quantization.onnx_graphs import GraphBuilder, make_model
+from benchmarks.quantization.onnx_graphs import NETWORKS
+from benchmarks.quantization.models import count_operations
 
 
 class Zeros:
@@ -241,7 +241,7 @@ def test_agreement_distinguishes_equal_opposite_and_shifted_answers():
 )
 def test_models_are_built_at_once_where_there_is_memory(network, free_gib, cores, at_once):
     free = None if free_gib is None else free_gib << 30
-    assert builders.count_at_once(network, free, cores) == at_once
+    assert engine_models.count_at_once(network, free, cores) == at_once
 
 
 def test_builds_run_at_once_and_keep_their_order():
@@ -251,7 +251,7 @@ def test_builds_run_at_once_and_keep_their_order():
         both.wait()
         return name
 
-    assert builders.build_all([partial(build, "fp32"), partial(build, "int8")], 2, FactReader()) == [
+    assert engine_models.build_all([partial(build, "fp32"), partial(build, "int8")], 2, FactReader()) == [
         "fp32",
         "int8",
     ]
@@ -273,4 +273,4 @@ def test_a_build_that_fails_ends_the_processes_of_the_others():
         return name
 
     with pytest.raises(VariantError, match="no room"):
-        builders.build_all([partial(build, "fp32"), partial(build, "int8")], 2, reader)
+        engine_models.build_all([partial(build, "fp32"), partial(build, "int8")], 2, reader)

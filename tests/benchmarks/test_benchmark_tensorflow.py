@@ -19,18 +19,19 @@ from dlcloud.benchmarks.harness.schema import MetricName
 from dlcloud.benchmarks.harness.usage import CpuTimes
 from dlcloud.benchmarks.tensorflow_cpu import __main__ as main
 from dlcloud.benchmarks.tensorflow_cpu import experiment
+from dlcloud.benchmarks.tensorflow_cpu.arguments import SIZES
+from dlcloud.benchmarks.tensorflow_cpu.experiment import Progress, Search, compare_losses
 from dlcloud.benchmarks.tensorflow_cpu.knobs import (
+    TrainingMachine,
     arguments_of,
     article_configuration,
     article_facts,
     describe,
     environment_of,
+    inspect_machine,
     knobs_of,
     stock_configuration,
 )
-from dlcloud.benchmarks.tensorflow_cpu.machine import TrainingMachine, inspect_machine
-from dlcloud.benchmarks.tensorflow_cpu.search import Progress, Search, compare_losses
-from dlcloud.benchmarks.tensorflow_cpu.sizes import SIZES
 
 ENTRY = catalog.BENCHMARKS["tensorflow"]
 BIG = TrainingMachine(
@@ -378,12 +379,12 @@ COUNT = """
 import json
 from tensorflow.python.framework import ops
 from benchmarks.tensorflow_cpu.training import train
-from benchmarks.tensorflow_cpu import work
+from benchmarks.tensorflow_cpu import training as program
 training = train(network="tiny", batch=4, seed=0, optimizer="sgd")
 graph = training._step.get_concrete_function(*training._feed).graph
-nodes = [node.node_def for node in graph.get_operations() if node.type in work.COUNTERS]
+nodes = [node.node_def for node in graph.get_operations() if node.type in program.COUNTERS]
 profiled = sum(ops.get_stats_for_node_def(graph, node, "flops").value for node in nodes)
-print(json.dumps([work.count_work(graph, 4).flop, profiled / 4]))
+print(json.dumps([program.count_work(graph, 4).flop, profiled / 4]))
 """
 
 
@@ -397,7 +398,7 @@ def test_operations_are_those_that_tensorflows_profiler_counts(alone, tensorflow
 
 PROVE = """
 import json, sys
-from benchmarks.tensorflow_cpu.proof import prove, kernel_facts
+from benchmarks.tensorflow_cpu.training import prove, kernel_facts
 from benchmarks.tensorflow_cpu.training import train
 from benchmarks.tensorflow_cpu.training import LossScale
 shared = {"network": "tiny", "batch": 4, "seed": 0}

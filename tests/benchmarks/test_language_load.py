@@ -12,7 +12,7 @@ import pytest
 
 from dlcloud.benchmarks.harness.case import VariantError
 from dlcloud.benchmarks.language import serving
-from dlcloud.benchmarks.language.load import Answer, LoadResult, arrivals, percentile, send_load
+from dlcloud.benchmarks.language.serving import Answer, LoadResult, arrivals, percentile, send_load
 
 FIRST_S, BETWEEN_S, TOKENS = 0.03, 0.01, 5
 TIMER_S = 0.001

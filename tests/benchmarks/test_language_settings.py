@@ -8,12 +8,9 @@ import subprocess
 import pytest
 
 from dlcloud.benchmarks.harness.worker import Worker, _measure
-from dlcloud.benchmarks.language.arguments import ENTRY, parse
+from dlcloud.benchmarks.language.arguments import ENTRY, LanguageTraining, parse
 from dlcloud.benchmarks.language.engines import ENGINES, PRECISIONS
-from dlcloud.benchmarks.language.networks import NETWORKS, is_encoder, title_of
-from dlcloud.benchmarks.language.text import read_text
-from dlcloud.benchmarks.language.training_settings import LanguageTraining
-from dlcloud.benchmarks.language.work import NetworkSize
+from dlcloud.benchmarks.language.networks import NETWORKS, NetworkSize, is_encoder, read_text, title_of
 
 HEAVY = os.environ.get("DLCLOUD_TEST_LANGUAGE") == "all"
 

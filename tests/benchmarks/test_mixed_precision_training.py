@@ -137,7 +137,7 @@ def test_keras_trains_on_pytorch_under_its_policies(alone, training_python):
 CHECKS = """
 import torch
 from torch import nn
-from benchmarks.mixed_precision import depthwise, torch_networks
+from benchmarks.mixed_precision import pytorch_engine
 from benchmarks.mixed_precision.pytorch_engine import PyTorchTrainer
 from benchmarks.harness import torch_roofline
 from benchmarks.mixed_precision.precisions import IMAGE_SIZES, TrainingJob
@@ -149,7 +149,7 @@ PUBLISHED = {
 }
 with torch.device("meta"):
     for name, size in PUBLISHED.items():
-        model = torch_networks.build(name, classes=1000, small_head=False)
+        model = pytorch_engine.build(name, classes=1000, small_head=False)
         assert sum(weight.numel() for weight in model.parameters()) == size, name
 
 # ResNet-50's and VGG16's by PyTorch's counter, those of MobileNet and EfficientNet-B0 to B3 by their papers.
@@ -162,7 +162,7 @@ MULTIPLY_ADDS = {
 }
 with torch.device("meta"), torch.no_grad():
     for name, expected in MULTIPLY_ADDS.items():
-        model = torch_networks.build(name, classes=1000, small_head=False).eval()
+        model = pytorch_engine.build(name, classes=1000, small_head=False).eval()
         images = torch.empty(1, 3, IMAGE_SIZES[name], IMAGE_SIZES[name])
         counted = torch_roofline.count_work(lambda: model(images), 1).flop / 2
         assert abs(counted / expected - 1) <= 0.02, (name, counted)
@@ -180,7 +180,7 @@ for kernel, stride, size in ((3, 1, 9), (3, 2, 9), (3, 2, 8), (5, 1, 7), (5, 2, 
     images = torch.randn(2, 16, size, size)
     expected = gradients(layer, images)
     layer.zero_grad()
-    assert depthwise.replace_in(layer) == 1
+    assert pytorch_engine.replace_in(layer) == 1
     for ours, theirs in zip(gradients(layer, images), expected):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 

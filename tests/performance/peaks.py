@@ -64,9 +64,9 @@ def measure(engine: str, precision: str, seconds: float) -> tuple[float, float]:
 
         peak = torch_roofline.measure_peak(precision, device="cpu", seconds=seconds)
     elif engine == "tensorflow":
-        from benchmarks.tensorflow_cpu import work  # noqa: PLC0415
+        from benchmarks.tensorflow_cpu import training  # noqa: PLC0415
 
-        peak = work.measure_peak(precision, seconds)
+        peak = training.measure_peak(precision, seconds)
     elif engine == "bigdl":
         from benchmarks.quantization import bigdl_engine  # noqa: PLC0415
 
@@ -80,7 +80,7 @@ def measure(engine: str, precision: str, seconds: float) -> tuple[float, float]:
 def measure_graphs(engine: str, precision: str, threads: int, seconds: float):
     from functools import partial  # noqa: PLC0415
 
-    from benchmarks.quantization import peak_graphs  # noqa: PLC0415
+    from benchmarks.quantization import onnx_graphs  # noqa: PLC0415
 
     if engine == "onnxruntime":
         from benchmarks.quantization import onnxruntime_engine  # noqa: PLC0415
@@ -93,7 +93,7 @@ def measure_graphs(engine: str, precision: str, threads: int, seconds: float):
             model="none", network="peak", precision=precision, threads=threads, seed=0
         )
         load = partial(openvino_engine._load, job=job)
-    return peak_graphs.measure_peak(load, precision, seconds)
+    return onnx_graphs.measure_peak(load, precision, seconds)
 
 
 def report(name: str, peaks: list[tuple[float, float]]) -> bool:

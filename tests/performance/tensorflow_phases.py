@@ -66,7 +66,7 @@ def run_inside(setting: str, *more: str) -> list[str]:
 def measure(options: argparse.Namespace) -> None:
     """Print the figures of one setting as JSON, or with `--log` let oneDNN print its kernels of a step."""
     sys.path[0] = str(ROOT / "dlcloud")  # instead of this folder, whose tensorflow.py is another
-    from benchmarks.tensorflow_cpu import training, work  # noqa: PLC0415  TensorFlow reads its settings now
+    from benchmarks.tensorflow_cpu import training  # noqa: PLC0415  TensorFlow reads its settings now
 
     class Parts(training.Update):
         """The optimizer, which keeps the weights that it changes."""
@@ -90,7 +90,7 @@ def measure(options: argparse.Namespace) -> None:
         return
     runs = {"step": job.step, **parts_of_a_step(built[0], parts[0], job)}
     times = {name: clock(run, options.steps) for name, run in runs.items()}
-    peak = work.measure_peak(precision.partition("-")[0], PEAK_S)
+    peak = training.measure_peak(precision.partition("-")[0], PEAK_S)
     figures = {
         "times": times,
         "batch": options.batch,

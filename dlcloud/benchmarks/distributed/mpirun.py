@@ -29,9 +29,7 @@ from types import FrameType
 from typing import Any
 
 from ..nodes.channel import Channel
-from .job import Job, read_job
-from .lifecycle import Others, run_job
-from .services import ServiceError
+from .job import Job, Others, ServiceError, read_job, run_job
 
 AGENT_SOCKET, AGENT_KEY = "MPI_AGENT_SOCKET", "DLCLOUD_SECRET"
 FOLDER = "DLCLOUD_WORK_FOLDER"

@@ -24,9 +24,7 @@ import onnxruntime
 
 from ..harness.digits import load_folds
 from ..quantization import digits
-from .job import Job, read_job
-from .lifecycle import Others, run_job
-from .services import Service, report
+from .job import Job, Others, Service, read_job, report, run_job
 
 SEED = 0
 TIMES = 3

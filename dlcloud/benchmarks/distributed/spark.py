@@ -15,8 +15,7 @@ from urllib.error import URLError
 
 import pyspark  # type: ignore[import-not-found]
 
-from .job import Job
-from .services import Service
+from .job import Job, Service
 
 HOME = Path(pyspark.__file__).parent
 ANSWER_S = 5.0

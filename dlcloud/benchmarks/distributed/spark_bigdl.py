@@ -24,9 +24,7 @@ import numpy as np
 from ..harness.digits import load_folds
 from ..quantization import digits
 from ..quantization.bigdl_engine import OPENED_PACKAGES, build_network
-from .job import Job, read_job
-from .lifecycle import Others, run_job
-from .services import report
+from .job import Job, Others, read_job, report, run_job
 from .spark import HOME, master_url, services_of, worker_memory_mib
 
 SEED = 0

@@ -11,9 +11,7 @@ import numpy as np
 
 from ..harness.roofline import Peak, Work
 from .engines import GENERATE, PROMPT, product_dtype
-from .networks import read_configuration
-from .text import HELD_OUT_FILE
-from .work import NetworkSize
+from .networks import HELD_OUT_FILE, NetworkSize, read_configuration
 
 COMPARED_TOKENS = 32
 COMPARED_LOGITS = 1024
@@ -183,3 +181,52 @@ def size_of(model: Path) -> int:
     """Return the bytes of a model's weights, a file's or those of a folder."""
     files = [file for file in model.rglob("*") if file.is_file()] if model.is_dir() else [model]
     return sum(file.stat().st_size for file in files)
+
+
+class RequestModel:
+    """What such engines share; each defines how requests are added and a step is computed."""
+
+    def __init__(self, job: GenerationJob) -> None:
+        self.job = job
+        self.handles: list[Any] = []  # what keeps the requests alive
+        self._number = 0
+
+    def read_prompts(self) -> None:
+        self._finish()
+        self.add_requests(1)
+        self._finish()
+
+    def rewind(self) -> None:
+        """End all requests, then read the prompts again up to the first token."""
+        self._finish()
+        self.add_requests(self.job.generate + 1)
+        self.advance()
+
+    def generate(self) -> None:
+        self.advance()
+
+    def take_number(self) -> int:
+        """Return a number that no request has had."""
+        self._number += 1
+        return self._number
+
+    def add_requests(self, tokens: int) -> None:
+        """Add a request for every prompt, of so many new tokens."""
+        raise NotImplementedError
+
+    def advance(self) -> None:
+        """Compute one step: a token for every request."""
+        raise NotImplementedError
+
+    def is_busy(self) -> bool:
+        """Return whether a request is unfinished."""
+        raise NotImplementedError
+
+    def logits(self, tokens: np.ndarray) -> np.ndarray:
+        """Return the logits (n, vocabulary) after each of n tokens."""
+        raise NotImplementedError
+
+    def _finish(self) -> None:
+        while self.is_busy():
+            self.advance()
+        self.handles.clear()

@@ -10,9 +10,8 @@ import openvino  # type: ignore[import-not-found]  # only in the benchmark's own
 from ..harness import hardware
 from ..harness.preparation import ModelCache
 from ..harness.workload import UntimedWorkload
-from .generation import Generation, GenerationJob, PromptReading, make_workload, size_of
+from .generation import Generation, GenerationJob, PromptReading, RequestModel, make_workload, size_of
 from .networks import is_encoder
-from .requests import RequestModel
 
 VERSION = openvino.__version__.partition("-")[0]
 GRAPH = "openvino_model.xml"

@@ -7,8 +7,7 @@ import numpy as np
 import vllm  # type: ignore[import-not-found]  # only in the benchmark's own environment
 
 from ..harness.workload import UntimedWorkload
-from .generation import Generation, GenerationJob, PromptReading, make_workload, size_of
-from .requests import RequestModel
+from .generation import Generation, GenerationJob, PromptReading, RequestModel, make_workload, size_of
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "fp32": {"dtype": "float32"},

@@ -16,8 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from ..harness.preparation import ModelCache
 from ..harness.workload import UntimedWorkload
 from .generation import size_of
-from .networks import ENCODERS, HUB, NETWORKS, TEXT, read_configuration, title_of
-from .text import HELD_OUT_FILE, read_text
+from .networks import ENCODERS, HELD_OUT_FILE, HUB, NETWORKS, TEXT, read_configuration, read_text, title_of
 
 REVISION = 1
 """Of what is written; raised when the same name gives other weights."""

@@ -8,8 +8,7 @@ import torch
 from keras import layers
 
 from .precisions import DIGITS, Optimization, TrainingJob, TrainingPrecision
-from .pytorch_engine import MOMENTUM, configure_process
-from .torch_networks import DROPOUT
+from .pytorch_engine import DROPOUT, MOMENTUM, configure_process
 
 POLICIES = {
     TrainingPrecision.FP32: "float32",
@@ -76,7 +75,7 @@ def _build_network(job: TrainingJob, shape: tuple[int, int, int]) -> Any:  # noq
 
 
 def _build_small_network(shape: tuple[int, int, int], classes: int, *, wide: bool) -> Any:  # noqa: ANN401
-    """Build the network of torch_networks.digits, or for tests one of a quarter of its width."""
+    """Build the network of pytorch_engine.digits, or for tests one of a quarter of its width."""
     axis = -1 if keras.config.image_data_format() == "channels_last" else 1
     images = value = layers.Input(shape)
     for width in (32, 64) if wide else (8, 16):

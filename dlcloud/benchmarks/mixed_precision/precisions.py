@@ -14,7 +14,7 @@ from typing import Any, Self
 from ..harness import hardware, usage
 from ..harness.hardware import HEAP_VARIABLES, NOT_GLIBC, is_glibc
 
-# Height and width in pixels. Source: the papers in torch_networks.py; for EfficientNet the authors' program.
+# Height and width in pixels. Source: the papers in pytorch_engine.py; for EfficientNet the authors' program.
 IMAGE_SIZES = {
     "vgg16": 224,
     "mobilenet": 224,
@@ -60,7 +60,7 @@ class Optimization(Enum):
 
     CHANNELS_LAST = "channels_last"  # each pixel's channels lie side by side in memory (NHWC)
     COMPILE = "compile"  # torch.compile joins the operations between convolutions into kernels of its own
-    DEPTHWISE = "depthwise"  # gradients avoid oneDNN's slow kernels for depthwise convolutions (depthwise.py)
+    DEPTHWISE = "depthwise"  # gradients avoid oneDNN's slow kernels for depthwise convolutions
     FUSED = "fused"  # the optimizer updates a weight in one pass over it
     HEAP = "heap"  # the C library keeps freed memory for the next step (hardware.HEAP_VARIABLES)
     FLUSH = "flush"  # numbers too small for the normal range count as 0

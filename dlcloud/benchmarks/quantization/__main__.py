@@ -7,8 +7,7 @@ from ..harness import program
 from ..harness.protocol import measure
 from .arguments import ENTRY, parse
 from .cases import make_cases
-from .engines import ENGINES
-from .formats import explain_missing, explain_missing_model
+from .engines import ENGINES, explain_missing, explain_missing_model
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,8 +16,7 @@ from ..harness.benchmark import (
     RequirementsChoice,
     positive,
 )
-from .engines import DEFAULT, ENGINES, InferencePrecision, Isa
-from .formats import detect_format
+from .engines import DEFAULT, ENGINES, InferencePrecision, Isa, detect_format
 
 
 def _model_path(text: str) -> Path:

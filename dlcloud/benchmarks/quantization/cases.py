@@ -15,8 +15,7 @@ from ..harness.preparation import FactReader
 from ..harness.records import Recorder
 from ..harness.roofline import Work
 from .engine_models import EngineModel, build_engine_models
-from .engines import DEFAULT, ENGINES, Isa
-from .formats import read_description, read_title
+from .engines import DEFAULT, ENGINES, Isa, read_description, read_title
 
 BYTES_PER_MODEL_BYTE = 2.5
 ENGINE_BYTES = 256 << 20

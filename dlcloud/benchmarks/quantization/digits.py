@@ -66,7 +66,7 @@ def logits(layers: "Sequence[Layer]", images: np.ndarray) -> np.ndarray:
 
 
 class Graph(Protocol):
-    """Takes layers as nodes with ONNX's operators; `onnx_graph.GraphBuilder` is one."""
+    """Takes layers as nodes with ONNX's operators; `onnx_graphs.GraphBuilder` is one."""
 
     def node(self, operator: str, inputs: list[str], **attributes: object) -> str:
         """Add a node; return the name of its output."""
@@ -225,7 +225,7 @@ def compute_gradients(layers: list[Layer], images: np.ndarray, labels: np.ndarra
 
 
 def export(layers: list[Layer]) -> "onnx.ModelProto":
-    from .onnx_graph import GraphBuilder, make_model  # noqa: PLC0415 - as above
+    from .onnx_graphs import GraphBuilder, make_model  # noqa: PLC0415 - as above
 
     builder = GraphBuilder(np.random.default_rng(0))
     value = write_layers(layers, builder)

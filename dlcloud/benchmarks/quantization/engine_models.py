@@ -1,23 +1,36 @@
-"""Prepare an engine's models: which precisions run here, the interpreter, the files, the proof of kernels."""
+"""Prepare an engine's models: which precisions run here, the interpreter, the files, the proof of kernels.
+
+`cases.py` calls `build_engine_models` for each network and engine. Models are built in processes of their
+own, two at the same time if there is memory for both, and a failure or an interruption ends the processes of
+the others.
+"""
 
 import argparse
+import os
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from ..harness import hardware, preparation, usage
 from ..harness.case import VariantError
 from ..harness.preparation import FactReader
 from ..harness.records import Recorder
 from .arguments import ENTRY
-from .builders import build_all, count_at_once
-from .engines import Engine, InferencePrecision, Isa
-from .formats import detect_format, read_description, read_title
+from .engines import (
+    Engine,
+    InferencePrecision,
+    Isa,
+    detect_format,
+    is_user_model,
+    read_description,
+    read_title,
+)
 
 LOG_CREATION = "profile_create"
 """Makes oneDNN log the primitives that it creates, but not each run: OpenVINO 2026.4 then fails at times."""
@@ -189,3 +202,39 @@ class _Builder:
         }
         variables = {**self._variables, "ONEDNN_VERBOSE": LOG_CREATION}
         return self.reader.read(f"{self.engine.module}:prove", job, variables)
+
+
+AT_ONCE = 2
+"""Most of the time a builder computes on one core; more of them would only wait for memory and the disk."""
+
+BUILDER_BYTES = 5 * usage.GIB // 2
+"""Most memory of a builder of the largest bundled network, VGG19: 1.8 GiB were measured."""
+
+Built = TypeVar("Built")
+
+
+def count_at_once(network: str, free_bytes: int | None, cores: int | None = None) -> int:
+    """Return how many builders may run at once: one where memory is short or the model is the user's."""
+    room = AT_ONCE if free_bytes is None else free_bytes // BUILDER_BYTES
+    most = 1 if is_user_model(network) else min(AT_ONCE, cores or os.cpu_count() or 1)
+    return max(1, min(most, room))
+
+
+def build_all(builds: Sequence[Callable[[], Built]], at_once: int, reader: FactReader) -> list[Built]:
+    """Return what the builds return, in their order; the last is begun first, for int8 takes longest.
+
+    A failure or an interruption ends the processes of the others.
+
+    Raises:
+        VariantError: A build failed.
+    """
+    with ThreadPoolExecutor(at_once) as pool:
+        futures = [pool.submit(build) for build in reversed(builds)]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            reader.close()
+            raise
+    return [future.result() for future in reversed(futures)]

@@ -30,7 +30,7 @@ from ..harness import hardware
 from ..harness.workload import UntimedWorkload
 from .inference import Inference, InferenceJob, Run
 from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts, model_bytes
-from .peak_graphs import measure_peak
+from .onnx_graphs import measure_peak
 
 # With these the product of an unsigned and a signed byte is summed without passing through 16 bits, where the
 # sum of two products can saturate. Without them a bit of the weights is given up instead.

@@ -17,10 +17,10 @@ import openvino  # type: ignore[import-not-found]  # only in the benchmark's own
 
 from ..harness.kernels import capture_output, summarize_onednn_log
 from ..harness.workload import UntimedWorkload
-from .formats import is_user_model
+from .engines import is_user_model
 from .inference import Inference, InferenceJob, Run
 from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts, model_bytes
-from .peak_graphs import measure_peak
+from .onnx_graphs import measure_peak
 
 VERSION = openvino.__version__.partition("-")[0]
 

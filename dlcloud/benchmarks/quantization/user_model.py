@@ -15,7 +15,7 @@ import numpy as np
 
 from ..harness.preparation import ModelCache
 from ..harness.workload import UntimedWorkload
-from .formats import DESCRIPTION_SUFFIX, Format, detect_format, read_description
+from .engines import DESCRIPTION_SUFFIX, Format, detect_format, read_description
 from .inference import draw_shaped_images
 
 SYNTHETIC_IMAGES = 16

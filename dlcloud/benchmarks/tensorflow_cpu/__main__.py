@@ -9,8 +9,7 @@ from ..harness import program
 from ..harness.case import Session
 from .arguments import ENTRY, SEARCH, parse
 from .experiment import Experiments
-from .knobs import knobs_of
-from .machine import inspect_machine
+from .knobs import inspect_machine, knobs_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,8 +7,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .loading import keras
-from .sizes import CLASSES, SIZES
+from ..harness.kernels import capture_output
+from .arguments import CLASSES, SIZES
+
+with capture_output(2):  # TensorFlow's first lines come before it reads TF_CPP_MIN_LOG_LEVEL
+    import keras
+    import tensorflow as tf
+
+__all__ = ["build", "keras", "tf"]
 
 layers = keras.layers
 applications = keras.applications

@@ -1,15 +1,84 @@
-"""The knobs of training with TensorFlow, the values each has on a machine, and what they mean to a worker.
+"""The knobs that the search may turn, and the machine as it decides which of them can be turned.
 
-The first value of each knob is stock TensorFlow's; the order of the knobs is that of the search.
+`inspect_machine` reads cores, instructions, memory, allocators and GPUs; `knobs_of` returns the knobs with
+the values that each has there and what they mean to a worker. The first value of each knob is stock
+TensorFlow's; the order of the knobs is that of the search.
 """
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from ..harness import hardware, usage
 from ..harness.hardware import BF16_FLAGS, HEAP_VARIABLES, NO_BF16, NOT_GLIBC
-from .machine import ALLOCATORS, TrainingMachine
+
+ALLOCATORS: Mapping[str, str] = {"tcmalloc": "libtcmalloc*.so.4", "jemalloc": "libjemalloc.so.2"}
+"""File of each allocator, as Debian, Ubuntu and Amazon Linux name it; either works preloaded."""
+
+LIBRARIES = ("lib/*-linux-gnu", "lib64", "lib", "local/lib", "local/lib64")
+"""Their folders below /usr."""
+
+KEPT_SHARE = 0.9
+"""Share of the free memory that is planned with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingMachine:
+    """A machine that trains."""
+
+    cores: Sequence[int]  # one logical CPU of each physical core
+    logical: int  # number of usable logical CPUs, hyper-threads counted
+    flags: Sequence[str]  # the processor's flags, as hardware.FLAGS names them
+    # Shared libraries that can replace malloc, by name.
+    allocators: Mapping[str, str] = field(default_factory=dict)
+    glibc: bool = True  # the C library is glibc
+    free_gib: float  # memory that processes may still take; the first GPU's if the benchmark runs on it
+    gpu: str | None = None  # the first GPU's name; None without one
+    compute_capability: float = 0.0  # of that GPU, such as 7.5
+
+    @property
+    def threads_per_core(self) -> int:
+        return max(1, self.logical // len(self.cores))
+
+    def at_once(self, process_gib: float) -> int:
+        return int(KEPT_SHARE * self.free_gib / process_gib)
+
+
+def inspect_machine(device: str) -> TrainingMachine:
+    """Return this machine as it matters to training on `cpu` or `gpu`."""
+    name, memory_gib, capability = _gpu() if device == "gpu" else (None, 0.0, 0.0)
+    return TrainingMachine(
+        cores=hardware.one_cpu_per_core(),
+        logical=len(hardware.usable_cpus()),
+        flags=hardware.cpu_flags(),
+        allocators=_machine_allocators(),
+        glibc=hardware.is_glibc(),
+        free_gib=memory_gib if name else (usage.free_bytes() or hardware.memory_bytes()) / usage.GIB,
+        gpu=name,
+        compute_capability=capability,
+    )
+
+
+def _machine_allocators() -> dict[str, str]:
+    paths_by_name = {
+        name: sorted(str(path) for folder in LIBRARIES for path in Path("/usr").glob(f"{folder}/{pattern}"))
+        for name, pattern in ALLOCATORS.items()
+    }
+    return {name: paths[-1] for name, paths in paths_by_name.items() if paths}
+
+
+def _gpu() -> tuple[str | None, float, float]:
+    """Return the first GPU's name, free memory in GiB and compute capability; None, 0 and 0 without one."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == "-1"
+    rows = [] if hidden else hardware.query_gpus("name", "memory.free", "compute_cap")
+    with suppress(ValueError):
+        for name, free_mib, capability in rows:
+            return name, float(free_mib) / 1024, float(capability)
+    return None, 0.0, 0.0
+
 
 FEWEST_TO_SPARE = 4
 """Physical cores from which on leaving one to the system is worth trying."""
@@ -163,7 +232,7 @@ def _cpu_knobs(machine: TrainingMachine) -> tuple[Knob, ...]:
             ),
         ),
         Knob("precision", _cpu_precisions(machine)),
-        Knob("allocator", _allocators(machine)),
+        Knob("allocator", _knob_allocators(machine)),
         Knob("cpus", (KnobValue("all"), one_per_core)),
         Knob("intra", intra),
         Knob("inter", inter),
@@ -187,7 +256,7 @@ def _precision(
     return KnobValue(name, arguments={"precision": name}, unsupported=unsupported, requires=requires or {})
 
 
-def _allocators(machine: TrainingMachine) -> tuple[KnobValue, ...]:
+def _knob_allocators(machine: TrainingMachine) -> tuple[KnobValue, ...]:
     installed = machine.allocators
     preloaded = [
         KnobValue(

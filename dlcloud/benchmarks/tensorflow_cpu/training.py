@@ -1,19 +1,29 @@
-"""Train a network on one synthetic batch, a bare `tf.function` step at a time; runs inside workers."""
+"""Train a network with TensorFlow as one setting says; runs inside workers.
+
+`train` makes the workload that is timed: one synthetic batch, a bare `tf.function` step at a time. Its
+operations are counted by the shapes of the graph's tensors, forward and backward: TensorFlow's own profiler
+counts the same, but refuses gradients of images whose channels come first. `prove` trains one step and
+reports which kernels computed it: oneDNN prints every primitive that it runs if ONEDNN_VERBOSE is set; on a
+GPU the profiler lists the kernels.
+"""
 
 import os
 import re
-from collections.abc import Sequence
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..harness.roofline import Peak
-from .keras_networks import build
-from .loading import keras, tf
-from .sizes import CLASSES, SIZES
-from .work import count_work, measure_peak
+from ..harness.kernels import capture_output, uses_tensor_cores
+from ..harness.roofline import ELEMENT_BYTES, Peak, Work, array_values, best_product, best_rate
+from ..harness.workload import UntimedWorkload
+from .arguments import CLASSES, SIZES
+from .keras_networks import build, keras, tf
 
 LOSSES_KEPT = 20
 """Steps whose loss is compared with the baseline's."""
@@ -224,3 +234,206 @@ class LossScale:
         self.factor.assign(tf.maximum(self.factor / 2.0, 1.0))
         self._good.assign(0)
         return tf.constant(0)
+
+
+IDLE = {
+    *("Const", "Identity", "IdentityN", "NoOp", "Placeholder", "ReadVariableOp", "Reshape", "Shape"),
+    *("StridedSlice", "Pack", "Squeeze", "ExpandDims", "StopGradient", "VarIsInitializedOp"),
+}
+"""Operators that compute nothing and move nothing; what a variable holds is counted where it is used."""
+
+WIDTH = 32
+"""Width of the images of which a convolution by 1x1 is a product of matrices."""
+
+DTYPES = {"fp32": tf.float32, "tf32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
+
+Graph = Any  # TensorFlow ships no types
+Node = Any
+
+
+def count_work(graph: Graph, items: int) -> Work:
+    """Return the work of an item of a step's graph, whose shapes are all known.
+
+    Bytes: each tensor that an operator makes written once and read once, and each variable read once.
+    """
+    flop, moved, uncounted = 0, 0, set()
+    for node in graph.get_operations():
+        if node.type == "ReadVariableOp":
+            moved += _bytes(node.outputs[0])
+        if node.type in IDLE:
+            continue
+        moved += 2 * sum(map(_bytes, node.outputs))
+        if node.type in COUNTERS:
+            flop += COUNTERS[node.type](node)
+        else:
+            uncounted.add(node.type)
+    return Work(flop=flop / items, bytes=moved / items, uncounted=tuple(sorted(uncounted)))
+
+
+def _conv_flop(values: Tensor, weights: Tensor) -> int:
+    # Weights are (height, width, inputs, outputs): each output value takes one product a weight of its own.
+    return 2 * _count(values) * _count(weights) // int(weights.shape[-1])
+
+
+def _depthwise_flop(values: Tensor, weights: Tensor) -> int:
+    return 2 * _count(values) * int(weights.shape[0]) * int(weights.shape[1])
+
+
+def _matmul_flop(node: Node) -> int:
+    is_transposed = node.get_attr("transpose_a")
+    return 2 * _count(node.outputs[0]) * int(node.inputs[0].shape[0 if is_transposed else 1])
+
+
+COUNTERS: Mapping[str, Callable[[Node], int]] = {
+    "Conv2D": lambda node: _conv_flop(node.outputs[0], node.inputs[1]),
+    "Conv2DBackpropInput": lambda node: _conv_flop(node.inputs[2], node.inputs[1]),
+    "Conv2DBackpropFilter": lambda node: _conv_flop(node.inputs[2], node.outputs[0]),
+    "DepthwiseConv2dNative": lambda node: _depthwise_flop(node.outputs[0], node.inputs[1]),
+    "DepthwiseConv2dNativeBackpropInput": lambda node: _depthwise_flop(node.inputs[2], node.inputs[1]),
+    "DepthwiseConv2dNativeBackpropFilter": lambda node: _depthwise_flop(node.inputs[2], node.outputs[0]),
+    "MatMul": _matmul_flop,
+}
+"""Operations of the operators that multiply and add; as in the other programs, all others count as none."""
+
+
+def _count(tensor: Tensor) -> int:
+    return int(tensor.shape.num_elements())
+
+
+def _bytes(tensor: Tensor) -> int:
+    values = tensor.shape.num_elements()
+    return 0 if values is None else int(values) * int(tensor.dtype.size)
+
+
+def measure_peak(dtype: str, seconds: float) -> Peak:
+    """Return the peak in a data type (a key of DTYPES), in about twice `seconds`, as the process is set up.
+
+    The better of a product of matrices and of a convolution by 1x1, which other kernels compute.
+    """
+    rates = [
+        best_product(partial(form, dtype=DTYPES[dtype]), seconds / 2) for form in (_product, _convolution)
+    ]
+    return Peak(dtype=dtype, flop_per_s=max(rates), bytes_per_s=_measure_bandwidth(seconds / 2))
+
+
+def _product(size: int, dtype: Any) -> Callable[[], object]:  # noqa: ANN401 - TensorFlow's own
+    left, right = (tf.cast(tf.random.uniform((size, size), -1, 1), dtype) for _ in range(2))
+    return _run(lambda: tf.matmul(left, right))
+
+
+def _convolution(size: int, dtype: Any) -> Callable[[], object]:  # noqa: ANN401 - TensorFlow's own
+    images = tf.cast(tf.random.uniform((1, size // WIDTH, WIDTH, size), -1, 1), dtype)
+    weights = tf.cast(tf.random.uniform((1, 1, size, size), -1, 1), dtype)
+    return _run(lambda: tf.nn.conv2d(images, weights, 1, "VALID"))
+
+
+def _run(compute: Callable[[], Any]) -> Callable[[], object]:
+    # The smallest part of the result comes back, so that a GPU has ended.
+    step = tf.function(lambda: tf.reshape(compute(), [-1])[0])
+    return lambda: float(step())
+
+
+def _measure_bandwidth(seconds: float) -> float:
+    """Return the bytes a second of `a -= 3 b`, in place: two arrays read, one written."""
+    values = tf.Variable(tf.ones([array_values()]))
+    steps = tf.ones([array_values()])
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def run() -> Graph:
+        tf.raw_ops.ResourceApplyGradientDescent(var=values.handle, alpha=3e-9, delta=steps)
+        return values[0]
+
+    return best_rate(lambda: float(run()), 3 * ELEMENT_BYTES["fp32"] * array_values(), seconds)
+
+
+WORKING = ("convolution", "matmul", "inner_product", "gemm_api")
+"""The primitives that do the arithmetic, as oneDNN names them; the last is the product that Eigen uses."""
+
+TYPES = re.compile(r"(?:src|wei|dst|diff_src|diff_wei|diff_dst)[_:](bf16|f16|f32|s8|u8)")
+
+SHOWN = 4
+
+
+def prove(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of train
+    """Train one step and return which kernels ran; takes the arguments of training.train."""
+    training = train(**arguments)
+    facts = _gpu_facts(training) if arguments.get("device") == "gpu" else _cpu_facts(training)
+    return UntimedWorkload(facts={**facts, "openmp_runtime": openmp_runtime()})
+
+
+def onednn_facts(lines: Iterable[str]) -> dict[str, Any]:
+    """Return facts from oneDNN's log.
+
+    `onednn_isa` is the newest instruction set it may use, `onednn_threads` its thread pool; `computed_in`
+    counts the working primitives by the narrowest type of their operands, `kernels` by primitive, type and
+    implementation, the commonest first.
+    """
+    isa = threads = None
+    kernels = Counter[tuple[str, str, str]]()
+    for line in lines:
+        fields = line.strip().split(",")
+        if not fields[0].startswith("onednn_verbose"):
+            continue
+        if "info" in fields and "cpu" in fields:
+            isa = next((field[4:] for field in fields if field.startswith("isa:")), isa)
+            threads = next((field[8:] for field in fields if field.startswith("runtime:")), threads)
+        if "exec" in fields:
+            at = fields.index("exec")
+            kind, implementation = fields[at + 2 : at + 4]
+            kernels[kind, _narrowest(line), implementation] += 1
+    working = Counter({key: count for key, count in kernels.items() if key[0] in WORKING})
+    types = Counter(narrow for (_, narrow, _), count in working.items() for _ in range(count))
+    return {
+        "onednn_isa": isa,
+        "onednn_threads": threads,
+        "onednn_primitives": kernels.total(),
+        "computed_in": ", ".join(f"{count} {name}" for name, count in types.most_common())
+        or "none of oneDNN's kernels",
+        "kernels": ", ".join(f"{count} {' '.join(key)}" for key, count in working.most_common(SHOWN)),
+    }
+
+
+def kernel_facts(names: Iterable[str]) -> dict[str, Any]:
+    counted = Counter(names)
+    on_tensor_cores = Counter({name: count for name, count in counted.items() if uses_tensor_cores(name)})
+    shown = ", ".join(f"{count} {name[:80]}" for name, count in on_tensor_cores.most_common(SHOWN))
+    return {
+        "gpu_kernels": counted.total(),
+        "tensor_core_kernels": on_tensor_cores.total(),
+        "kernels": shown,
+    }
+
+
+def _narrowest(line: str) -> str:
+    types = set(TYPES.findall(line))
+    return next((name for name in ("u8", "s8", "bf16", "f16") if name in types), "f32")
+
+
+def _cpu_facts(training: Training) -> dict[str, Any]:
+    with capture_output() as log:
+        training.step()
+    return onednn_facts(log)
+
+
+def _gpu_facts(training: Training) -> dict[str, Any]:
+    # The first step compiles and tries algorithms, whose kernels prove nothing.
+    training.step()
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder)
+        training.step()
+        tf.profiler.experimental.stop()
+        return kernel_facts(name for path in Path(folder).rglob("*.xplane.pb") for name in _gpu_events(path))
+
+
+def _gpu_events(path: Path) -> Iterable[str]:
+    from tensorflow.tsl.profiler.protobuf import (  # noqa: PLC0415 - GPUs only
+        xplane_pb2,
+    )
+
+    space = xplane_pb2.XSpace.FromString(path.read_bytes())
+    for plane in space.planes:
+        if plane.name.startswith("/device:GPU"):
+            for line in plane.lines:
+                # One line a CUDA stream holds the kernels; others repeat them by operation.
+                if line.name.startswith("Stream"):
+                    yield from (plane.event_metadata[event.metadata_id].name for event in line.events)
