@@ -52,7 +52,9 @@ def _ratio_section(sides: Sides, pairs: Sequence[Pair], commands: Mapping[str, s
     unit = pairs[0].first.throughput.unit if pairs[0].first.throughput else "items/s"
     is_rehearsal = any(_is_rehearsal(pair) for pair in pairs)
     notes = [f"ratio: {unit} of B over A with its 95 % interval; above 1, B is faster"]
-    notes.append("cost: USD per million of B over A, each at the price of the market it ran in")
+    notes.append("cost: USD per million of B over A by that ratio, each at the price of the market it ran in")
+    if any(pair.ratio.paired for pair in pairs):
+        notes.append("of one run: the ratio is that of samples measured in turns; A and B are medians of all")
     if is_rehearsal:
         notes.append("* rehearsal: the speed is of this machine, and says nothing of the types")
     if not all(_is_stable(pair) for pair in pairs):

@@ -14,7 +14,7 @@ from dlcloud.benchmarks.harness.schema import Verdict
 from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.instance import Market
 from dlcloud.model.money import billed_seconds, member_usd, money, rounded, total_usd
-from dlcloud.report import cost_columns
+from dlcloud.report import cells, cost_columns
 from dlcloud.report.answer import Question, answer_records, answer_sections, job_records, job_sections
 from dlcloud.report.cost_columns import Column, record_of, table_of, wide_table_of
 from dlcloud.report.scaling import scaling_records, scaling_sections
@@ -175,7 +175,7 @@ def _notes(rows: Sequence[ResultRow]) -> list[str]:
     if baselines:
         names = " or ".join(baselines)
         notes.append(f"over best: beside {names}, the best baseline of the case; intervals: --wide")
-    return [*notes, *_undecided_note(rows), *_warnings(rows)]
+    return [*notes, *_undecided_note(rows), *_paired_note(rows), *_warnings(rows)]
 
 
 def _undecided_note(rows: Sequence[ResultRow]) -> list[str]:
@@ -189,6 +189,27 @@ def _undecided_note(rows: Sequence[ResultRow]) -> list[str]:
         for verdict in sorted(verdicts, key=lambda verdict: verdict != Verdict.NO_DIFFERENCE)
     )
     return [f"≈: {verdict}: {reason_of(verdict)}" for verdict in shown]
+
+
+def _paired_note(rows: Sequence[ResultRow]) -> list[str]:
+    """Say where the figures shown do not give the speed-up shown, whose samples were measured in turns."""
+    by_setting = {(row.run.run_id, row.result.case, row.result.setting): row for row in rows}
+    differing = []
+    for row in rows:
+        if row.comparison is None or row.throughput is None:
+            continue
+        baseline = by_setting.get((row.run.run_id, row.result.case, row.comparison.baseline))
+        if baseline is None or baseline.throughput is None or not baseline.throughput.value:
+            continue
+        ratio = row.throughput.value / baseline.throughput.value
+        if not row.comparison.low <= ratio <= row.comparison.high:
+            differing.append(f"{_identify(row, rows)} {cells.ratio(ratio)}x")
+    if not differing:
+        return []
+    return [
+        "speed-up: of samples measured in turns, as the machine's speed changed; by the medians shown: "
+        + _shorten(differing)
+    ]
 
 
 def _warnings(rows: Sequence[ResultRow]) -> list[str]:

@@ -182,10 +182,15 @@ class Pair:
 
     @property
     def usd_ratio(self) -> Decimal | None:
-        """The cost of a million items on the second side over that on the first, each on its own market."""
-        ours = self.first.usd_per_million(self.first.run.market)
-        theirs = self.second.usd_per_million(self.second.run.market)
-        return None if not ours or theirs is None else theirs / ours
+        """The cost of a million items on the second side over that on the first, each on its own market.
+
+        It is the ratio of the prices over that of the throughputs: both ratios rest on the same samples.
+        """
+        ours = self.first.prices.hourly_usd(self.first.run.market)
+        theirs = self.second.prices.hourly_usd(self.second.run.market)
+        if not ours or theirs is None or not (math.isfinite(self.ratio.value) and self.ratio.value > 0):
+            return None
+        return theirs / ours / Decimal(repr(self.ratio.value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

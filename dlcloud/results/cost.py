@@ -133,6 +133,7 @@ class InstanceRuns:
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
         self._places = {run.run_id: place for place, run in enumerate(runs)}
+        self._whole: tuple[datetime, float] | None = None
 
     def before(self, run: Run) -> Run | None:
         """Return the run before one of them; None for the first."""
@@ -142,11 +143,27 @@ class InstanceRuns:
     def is_last(self, run: Run) -> bool:
         return self._places[run.run_id] == len(self._runs) - 1
 
+    @property
+    def are_trials(self) -> bool:
+        return all(run.experiment for run in self._runs)
+
+    def share_of(self, run: Run, now: datetime) -> Decimal:
+        """Return the run's share of the time of all runs, which may have run at the same time."""
+        if self._whole is None or self._whole[0] != now:
+            self._whole = now, sum(_seconds(one, now) for one in self._runs)
+        whole = self._whole[1]
+        return Decimal(repr(_seconds(run, now) / whole)) if whole > 0 else 1 / Decimal(len(self._runs))
+
+
+def _seconds(run: Run, now: datetime) -> float:
+    return max(0.0, ((run.ended_at or now) - run.started_at).total_seconds())
+
 
 def cost_of_run(run: Run, on_instance: InstanceRuns, period: BillingPeriod, now: datetime) -> RunCost:
     """Return a run's cost; the costs of all runs of an instance add up to the instance's.
 
     The first run carries the boot, the last one the end; each carries the time since the run before it.
+    Trials of an experiment, several of which may run at the same time, share the whole bill by their time.
 
     Args:
         run: The run.
@@ -155,6 +172,22 @@ def cost_of_run(run: Run, on_instance: InstanceRuns, period: BillingPeriod, now:
         now: The end of the bill so far, if the instance is up.
     """
     total = billed_seconds(period.launched_at, period.ended_at or now)
+    is_free = costs_nothing(period.interrupted, period.launched_at, period.ended_at)
+    hourly_usd = Decimal(0) if is_free else run.hourly_usd
+    if on_instance.are_trials:
+        share = on_instance.share_of(run, now)
+        seconds = round(total * share)
+        run_s = min(seconds, round(_seconds(run, now)))
+        return RunCost(
+            boot_s=seconds - run_s,
+            setup_s=0,
+            run_s=run_s,
+            rest_s=0,
+            instance_usd=None if hourly_usd is None else instance_usd(hourly_usd, total) * share,
+            volume_usd=volume_usd(period.disk_gib, total, region=run.region) * share,
+            address_usd=address_usd(total) * share,
+            final=period.ended_at is not None,
+        )
 
     def offset(time: datetime | None) -> int:
         """Return whole seconds since the launch, never beyond what is billed."""
@@ -168,8 +201,6 @@ def cost_of_run(run: Run, on_instance: InstanceRuns, period: BillingPeriod, now:
     until = total if on_instance.is_last(run) else ended
     setup = None if run.setup_at is None else min(started, max(begun, offset(run.setup_at)))
     seconds = until - begun
-    is_free = costs_nothing(period.interrupted, period.launched_at, period.ended_at)
-    hourly_usd = Decimal(0) if is_free else run.hourly_usd
     return RunCost(
         boot_s=(started if setup is None else setup) - begun,
         setup_s=None if setup is None else started - setup,

@@ -1,4 +1,4 @@
-"""The language networks: their configurations, the work of their tokens, and the text that a small one learns.
+"""The language networks: their configurations, the work of their tokens, and the text a small one learns.
 
 It imports no engine. Operations and bytes of prompts and generation are counted from the shapes of a
 network's weights; the peak that they are compared with is PyTorch's, which is installed next to each engine.

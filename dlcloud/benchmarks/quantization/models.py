@@ -1,4 +1,4 @@
-"""Build the fp32 models that the engines share, count their work, and choose which images serve which purpose.
+"""Build the fp32 models that the engines share, count their work, choose which images serve what purpose.
 
 Runs inside workers; imports no engine, so that what a setting's process weighs is its own engine's weight.
 The work is two operations for each multiply-add of convolutions and matrix multiplications, as PyTorch's

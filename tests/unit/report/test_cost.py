@@ -294,3 +294,12 @@ def test_a_result_without_a_peak_has_no_share():
     (row,) = lines(result(baseline=True))
     assert record_of(row)["share_of_peak_percent"] is None
     assert "of peak" not in render(cost_report([row], View(wide=True)), Format.MARKDOWN)
+
+
+def test_a_speed_up_that_the_medians_do_not_show_is_explained():
+    slow, fast = result(baseline=True), result("int8", throughput=metric(34.56, 34.1, 35.0))
+    note = "by the medians shown: int8 3.46x"
+    agreeing = cost_report(lines(slow, fast, compared=[comparison()]))
+    assert note not in " ".join(render(agreeing, Format.TABLE).split())
+    turned = cost_report(lines(slow, fast, compared=[comparison(ratio=0.82, low=0.6, high=1.1)]))
+    assert note in " ".join(render(turned, Format.TABLE).split())

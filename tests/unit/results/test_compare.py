@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 
 from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result, Verdict
 from dlcloud.benchmarks.harness.statistics import bootstrap
+from dlcloud.model.instance import Market
+from dlcloud.model.money import MarketPrices
 from dlcloud.results.compare import differences, pairs_of, ratio_of
 from dlcloud.results.cost import MeasuredRun, ResultRow
-from tests.fakes.samples import run
+from tests.fakes.samples import price, run
 
 
 def metric(low, value, high, samples=9):
@@ -94,6 +97,18 @@ def test_what_one_run_measured_in_turns_is_taken_as_it_is_either_way():
     (pair,) = pairs_of(*reversed(lines), free=frozenset({"setting"}))
     assert (pair.ratio.value, pair.ratio.verdict) == (0.5, Verdict.SLOWER)
     assert math.isclose(pair.ratio.low, 1 / 2.1)
+
+
+def test_the_cost_rests_on_the_same_samples_as_the_ratio():
+    quote = MarketPrices(on_demand=price(usd="2"), spot=price(usd="1", market=Market.SPOT))
+    faster = line(
+        (57, 58, 59), "bf16", compared=replace(PAIRED, candidate="bf16", ratio=0.8, low=0.7, high=0.9)
+    )
+    rows = [
+        replace(row, measured=replace(row.measured, prices=quote)) for row in (line((40, 41, 42)), faster)
+    ]
+    (pair,) = pairs_of(rows[:1], rows[1:], free=frozenset({"setting"}))
+    assert float(pair.usd_ratio) == pytest.approx(1 / 0.8), "slower is not cheaper on one instance"
 
 
 def test_of_another_run_the_comparison_is_not_taken():

@@ -98,3 +98,15 @@ def test_the_bills_of_all_runs_of_an_instance_are_the_bill_of_the_instance(steps
     whole = cost_of_seconds(Decimal("0.1785"), 50, seconds, region="us-east-1")
     assert abs(sum(bill.usd for bill in bills) - whole) < Decimal("1e-20")
     assert min(min(bill.boot_s, bill.setup_s, bill.run_s, bill.rest_s) for bill in bills) >= 0
+
+
+def test_trials_share_the_bill_of_their_instance_by_their_time():
+    trials = [
+        replace(one(name, 20, started, ended), experiment="e", trial=number)
+        for number, (name, started, ended) in enumerate((("a", 30, 60), ("b", 30, 60), ("c", 60, 90)), 1)
+    ]
+    bills = [cost_of_run(trial, InstanceRuns(trials), period(ended=120), at(120)) for trial in trials]
+    assert bills[0].usd == bills[1].usd == bills[2].usd, "at the same time or after each other"
+    assert sum(bill.seconds for bill in bills) == 120
+    whole = cost_of_seconds(trials[0].hourly_usd, 50, 120, region=trials[0].region)
+    assert round(sum(bill.usd for bill in bills), 12) == round(whole, 12)
