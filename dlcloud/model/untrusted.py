@@ -53,15 +53,6 @@ def number_or_none(value: object) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def number_in(text: str) -> float | None:
-    """Return the finite number that a text states; None for any other text."""
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
 def count_or_none(value: object) -> int | None:
     """Return a whole number of at least 0 of a record; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -10,8 +10,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from dlcloud.benchmarks.harness.numbers import read_number
 from dlcloud.model.money import money, rounded
-from dlcloud.model.untrusted import number_in
 from dlcloud.report.cells import digits
 from dlcloud.report.chart import (
     BLUE,
@@ -99,8 +99,11 @@ def _notes(table: ExperimentTable, done: Sequence[TrialStatus], shown: Sequence[
         notes.append(f"{len(done) - len(shown)} more trials: --output csv lists all")
     if pruned := sum(status.state is TrialState.PRUNED for status in table.statuses):
         notes.append(f"{pruned} trial(s) were pruned: they lagged behind the others")
-    without = sum(status.value is None for status in done)
-    if without:
+    no_number = [status.printed for status in done if status.value is None and status.printed]
+    if no_number:
+        texts = ", ".join(dict.fromkeys(no_number))
+        notes.append(f"{len(no_number)} trial(s) printed {table.metric}, but no finite number: {texts}")
+    if without := sum(status.value is None and not status.printed for status in done):
         notes.append(f"{without} trial(s) ended well without printing {table.metric}")
     if table.rehearsal:
         notes.append("rehearsal on this machine: times are its own, prices those of the types")
@@ -139,7 +142,7 @@ def _row(table: ExperimentTable, status: TrialStatus, names: Sequence[str]) -> t
     return (
         str(status.trial.number),
         *(status.trial.values.get(name, "") for name in names),
-        "" if status.value is None else digits(status.value),
+        status.printed if status.value is None else digits(status.value),
         _seconds_text(status),
         "" if usd is None else money(usd),
         "" if status.run is None else status.run.instance_type,
@@ -200,7 +203,7 @@ def experiment_charts(table: ExperimentTable, runs: Sequence[Run]) -> list[Chart
 
 def _by_parameter(table: ExperimentTable, valued: Sequence[TrialStatus], name: str, place: int) -> Chart:
     texts = [status.trial.values.get(name, "") for status in valued]
-    numbers = [number_in(text) for text in texts]
+    numbers = [read_number(text) for text in texts]
     numeric = [number for number in numbers if number is not None]
     is_numeric = len(numeric) == len(numbers)
     values = [

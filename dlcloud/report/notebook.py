@@ -7,8 +7,8 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+from dlcloud.benchmarks.harness.numbers import read_number
 from dlcloud.model.errors import RecipeError
-from dlcloud.model.untrusted import number_in
 from dlcloud.report.chart import Chart
 from dlcloud.report.page import picture, section_html
 from dlcloud.report.table import Format, Report, render
@@ -117,7 +117,7 @@ def _cells(record: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 
 def _number_or_text(value: object) -> object:
-    number = number_in(str(value))
+    number = read_number(str(value))
     return str(value) if number is None else number
 
 

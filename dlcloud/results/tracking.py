@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dlcloud.model.untrusted import number_in, number_of
+from dlcloud.benchmarks.harness.numbers import matched_number, read_number
+from dlcloud.model.untrusted import number_of
 from dlcloud.results.result import Run, result_of
 
 RUN_TAG = "dlcloud.run"
@@ -98,8 +99,7 @@ def points_of_log(lines: Iterable[str], facts: Mapping[str, str], at_ms: int) ->
     for line in lines:
         for name, expression in expressions.items():
             match = expression.search(line[:LONGEST_LINE])
-            text = match[1] if match and expression.groups else None
-            value = number_in((text or "").replace(",", ""))
+            value = read_number(matched_number(match)) if match and expression.groups else None
             if value is not None:
                 yield TrackedPoint(key=name, value=value, step=counts[name], at_ms=at_ms)
                 counts[name] += 1

@@ -7,15 +7,17 @@ from decimal import Decimal
 from enum import StrEnum
 from statistics import median
 
+from dlcloud.benchmarks.harness.numbers import read_number
 from dlcloud.benchmarks.harness.schema import Result
 from dlcloud.model.cluster import Member
 from dlcloud.model.money import cost_of_seconds, money, total_usd
 from dlcloud.model.trial import describe_values
-from dlcloud.model.untrusted import number_in
 from dlcloud.results.result import Run, RunState
 
 THROUGHPUT, TIME = "throughput", "time"
 MOST_STEPS = 1 << 31
+NOT_PRINTED = "not printed"
+"""What a run states for a fact that its program did not print."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,8 @@ class TrialStatus:
     Attributes:
         run: That of its result, else one that runs, else its newest; None if it has none.
         failures: Runs that failed; a lost instance is no failure of its trial.
-        value: The metric; None where it is not measured yet, or was not printed.
+        value: The metric; None if it is not measured yet, was not printed, or is no finite number.
+        printed: In the last case, what was printed.
         intermediate: Steps of its run with what the metric was so far.
     """
 
@@ -65,6 +68,7 @@ class TrialStatus:
     run: Run | None = None
     failures: int = 0
     value: float | None = None
+    printed: str = ""
     intermediate: tuple[tuple[int, float], ...] = ()
 
 
@@ -131,8 +135,15 @@ def metric_of(result: Result, metric: str) -> float | None:
         return None if measured is None else measured.value
     printed = result.facts.get("printed")
     texts: list[str] = str(printed.get(metric, "")).split(", ") if isinstance(printed, dict) else []
-    numbers = [number for text in texts if (number := number_in(text)) is not None]
+    numbers = [number for text in texts if (number := read_number(text)) is not None]
     return median(numbers) if numbers else None
+
+
+def printed_of(result: Result, metric: str) -> str:
+    """Return what a trial printed for a metric if that is no number, such as `nan`; else nothing."""
+    printed = result.facts.get("printed")
+    text = str(printed.get(metric, "")) if isinstance(printed, dict) else ""
+    return "" if text == NOT_PRINTED or metric_of(result, metric) is not None else text
 
 
 def best_trial(statuses: Iterable[TrialStatus], *, maximize: bool) -> TrialStatus | None:

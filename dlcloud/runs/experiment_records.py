@@ -18,6 +18,7 @@ from dlcloud.results.trials import (
     intermediate_of,
     metric_of,
     number_trials,
+    printed_of,
 )
 from dlcloud.store.runs import Runs
 
@@ -38,21 +39,27 @@ class ExperimentRecords:
 
     def statuses(self) -> list[TrialStatus]:
         """Return the status of each trial by the runs that are stored; of a search, of those it has begun."""
-        values = {
-            run_id: value
-            for run_id, line in self.runs.result_lines(self.digest).items()
-            if (value := self._read(line)) is not None
-        }
+        values, printed = {}, {}
+        for run_id, line in self.runs.result_lines(self.digest).items():
+            value, printed[run_id] = self._read(line)
+            if value is not None:
+                values[run_id] = value
         runs, attempts = self.runs.of_experiment(self.digest), self.experiment.attempts
         if self.experiment.search is not None:
             statuses = assess_search(runs, values, attempts=attempts)
-            return [replace(status, intermediate=self.intermediate_of(status.run)) for status in statuses]
-        return assess_trials(number_trials(self.experiment.trials()), runs, values, attempts=attempts)
+            statuses = [replace(status, intermediate=self.intermediate_of(status.run)) for status in statuses]
+        else:
+            trials = number_trials(self.experiment.trials())
+            statuses = assess_trials(trials, runs, values, attempts=attempts)
+        return [
+            status if status.run is None else replace(status, printed=printed.get(status.run.run_id, ""))
+            for status in statuses
+        ]
 
     def value_of(self, run: Run) -> float | None:
         """Return the metric of a run; None if it did not measure it."""
         lines = self.runs.lines(run.run_id, "result")
-        return self._read(lines[-1]) if lines else None
+        return self._read(lines[-1])[0] if lines else None
 
     def intermediate_of(self, run: Run | None) -> tuple[tuple[int, float], ...]:
         """Return what a run has said of its metric so far, by step."""
@@ -62,10 +69,12 @@ class ExperimentRecords:
         values = (intermediate_of(record) for record in records if record is not None)
         return tuple(dict(value for value in values if value is not None).items())
 
-    def _read(self, line: str) -> float | None:
+    def _read(self, line: str) -> tuple[float | None, str]:
+        """Return the metric of a result, and what was printed for it if that is no number."""
         with suppress(ValueError, TypeError, KeyError, AttributeError):
-            return metric_of(result_of(parse_json(line)), self.experiment.metric)
-        return None
+            result, metric = result_of(parse_json(line)), self.experiment.metric
+            return metric_of(result, metric), printed_of(result, metric)
+        return None, ""
 
 
 def digest_of(recipe: Recipe, files: FileSet | None) -> str:

@@ -232,6 +232,31 @@ def test_numbers_are_read_as_people_write_them():
             pattern.values(bad)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "line", "value"),
+    [
+        (r"images/sec: ([0-9.]+)", "total images/sec: 12,622.33", 12622.33),
+        (r"([0-9]+(?:\.[0-9]+)?)\s*images/s", "1,000.4 images/s", 1000.4),
+        (r"([0-9]+(?:\.[0-9]+)?)\s*images/s", "1.262e+04 images/s", 12620.0),
+        (r"rate ([0-9.]+)", "rate 1.2k images/s", 1200.0),
+        (r"rate ([0-9.]+)", "rate 12.5, 7 of 9", 12.5),
+        (r"rate ([0-9.]+)", "rate 12.5,7", 12.5),
+        (r"(\d+)\.\d+ s", "it took 12.5 s", 12.0),
+        (r",([0-9.]+)$", "3,1200,12.5", 12.5),
+        (r"r=([0-9.]+)", "r=12.5.", 12.5),
+        (r"r=([0-9.]+)", "r=12.5ms", 12.5),
+    ],
+)
+def test_a_number_is_never_cut_in_two(pattern, line, value):
+    assert Pattern.parse(pattern).values(line) == [value]
+
+
+@pytest.mark.parametrize("line", ["rate 12,5 images/s", "rate 1.234,56 images/s", "rate 10.0.0.1"])
+def test_a_number_that_may_mean_two_things_is_refused_with_its_line(line):
+    with pytest.raises(VariantError, match="not a number above 0, in the line 'rate"):
+        Pattern.parse(r"rate ([0-9.]+)").values(line)
+
+
 def test_json_lines_without_the_field_are_passed_over():
     field = JsonField("a.b")
     assert field.values('  {"a": {"b": 3}}') == [3.0]

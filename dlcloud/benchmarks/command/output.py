@@ -4,7 +4,6 @@ import codecs
 import io
 import itertools
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,9 +11,13 @@ from typing import Any, Protocol
 
 from ..harness import statistics
 from ..harness.case import VariantError
+from ..harness.numbers import matched_number, read_number
 
 LONGEST_LINE = 1 << 20
 """Characters; of a longer line only its end is read."""
+
+LONGEST_SHOWN = 160
+"""Characters of a line that a message shows."""
 
 LONGEST_FACT = 80
 """Characters of a fact that are kept."""
@@ -36,7 +39,7 @@ class ThroughputReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Reads every match of a regular expression with one group; `1,234.5` is a number too."""
+    """Reads every match of a regular expression with one group, as the whole number that it is part of."""
 
     expression: re.Pattern[str]
 
@@ -58,7 +61,7 @@ class Pattern:
         return cls(expression)
 
     def values(self, line: str) -> list[float]:
-        return [_number(text) for text in self.expression.findall(line)]
+        return [_number(matched_number(match), line) for match in self.expression.finditer(line)]
 
     def describe(self) -> str:
         return f"matches {self.expression.pattern!r}"
@@ -81,7 +84,7 @@ class JsonField:
             if not isinstance(value, dict) or part not in value:
                 return []
             value = value[part]
-        return [_number(str(value))]
+        return [_number(str(value), line)]
 
     def describe(self) -> str:
         return f"is a JSON object with the field {self.name!r}"
@@ -92,7 +95,7 @@ class Reported:
     """Reads the lines of the file that the program reports to: numbers, one a line."""
 
     def values(self, line: str) -> list[float]:
-        return [_number(line.strip())] if line.strip() else []
+        return [_number(line.strip(), line)] if line.strip() else []
 
     def describe(self) -> str:
         return "is needed, but a call of dlcloud_report.throughput or .step, and there was none"
@@ -136,7 +139,7 @@ class OutputLines:
         for name, expression in self._expressions.items():
             matches = (match for line in reversed(lines) if (match := expression.search(line)))
             if (last := next(matches, None)) is not None:
-                self.facts[name] = (last[1] or "")[:LONGEST_FACT]
+                self.facts[name] = matched_number(last)[:LONGEST_FACT]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,11 +163,9 @@ def after_warm_up(values: list[float]) -> Values:
     return Values(counted=tuple(values[length:]), settled=True)
 
 
-def _number(text: str) -> float:
-    try:
-        value = float(text.replace(",", ""))
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise VariantError(f"the throughput reads {text[:80]!r}, not a number above 0")
+def _number(text: str, line: str) -> float:
+    value = read_number(text)
+    if value is None or value <= 0:
+        where = "" if line.strip() == text else f", in the line {line.strip()[:LONGEST_SHOWN]!r}"
+        raise VariantError(f"the throughput reads {text[:80]!r}, not a number above 0{where}")
     return value

@@ -1,6 +1,7 @@
 """The table of an experiment: the best first for people, in their order for programs."""
 
 import json
+from dataclasses import replace
 
 from dlcloud.report.experiment import MOST_ROWS, ExperimentTable, experiment_report
 from dlcloud.report.table import Format, render
@@ -34,6 +35,12 @@ def test_the_best_is_the_first_row_and_programs_have_all_in_order():
     assert [record["trial"] for record in report.records] == [1, 2, 3]
     assert report.extra["best"]["value_lr"] == "0.3"
     assert "1 trial(s) ended well without printing accuracy" in report.sections[0].notes
+
+
+def test_what_was_printed_and_is_no_number_is_shown():
+    report = table(done(TRIALS[0], 0.5), replace(done(TRIALS[1], None), printed="nan"))
+    assert [row[3] for row in report.sections[0].rows] == ["0.5", "nan"]
+    assert "1 trial(s) printed accuracy, but no finite number: nan" in report.sections[0].notes
 
 
 def test_a_metric_to_minimize_puts_the_least_first():

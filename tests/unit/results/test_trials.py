@@ -18,6 +18,7 @@ from dlcloud.results.trials import (
     intermediate_of,
     metric_of,
     number_trials,
+    printed_of,
     usd_at_end,
 )
 from tests.fakes.samples import THEN, instance, run
@@ -73,11 +74,14 @@ def test_two_trials_of_a_search_may_have_the_same_values():
 
 @pytest.mark.parametrize(
     ("printed", "value"),
-    [("0.5", 0.5), ("0.5, 0.9, 0.7", 0.7), ("1e-3", 0.001), ("not printed", None), ("nan", None), ("", None)],
-)
+    [("0.5", 0.5), ("0.5, 0.9, 0.7", 0.7), ("1e-3", 0.001), ("not printed", None), ("nan", None), ("", None),
+     ("1,234.5", 1234.5), ("93.5%", 93.5), ("1.2k", 1200.0), ("inf", None), ("12,5", None)],
+)  # fmt: skip
 def test_a_fact_counts_by_the_median_of_its_runs(printed, value):
     result = result_of({"metrics": {}, "facts": {"printed": {"accuracy": printed}}})
     assert metric_of(result, "accuracy") == value
+    no_number = "" if value is not None or printed == "not printed" else printed
+    assert printed_of(result, "accuracy") == no_number
 
 
 def test_throughput_and_time_are_metrics():
