@@ -152,7 +152,7 @@ def _unfinished_section(unfinished: Sequence[UnfinishedCluster]) -> Section:
             )
             for cluster in unfinished
         ],
-        notes=["the same `up` goes on with them; gc leaves them alone"],
+        notes=["the same `up` continues with them; gc leaves them alone"],
         numeric=frozenset({1, 2}),
     )
 

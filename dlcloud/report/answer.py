@@ -34,7 +34,7 @@ class Question:
     """What the answer is for.
 
     Attributes:
-        by: What else is named beside the cheapest and the fastest.
+        by: What else is named, in addition to the cheapest and the fastest.
         market: Whose price decides what is cheapest.
         job: The user's own, None if none was given.
         summary: A line for each case, whatever their number.

@@ -112,7 +112,7 @@ def _frontier(x: Spec, y: Spec) -> Spec:
 def _names(x: Spec, y: Spec, *, has_room: bool) -> Spec:
     """Return the names of the points: colours alone do not distinguish types.
 
-    The page gives every point its name where there is room. A picture is not laid out anew: with many points,
+    The page gives every point its name where there is room. A picture is not laid out again: with many points,
     it names those on the front.
     """
     on_front = {"field": "shown", "type": "quantitative", "scale": None}

@@ -334,7 +334,7 @@ ROOMY = (
     Column(title="measured", text=lambda row: f"{row.run.started_at:%Y-%m-%d}", kind=str),
     Column(title="run", text=lambda row: row.run.run_id, kind=str),
 )
-"""Shown beside the others where the terminal has room, the most important first."""
+"""Shown next to the others if the terminal has room, the most important first."""
 
 WIDE = (
     TYPE,

@@ -25,7 +25,7 @@ from dlcloud.results.ranking import By, Group, group_rows, natural_group, rank, 
 from dlcloud.results.user_job import UserJob
 
 MOST_NAMES = 4
-"""Results that are named beside a warning."""
+"""Results that are named in a warning."""
 EMPTY = "nothing has been measured yet: dlcloud up quickstart"
 
 
@@ -174,7 +174,7 @@ def _notes(rows: Sequence[ResultRow]) -> list[str]:
     baselines = dict.fromkeys(row.overall.baseline for row in rows if row.overall)
     if baselines:
         names = " or ".join(baselines)
-        notes.append(f"over best: beside {names}, the best baseline of the case; intervals: --wide")
+        notes.append(f"over best: compared with {names}, the best baseline of the case; intervals: --wide")
     return [*notes, *_undecided_note(rows), *_paired_note(rows), *_warnings(rows)]
 
 

@@ -215,7 +215,7 @@ def _by_parameter(table: ExperimentTable, valued: Sequence[TrialStatus], name: s
         for status, text, number in zip(valued, texts, numbers, strict=True)
     ]
     is_wide = is_numeric and min(numeric) > 0 and max(numeric) >= WIDE_SPREAD * min(numeric)
-    # Vega warns of a zero beside a logarithm.
+    # Vega warns of a zero next to a logarithm.
     kind: Spec = {"type": "log"} if is_wide else {"type": "linear", "zero": False}
     x = field("x", name, scale={**kind, "nice": False})
     return Chart(

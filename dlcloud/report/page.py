@@ -171,7 +171,7 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], numeric: frozen
 
 
 def _cell(title: str, kind: str, text: str) -> str:
-    """Return a cell; its title is shown beside it where a narrow screen has no room for columns."""
+    """Return a cell; its title is shown next to it if a narrow screen has no room for columns."""
     return f'<td{kind} data-title="{escape(title)}">{escape(_keep_marks(text))}</td>'
 
 

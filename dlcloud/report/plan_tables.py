@@ -115,7 +115,7 @@ def _conditions(plan: Plan) -> list[str]:
         conditions.append(f"{plan.machine.efa_interfaces} EFA interface(s) each")
     if Market.SPOT in {pool.market for pool in plan.pools}:
         conditions.append(
-            "a spot instance that EC2 interrupts in its first hour is free, but for disk and address"
+            "a spot instance that EC2 interrupts in its first hour is free except for disk and address"
         )
     return conditions
 

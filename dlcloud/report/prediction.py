@@ -151,7 +151,7 @@ def _values(job: PredictedJob, market: Market) -> list[dict[str, Any]]:
     """Return the types with a price, the cheapest first.
 
     Those that no other beats in both are the front; burstable types, which slow down, are not on it. The ends
-    of the front and the measured types have their names beside them.
+    of the front and the measured types have their names next to them.
     """
     values = [value for offer in job.offers if (value := _value(offer, job, market)) is not None]
     values.sort(key=lambda value: (value["usd"], -value["throughput"]))

@@ -40,7 +40,7 @@ def scaling_records(scalings: Sequence[NodeScaling], market: Market) -> list[dic
 
 
 def scaling_charts(scalings: Sequence[NodeScaling], market: Market) -> list[Chart]:
-    """Return throughput by the number of nodes, beside that of perfect scaling, a chart for each job."""
+    """Return throughput by the number of nodes, next to that of perfect scaling, a chart for each job."""
     return [_chart(scaling, market, place) for place, scaling in enumerate(scalings)]
 
 

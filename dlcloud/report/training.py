@@ -208,7 +208,7 @@ def _cost_record(cost: InstanceCost) -> dict[str, Cell]:
 def _beside_baseline(training: Training) -> str:
     baseline, saved = training.baseline, training.saved_fraction
     if not training.trained_s:
-        return "one step compares nothing: no saving beside a fixed run is claimed"
+        return "one step compares nothing: no saving compared with a fixed run is claimed"
     if baseline is None or saved is None:
         return "the cost of a fixed run is unknown: a price or a speed is missing"
     word = "saved" if saved >= 0 else "more"
@@ -347,7 +347,7 @@ MOST_SIZES = 2000
 
 
 def course_charts(name: str, course: Course, place: int, *, rehearsal: bool) -> list[Chart]:
-    """Return the charts of a training: its workers over time, and its bill beside that of a fixed run.
+    """Return the charts of a training: its workers over time, and its bill next to that of a fixed run.
 
     Args:
         name: Of its cluster.

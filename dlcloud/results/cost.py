@@ -239,7 +239,7 @@ class BilledCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciliation:
-    """A cluster's estimate, None at an unknown price, beside AWS's bill, None if there is none yet."""
+    """A cluster's estimate, None at an unknown price, next to AWS's bill, None if there is none yet."""
 
     cluster: Cluster
     estimate: Decimal | None

@@ -14,7 +14,7 @@ _COUNT = re.compile(r" on [0-9]+ nodes?$")
 
 
 def nodes_name(name: str, nodes: int) -> str:
-    """Return the name of a job on so many nodes."""
+    """Return the name of a job on a number of nodes."""
     return f"{name} on {count_nodes(nodes)}"
 
 

@@ -327,7 +327,7 @@ def _gap(first: ResultRow, other: ResultRow, by: By, market: Market) -> float:
 
 
 def _seconds(row: ResultRow, samples: int, by: By) -> float | None:
-    """Return the instance seconds of a row's run with so many samples of each setting."""
+    """Return the instance seconds of a row's run with this many samples of each setting."""
     metric = metric_of(row, by)
     cost = row.measured.cost
     if cost is None or metric is None or not metric.samples:

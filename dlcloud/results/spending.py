@@ -241,7 +241,7 @@ def yet_to_cost(
 def still_pending(
     plans: Iterable[PendingPlan], created: Collection[tuple[str, datetime]], now: datetime
 ) -> list[PendingPlan]:
-    """Return the plans that still count beside the clusters that are stored.
+    """Return the plans that still count in addition to the clusters that are stored.
 
     Args:
         plans: The plans.

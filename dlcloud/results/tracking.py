@@ -13,7 +13,7 @@ from dlcloud.results.result import Run, result_of
 
 RUN_TAG = "dlcloud.run"
 POSITION_TAG = "dlcloud.position"
-"""How many bytes of a run's records were sent: a second sender goes on from there."""
+"""How many bytes of a run's records were sent: a second sender continues there."""
 COST = "usd"
 _UNSAFE = re.compile(r"[^\w./ -]")
 LONGEST_KEY = 250

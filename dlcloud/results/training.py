@@ -464,7 +464,7 @@ def market_usd(training: Training, market: Market) -> Decimal | None:
 
 
 BILL_POINTS = 60
-"""Times at which the bill is drawn, beside launches and ends."""
+"""Times at which the bill is drawn, in addition to launches and ends."""
 SAME_S = 5.0
 """Records of one thing about one worker are of one happening if they come within this of each other."""
 NOT_RECORDED = "not recorded"

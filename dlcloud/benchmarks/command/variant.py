@@ -85,7 +85,7 @@ class Turn:
             raise VariantError(f"--turn {self.path}: {error.strerror}") from error
 
     def end(self) -> None:
-        """Let the next one go on."""
+        """Let the next one continue."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -38,7 +38,7 @@ class Job:
         node_ports: Free TCP ports of this node.
         secret: Of this job alone, shared by its nodes.
         slots: GPUs of this node, or CPUs where it has none.
-        folder: For logs and settings, beside the folder in which the command runs.
+        folder: For logs and settings, next to the folder in which the command runs.
     """
 
     rank: int
@@ -176,7 +176,7 @@ def run_services(
 ) -> Iterator[None]:
     """Run servers during the block; they are stopped in reverse order, also where one fails to start.
 
-    An engine may go on without one of its servers, slower: the block fails, although its work succeeds.
+    An engine may continue without one of its servers, slower: the block fails, although its work succeeds.
 
     Args:
         services: In the order in which they are started.

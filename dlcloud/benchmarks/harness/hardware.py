@@ -39,7 +39,7 @@ STEERING = (
 NOT_GLIBC = "only glibc's allocator can keep freed memory"
 
 # The C library keeps freed memory, in huge pages, for the next step. Otherwise every large tensor goes back
-# to the kernel when it is freed, and is filled with zeros anew a step later.
+# to the kernel when it is freed, and is filled with zeros again a step later.
 # Source: mallopt(3), M_MMAP_MAX and the others; glibc manual, "Memory Allocation Tunables", hugetlb (2.35).
 HEAP_VARIABLES = {
     "MALLOC_MMAP_MAX_": "0",

@@ -90,7 +90,7 @@ class ModelCache:
         return target
 
     def _build(self, target: Path, build: Callable[[Path], object]) -> None:
-        """Build beside the target and rename, so that an interruption leaves no half file.
+        """Build next to the target and rename, so that an interruption leaves no half file.
 
         The remains of a killed builder are removed: the lock shows that no other process builds this model.
         """

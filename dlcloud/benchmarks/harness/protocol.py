@@ -53,7 +53,7 @@ TIME_WAS_UP = "time was up"
 
 
 def measure(cases: Sequence[Case], session: Session, *, before: int = 0, after: int = 0) -> None:
-    """Measure one case after the other; a failure is recorded and the rest goes on.
+    """Measure one case after the other; a failure is recorded and the rest continues.
 
     `before` and `after` count the program's cases that have ended and those still to come, for the progress.
     """
@@ -180,7 +180,7 @@ class CaseRun:
 
     def _skip(self, result: VariantResult) -> None:
         reason = self._shortage(result) or "there was too little memory"
-        beside = f" beside {', '.join(other.name for other in self.running)}" if self.running else ""
+        beside = f" next to {', '.join(other.name for other in self.running)}" if self.running else ""
         self.session.recorder.skip(self.case.name, result.name, reason + beside)
 
     def _skip_all(self, waiting: Sequence[VariantResult]) -> None:
@@ -334,7 +334,7 @@ class CaseRun:
         return [name for name in names if name not in needed] or names
 
     def _rest_s(self, number: int, width: float, elapsed_s: float) -> float:
-        """Estimate how long the rounds go on: an interval narrows with the root of their number."""
+        """Estimate how long the rounds continue: an interval narrows with the root of their number."""
         limits = self.session.limits
         if limits.fixed:
             return elapsed_s / number * max(0, limits.rounds - number)

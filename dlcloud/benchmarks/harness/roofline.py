@@ -1,4 +1,4 @@
-"""How close a setting came to its machine: its work beside peaks that the same engine reached there.
+"""How close a setting came to its machine: its work compared with peaks that the same engine reached there.
 
 A peak is the best of repeated products of matrices of several sizes in the setting's data type, and the best
 bandwidth of a pass over arrays that no cache holds. Source: Williams, Waterman and Patterson 2009, "Roofline:
@@ -145,7 +145,7 @@ def best_rate(
 ) -> float:
     """Return the best amount a second of repeated runs, after one that does not count.
 
-    It goes on while runs become faster: on a busy machine the first ones are no peak.
+    It continues while runs become faster: on a busy machine the first ones are no peak.
     """
     run()
     began = risen = clock()

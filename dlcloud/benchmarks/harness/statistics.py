@@ -164,7 +164,7 @@ def is_settled(values: Sequence[float]) -> bool:
 def warm_up_length(values: Sequence[float]) -> int | None:
     """Return how many leading values belong to the warm-up, or None if it never ends.
 
-    The values up to the first two agreeing medians are the warm-up, those two groups included but for the
+    The values up to the first two agreeing medians are the warm-up, those two groups included except the
     last, which is already warm.
     """
     for length in range(2 * WARM_UP_GROUP, len(values) + 1):

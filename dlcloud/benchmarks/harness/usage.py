@@ -17,7 +17,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 KEPT_FREE_BYTES = 256 * MIB
-"""Memory that is left to the system beside the settings."""
+"""Memory that is left to the system, in addition to the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ def estimate_bytes(setting: MemoryUser, running: Collection[MemoryUser]) -> int:
 
 
 def explain_shortage(setting: MemoryUser, running: Collection[MemoryUser], free: int | None) -> str | None:
-    """Return why a setting cannot be started beside the running ones; None if it can, or if unknown."""
+    """Return why a setting cannot be started next to the running ones; None if it can, or if unknown."""
     needed = estimate_bytes(setting, running)
     if free is None or needed <= max(0, free - KEPT_FREE_BYTES):
         return None

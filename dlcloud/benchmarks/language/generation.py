@@ -51,7 +51,7 @@ class GenerationJob:
         return np.random.default_rng(self.seed).integers(0, vocabulary, (rows, columns), dtype=np.int64)
 
     def work(self, model_bytes: float) -> Work:
-        """Return the work of a token in this phase, with weights of so many bytes."""
+        """Return the work of a token in this phase, with weights of this many bytes."""
         size = NetworkSize.of(Path(self.folder), self.configuration)
         if not size.stored:
             return Work(flop=0.0)  # not of safetensors: unknown
@@ -74,7 +74,7 @@ class GenerationJob:
         }
 
     def measure_peak(self, seconds: float) -> Peak:
-        """Measure PyTorch's peak, whatever the engine: PyTorch is installed beside each of them."""
+        """Measure PyTorch's peak, whatever the engine: PyTorch is installed next to each of them."""
         import torch  # noqa: PLC0415 - not before the engine was measured
 
         from ..harness import torch_roofline  # noqa: PLC0415 - as above
@@ -211,7 +211,7 @@ class RequestModel:
         return self._number
 
     def add_requests(self, tokens: int) -> None:
-        """Add a request for every prompt, of so many new tokens."""
+        """Add a request for every prompt, with this number of new tokens."""
         raise NotImplementedError
 
     def advance(self) -> None:

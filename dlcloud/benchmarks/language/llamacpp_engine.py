@@ -154,7 +154,7 @@ class _Batch:
             self.batch.logits[number] = all_logits or (logits and place == length - 1)
 
     def move(self, position: int, *, further: bool = False) -> None:
-        """Set the position of every token, or move it on by so many."""
+        """Set the position of every token, or move it on by a number."""
         for number in range(self.batch.n_tokens):
             self.batch.pos[number] = (self.batch.pos[number] if further else 0) + position
 

@@ -171,7 +171,7 @@ class NetworkSize:
         return Work(flop=flop, bytes=model_bytes / (prompt * streams))
 
     def generating(self, context: float, streams: int, model_bytes: float) -> Work:
-        """Return the work of a generated token after so many others: a step reads the weights once."""
+        """Return the work of a generated token after a number of others: a step reads the weights once."""
         flop = 2 * (self.layers + self.head) + 4 * self.attention * context
         share = min(1.0, (self.layers + self.head) / self.stored)
         return Work(flop=flop, bytes=model_bytes * share / streams)

@@ -300,7 +300,7 @@ class ServingVariant:
             )
         return WarmUp(steps=self._sent, seconds=time.monotonic() - began, settled=True)
 
-    def measure(self, seconds: float) -> Slice:  # noqa: ARG002 - so many requests are sent
+    def measure(self, seconds: float) -> Slice:  # noqa: ARG002 - a fixed number of requests is sent
         result = self._send(self._rate, self.goal.requests)
         if result.failures:
             raise VariantError(f"{len(result.failures)} requests failed: {result.failures[0]}")

@@ -1,7 +1,7 @@
 """Write a network once, in Hugging Face's format, in bf16; runs inside workers.
 
 Weights are random, of the small text network trained, of the hub's models downloaded. A tokenizer of single
-bytes lies beside random weights, so that servers take and return text.
+bytes lies next to random weights, so that servers take and return text.
 """
 
 import json

@@ -12,7 +12,7 @@ from ..harness.records import Recorder
 from .precisions import Optimization, TrainingPrecision, TrainingSetting
 
 RECORDED_KERNELS = 12
-"""The record names so many kernels, those that ran most often."""
+"""The record names this many kernels, those that ran most often."""
 
 SHARE_OF_MEMORY = 0.85
 

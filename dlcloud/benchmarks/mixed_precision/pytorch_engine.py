@@ -37,12 +37,12 @@ class Body:
     features: nn.Module  # from images to (batch, channels, height, width)
     channels: int  # of its output
     dropout: float = 0.0  # before the last layer of the published head
-    # Makes the published head for so many classes; global pooling and one dense layer if None.
+    # Makes the published head for this number of classes; global pooling and one dense layer if None.
     head: Callable[[int], nn.Module] | None = None
 
 
 def build(name: str, *, classes: int, small_head: bool) -> nn.Module:
-    """Build a network of NETWORKS with so many logits, on it the published or the small head."""
+    """Build a network of NETWORKS with this number of logits, on it the published or the small head."""
     body = NETWORKS[name]()
     if body.head and not small_head:
         return nn.Sequential(body.features, body.head(classes))
@@ -249,7 +249,7 @@ FAST_KERNEL = 3
 
 
 class DepthwiseConv2d(nn.Conv2d):
-    """A convolution of each channel by itself, without bias; `nn.Conv2d` but for its gradients."""
+    """A convolution of each channel by itself, without bias; `nn.Conv2d` except for its gradients."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Compute (batch, channels, height / stride, width / stride)."""

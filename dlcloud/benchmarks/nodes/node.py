@@ -32,7 +32,7 @@ TAIL_BYTES = 4096
 """Of the output, kept for the message of a failure."""
 
 HOST_FILE = "hosts"
-"""The file of all nodes, beside the folder in which the command runs: `DLCLOUD_HOST_FILE`."""
+"""The file of all nodes, next to the folder in which the command runs: `DLCLOUD_HOST_FILE`."""
 
 Ended = Callable[[int, str], None]
 """Receives the exit status, 128 + N for signal N, and the end of the output."""

@@ -80,7 +80,7 @@ ENTRY = Benchmark(
         Option("device", "cuda is used by pytorch only", choices=("cpu", "cuda"), default="cpu"),
         Option(
             "precision",
-            "what to measure beside each engine's fp32",
+            "what to measure in addition to each engine's fp32",
             choices=tuple(precision.value for precision in InferencePrecision),
             default_help="all that it can run in on the machine",
             many=True,

@@ -146,7 +146,7 @@ def compare_logits(reference: list[list[float]], other: list[list[float]]) -> di
 
     `cosine_similarity` compares them as they are. `cosine_similarity_centred` takes away each setting's mean
     over the images first: random weights answer nearly the same to every image, and only the differences
-    count. Both are means over the images, beside the value of the worst image.
+    count. Both are means over the images, next to the value of the worst image.
     """
     plain, centred = _cosines(reference, other), _cosines(_centre(reference), _centre(other))
     return {

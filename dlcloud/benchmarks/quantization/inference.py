@@ -76,7 +76,7 @@ class Inference:
     runs: Sequence[Run]  # how to run each of them
     feed: np.ndarray  # the batch that is timed
     facts: Mapping[str, Any]
-    # Measures what the engine reaches at best in about so many seconds; None if it cannot.
+    # Measures what the engine reaches at best in about this many seconds; None if it cannot.
     peak: Callable[[float], Peak] | None = None
 
     def measure_peak(self, seconds: float) -> Peak | None:

@@ -238,7 +238,7 @@ def _vgg_stage(builder: GraphBuilder, source: str, channels: tuple[int, int], de
 
 
 def _vgg(builder: GraphBuilder, depths: tuple[int, ...]) -> Outputs:
-    """Add the layers of a VGG whose five stages are so many convolutions deep.
+    """Add the layers of a VGG whose five stages have these numbers of convolutions.
 
     Source: Simonyan and Zisserman 2014, "Very Deep Convolutional Networks", table 1, columns D and E.
     """

@@ -25,7 +25,7 @@ from .onnx_graphs import measure_peak
 VERSION = openvino.__version__.partition("-")[0]
 
 GRAPH = "model.xml"
-"""The graph of a cached model; its weights lie beside it, in a file of the same stem."""
+"""The graph of a cached model; its weights lie next to it, in a file of the same stem."""
 
 WEIGHTED = {"Convolution", "FullyConnected", "MatMul"}
 """The layers that do the work, as OpenVINO names them in the graph that it runs."""

@@ -117,7 +117,7 @@ def _read_data(path: Path, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     labels = arrays.pop("labels", None)
     if len(arrays) != 1:
         raise ValueError(
-            f"{path} holds {sorted(arrays)} beside labels, where one array of inputs is expected"
+            f"{path} holds {sorted(arrays)} in addition to labels; one array of inputs is expected"
         )
     (inputs,) = arrays.values()
     if inputs.shape[1:] != shape:
@@ -148,7 +148,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _keep_data(arrays: Mapping[str, np.ndarray], name: str, models: ModelCache) -> Path:
-    """Copy the data beside the models, so that a later change of the user's leaves the figures valid."""
+    """Copy the data next to the models, so that a later change of the user's leaves the figures valid."""
 
     def write(target: Path) -> None:
         with target.open("wb") as stream:

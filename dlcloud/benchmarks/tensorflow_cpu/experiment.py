@@ -164,7 +164,7 @@ class Search:
         return f"only with {', '.join(unmet)}, which was not taken" if unmet else None
 
     def _measure(self, case: str, knob: Knob, group: Sequence[KnobValue]) -> None:
-        """Measure a group of values beside the best so far, and take the one that is clearly better."""
+        """Measure a group of values in turn with the best so far, and take the one that is clearly better."""
         candidates = {_label(knob, value): {**self._best, knob.name: value} for value in group}
         baseline = {_label(knob, self._best[knob.name]): self._best}
         variants = [self.make_variant(name, values) for name, values in {**baseline, **candidates}.items()]
@@ -284,7 +284,7 @@ class Experiments:
         return search.run()
 
     def _compare(self, network: str, batch: int, best: SearchResult | None) -> None:
-        """Measure stock beside the others in fresh processes, in groups that fit into memory."""
+        """Measure stock in turn with the others in fresh processes, in groups that fit into memory."""
         name = f"{network} batch {batch}"
         configurations = self._configurations(name, best)
         facts = self._facts(name, network, batch, configurations, best)

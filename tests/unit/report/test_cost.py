@@ -207,7 +207,7 @@ def test_settings_show_ratios_to_their_own_and_to_the_best_baseline():
     shown = rows(*ENGINES, overall=BESIDE_BEST, quoted=quote())
     assert [row["over best"] for row in shown] == ["best", "3.46x", "≈ 0.98x", "3.01x"]
     text = table(*ENGINES, overall=BESIDE_BEST, quoted=quote())
-    assert "over best: beside openvino fp32, the best baseline of the case" in text
+    assert "over best: compared with openvino fp32, the best baseline of the case" in text
     assert max(len(line) for line in text.splitlines()) <= 80
 
 
