@@ -112,8 +112,8 @@ def _frontier(x: Spec, y: Spec) -> Spec:
 def _names(x: Spec, y: Spec, *, has_room: bool) -> Spec:
     """Return the names of the points: colours alone do not distinguish types.
 
-    The page gives every point its name where there is room. A picture is not laid out again: with many points,
-    it names those on the front.
+    The page gives every point its name if there is room. A picture is laid out once: with many points, it
+    names those on the front.
     """
     on_front = {"field": "shown", "type": "quantitative", "scale": None}
     opacity = {"value": 1} if has_room else on_front

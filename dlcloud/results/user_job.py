@@ -23,7 +23,7 @@ _MOST_ITEMS = 1e18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserJob:
-    """An amount of work: the number of `items`, counted in `unit` (images); an empty unit fits every throughput."""
+    """A number of `items`, counted in `unit` (images); an empty unit fits every throughput."""
 
     items: float
     unit: str
