@@ -5,12 +5,13 @@ its log; leaving it closes connections, database and console in reverse order. W
 is imported only when a command asks for it.
 """
 
+import logging
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from dlcloud.app.cluster_accounts import ClusterAccounts
-from dlcloud.app.log_file import log_to_file
 from dlcloud.app.profiles import CONTROLLER_VARIABLE, chosen_profile, find_profile
 from dlcloud.app.terminal.console import Console, SilentConsole, console_for
 from dlcloud.app.terminal.screen import writer_to
@@ -290,3 +290,36 @@ class Context:
         database = Database(self.paths.database)
         self._open.callback(database.close)
         return database
+
+
+LOGS_KEPT = 50
+
+
+class LogFile(logging.FileHandler):
+    """The file of a log; what cannot be written is lost, also where the file cannot be opened."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
+
+
+def log_to_file(paths: Paths, command: str, *, verbose: bool) -> None:
+    """Log to a new file of a command, and with `verbose` to stderr, too; old files are removed."""
+    folder = paths.make_folder(paths.logs)
+    for old in sorted(folder.glob("*.log"))[:-LOGS_KEPT]:
+        with suppress(OSError):
+            old.unlink(missing_ok=True)
+    path = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{command}-{os.getpid()}.log"
+    logging.raiseExceptions = False  # a log on a full disk is lost, without a traceback on stderr
+    handlers: list[logging.Handler] = [LogFile(path, delay=True)]
+    if verbose:
+        handlers.append(logging.StreamHandler())
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers
+    )
+    logging.captureWarnings(True)  # those of libraries are for the log, not for users
+    # Below this level botocore and paramiko log requests, with headers and keys.
+    for library in ("botocore", "boto3", "urllib3", "paramiko"):
+        logging.getLogger(library).setLevel(logging.WARNING)

@@ -81,10 +81,10 @@ def deadlines(
     dlcloud deadlines recipe.yaml --traces DIR --pooled --plot deadlines.svg
     """  # noqa: D301  click wants a real backspace, to leave these lines as they are
     from dlcloud.app.context import Context
-    from dlcloud.app.deadlines.deadlines import run
+    from dlcloud.app.deadlines import compare_deadlines
 
     with Context("deadlines", verbose=verbose) as context:
-        run(
+        compare_deadlines(
             context,
             recipe=recipe,
             deadlines=deadlines,
@@ -265,10 +265,10 @@ def simulate(
     dlcloud simulate recipe.yaml --adversary --refuse-first 3600 --work 48h --deadline 52h
     """  # noqa: D301  click wants a real backspace, to leave these lines as they are
     from dlcloud.app.context import Context
-    from dlcloud.app.deadlines.simulate import run
+    from dlcloud.app.deadlines import simulate as replay_policies
 
     with Context("simulate", verbose=verbose) as context:
-        run(
+        replay_policies(
             context,
             recipe=recipe,
             traces=traces,

@@ -34,7 +34,7 @@ def completion(*, shell: str) -> None:
 @plain_output_option("It is JSON either way.")
 def schema(*, document: str, output: str) -> None:  # noqa: ARG001  it is JSON either way
     """Print the JSON Schema of a recipe, for editors, or of a line of `dlcloud export FILE.jsonl`."""
-    from dlcloud.app.recipes.bundled import print_schema
+    from dlcloud.app.recipes import print_schema
 
     print_schema(document=document)
 
@@ -47,6 +47,6 @@ def skill() -> None:
     mkdir -p .claude/skills/dlcloud
     dlcloud skill > .claude/skills/dlcloud/SKILL.md
     """  # noqa: D301  click wants a real backspace, to leave these lines as they are
-    from dlcloud.app.recipes.bundled import print_skill
+    from dlcloud.app.recipes import print_skill
 
     print_skill()

@@ -29,9 +29,9 @@ def init(*, file: Path, trial: bool | None, output: str) -> None:
     With --trial the script runs here for ten seconds to see that; on a terminal it asks. The schema for
     editors is written next to the recipe.
     """
-    from dlcloud.app.recipes.init import run
+    from dlcloud.app.recipes import init as write_recipe
 
-    run(file=file, trial=trial, output=output)
+    write_recipe(file=file, trial=trial, output=output)
 
 
 @commands.command("validate")
@@ -57,6 +57,6 @@ def validate(*, recipe: str, overrides: "Overrides", output: str, verbose: bool)
 @output_option
 def recipes(*, name: str, output: str) -> None:
     """List the bundled recipes; with NAME, print that one, to copy and change."""
-    from dlcloud.app.recipes.bundled import print_recipes
+    from dlcloud.app.recipes import print_recipes
 
     print_recipes(name=name, output=output)

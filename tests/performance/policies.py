@@ -22,7 +22,7 @@ from statistics import fmean
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dlcloud.app.deadlines.traces import load_windows, scale_counts  # noqa: E402  the path comes first
+from dlcloud.app.deadlines import load_windows, scale_counts  # noqa: E402  the path comes first
 from dlcloud.scheduling.policies.by_name import POLICIES  # noqa: E402
 from dlcloud.scheduling.policies.situation import (  # noqa: E402
     HOUR_S,

@@ -13,7 +13,7 @@ from typing import ClassVar
 import pytest
 
 from dlcloud.app.clusters.workload import refuse_missing_script, warn_of_requirements, warn_of_script
-from dlcloud.app.recipes.init import ScriptTrial, recipe_of_script, run_trial
+from dlcloud.app.recipes import ScriptTrial, recipe_of_script, run_trial
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe
 

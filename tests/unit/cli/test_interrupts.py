@@ -42,7 +42,7 @@ def in_a_serializer():
 COMMAND = """
 import sys, time, click
 from dlcloud.cli import main
-from dlcloud.app.log_file import log_to_file
+from dlcloud.app.context import log_to_file
 from dlcloud.store.home import Paths
 from pathlib import Path
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlcloud.app.account_clients import AccountClients
+from dlcloud.app.clouds import AccountClients
 from dlcloud.cli import main as cli
 from dlcloud.local.site import LocalSite
 from dlcloud.model.errors import CredentialsError, LocalCloudError

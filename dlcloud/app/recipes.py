@@ -1,4 +1,9 @@
-"""`dlcloud init`: a recipe to start from, or one for a script of the user's."""
+"""Recipes as texts: `dlcloud init`, `recipes` and `schema`, and the skill for coding agents.
+
+`init` writes a recipe to start from, or one for a script of the user's: it reads the script's imports and
+output, pins the packages as they are installed here, and, if it may, runs the script for ten seconds to see
+what it prints. It never overwrites a file, and it asks no cloud.
+"""
 
 import json
 import os
@@ -19,11 +24,13 @@ from dlcloud.recipe.recipe import read_recipe, recipe_schema
 from dlcloud.recipe.script import Script, distribution_of, read_script, throughput_of_output
 from dlcloud.recipe.script_recipe import SCHEMA_FILE, SCHEMA_LINE, ScriptRecipe
 from dlcloud.report.files import report_file
-from dlcloud.report.table import envelope
-from dlcloud.resources.texts import template
+from dlcloud.report.recipes import recipes_report
+from dlcloud.report.table import Format, envelope, render
+from dlcloud.resources.texts import recipe_names, recipe_text, template
+from dlcloud.results.transfer import results_schema
 
 
-def run(*, file: Path, trial: bool | None, output: str) -> None:
+def init(*, file: Path, trial: bool | None, output: str) -> None:
     """Write a commented recipe to FILE (recipe.yaml), or one for FILE if it is a Python script."""
     notes: list[str] = []
     if file.suffix == ".py":
@@ -261,3 +268,23 @@ def _check_file(file: Path) -> None:
 def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def print_recipes(*, name: str, output: str) -> None:
+    """List the bundled recipes; with NAME, print that one, to copy and change."""
+    if name:
+        say(recipe_text(name)[0], end="")
+        return
+    texts = {name: recipe_text(name)[0] for name in recipe_names()}
+    recipes = {name: (read_recipe(text, f"{name}.yaml"), text) for name, text in texts.items()}
+    say(render(recipes_report(recipes), Format(output)))
+
+
+def print_schema(*, document: str) -> None:
+    """Print the JSON Schema of a recipe, for editors, or of a line of `dlcloud export FILE.jsonl`."""
+    say(json.dumps(recipe_schema() if document == "recipe" else results_schema(), indent=2))
+
+
+def print_skill() -> None:
+    """Print what an agent needs to use dlcloud, as a skill: Markdown with a name and a description."""
+    say(template("skill.md"), end="")
