@@ -3,16 +3,18 @@
     python tests/performance/policies.py --traces DIR --pooled DIR [--part single] [--every 10]
 
 DIR has one folder per pool with JSON windows, as FrontierCS/Frontier-CS has them (`docs/deadlines.md` lists
-formats); without it, generated windows are replayed. Windows are in the half that the policy was tuned on if
-the SHA-256 of `folder/file` is even, else in the other.
+formats); without it, generated windows are replayed. Windows of a recording overlap, so that they are halved by
+time: those that end before `CUT_TICK`, or `CUT_TIME`, are for choosing constants, those that begin after it for
+reporting, and the others are left out.
 """
 
 import argparse
-import hashlib
+import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -39,7 +41,7 @@ from dlcloud.scheduling.spells import OFF, ON, Hazard, SpellFit  # noqa: E402
 
 WORK_H = 48
 CHANGEOVERS_S = (720.0, 72.0, 1.8)
-GOALS = {52.0: 1.10, 70.0: 1.05}
+GOALS = {52.0: 1.08, 70.0: 1.05}
 SIXTEEN_GOALS = {52.8: 1.10, 72.0: 1.10}
 SINGLE = SimulatedJob(work_s=WORK_H * HOUR_S, allowed_s=0, on_demand_usd=3.06, spot_usd=0.9731)
 """Source: Wu et al., "Can't Be Late", NSDI 2024: V100 in us-west-2."""
@@ -47,13 +49,26 @@ ZONES = ("us-east-1a", "us-east-1c", "us-east-1d", "us-east-1f")
 """The zones of one region with the most capacity: pooled for sixteen workers."""
 
 
-def is_tuned(window: Window) -> bool:
-    return int(hashlib.sha256(window.name.encode()).hexdigest(), 16) % 2 == 0
+CUT_TICK, CUT_TIME = 950, datetime(2023, 3, 10, 13, 20)  # noqa: DTZ001  as the recordings write it
+"""Of the recordings of October 2022 in ticks, and of those of February 2023."""
 
 
-def halves(windows: Sequence[Window]) -> Iterable[tuple[str, list[Window]]]:
-    yield "tuned", [window for window in windows if is_tuned(window)]
-    yield "held out", [window for window in windows if not is_tuned(window)]
+def is_reporting(file: Path, window: Window) -> bool | None:
+    """Return whether a window is for reporting; None if it has ticks of both halves."""
+    start = json.loads(file.read_text())["metadata"]["start_time"]
+    if isinstance(start, int):
+        ticks = round(window.end_s / 600)
+        return start >= CUT_TICK if start >= CUT_TICK or start + ticks <= CUT_TICK else None
+    begin = datetime.fromisoformat(start)
+    end = begin + timedelta(seconds=window.end_s)
+    return begin >= CUT_TIME if begin >= CUT_TIME or end <= CUT_TIME else None
+
+
+def half(windows: Iterable[Window], folder: Path | None, *, reporting: bool) -> list[Window]:
+    """Return the windows of one half; all of those that were generated."""
+    if folder is None:
+        return list(windows)
+    return [w for w in windows if is_reporting(next(folder.glob(f"**/{w.name}")), w) is reporting]
 
 
 def print_ratios(
@@ -84,9 +99,8 @@ def single(windows: Sequence[Window]) -> None:
                 job = replace(
                     SINGLE, allowed_s=hours * HOUR_S, changeover_s=changeover_s, refusal_s=refusal_s
                 )
-                for half, chosen in halves(windows):
-                    title = f"refusal {refusal_s:g} s, {hours:g} h, changeover {changeover_s:g} s, {half}"
-                    print_ratios(title, job, chosen, goal, ("greedy", "uniform-progress", "elastic"))
+                title = f"refusal {refusal_s:g} s, {hours:g} h, changeover {changeover_s:g} s"
+                print_ratios(title, job, windows, goal, ("greedy", "uniform-progress", "elastic"))
 
 
 def sixteen(windows: Sequence[Window]) -> None:
@@ -100,9 +114,8 @@ def sixteen(windows: Sequence[Window]) -> None:
                 changeover_s=1.8,
                 refusal_s=refusal_s,
             )
-            for half, chosen in halves(windows):
-                title = f"16 workers, refusal {refusal_s:g} s, {hours:g} h, {half}"
-                print_ratios(title, job, chosen, goal, ("gang", "uniform-progress", "elastic"))
+            title = f"16 workers, refusal {refusal_s:g} s, {hours:g} h"
+            print_ratios(title, job, windows, goal, ("gang", "uniform-progress", "elastic"))
 
 
 def worst(windows: Sequence[Window]) -> None:
@@ -140,7 +153,9 @@ def speed(windows: Sequence[Window]) -> None:
         seconds = time.process_time() - begun
         total += seconds
         print(f"a thousand windows, {name}: {seconds:.1f} s of one core", flush=True)
-    print(f"a thousand windows, the whole table: {total:.1f} s; goal 60 {'met' if total <= 60 else 'MISSED'}")
+    print(
+        f"a thousand windows, the whole table: {total:.1f} s; goal 120 {'met' if total <= 120 else 'MISSED'}"
+    )
 
 
 def model(windows: Sequence[Window]) -> None:
@@ -252,13 +267,16 @@ def main() -> None:
     parser.add_argument("--pooled", type=Path, help="a folder with a folder of aligned windows per zone")
     parser.add_argument("--part", choices=("single", "sixteen", "worst", "model", "speed"), action="append")
     parser.add_argument("--every", type=int, default=1, help="only every so many windows")
+    parser.add_argument("--half", choices=("choosing", "reporting"), default="reporting")
     options = parser.parse_args()
-    windows = single_windows(options.traces)[:: options.every]
+    reporting = options.half == "reporting"
+    windows = half(single_windows(options.traces), options.traces, reporting=reporting)[:: options.every]
     parts = options.part or ["single", "sixteen", "worst", "model", "speed"]
     if "single" in parts:
         single(windows)
     if "sixteen" in parts:
-        sixteen(pooled_windows(options.pooled)[:: options.every])
+        pooled = half(pooled_windows(options.pooled), options.pooled, reporting=reporting)
+        sixteen(pooled[:: options.every])
     if "worst" in parts:
         worst(windows)
     if "model" in parts:

@@ -3,7 +3,7 @@
     python tests/performance/policy_grid.py --traces DIR --pooled DIR [--windows 8] [--refusal 3600]
 
 Cells: 1, 4 and 16 workers, changeovers of 1.8 to 720 s, a slack of 8, 10 and 50 %, boots of 0, 31 and 120 s;
-24 h of work. Windows: those of one zone, those of three zones of us-east-1, generated ones that are on and
+24 h of work. Windows, of the half for reporting (`policies.py`): those of one zone, those of three zones of us-east-1, generated ones that are on and
 off, and generated ones with partial capacity. Options narrow the grid. A cell "LOSES" where `elastic` costs
 more than 0.5 % above Uniform Progress.
 """
@@ -18,7 +18,9 @@ from pathlib import Path
 from statistics import fmean
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/performance")]
+
+from policies import half  # noqa: E402
 
 from dlcloud.app.deadlines import load_windows, scale_counts  # noqa: E402  the path comes first
 from dlcloud.scheduling.policies.by_name import POLICIES  # noqa: E402
@@ -63,6 +65,7 @@ def sources(options: argparse.Namespace, workers: int) -> Iterator[tuple[str, li
     for name, folder in (("one zone", options.traces), ("three zones", options.pooled)):
         if folder is not None:
             windows = load_windows(folder, pooled=folder is options.pooled)
+            windows = half(windows, folder, reporting=True)
             step = max(1, len(windows) // options.windows)
             yield name, scale_counts(_in_zones(windows[::step][: options.windows]), workers)
     on_and_off = [generate_window(seed, hours=60, pools=pools) for seed in seeds]

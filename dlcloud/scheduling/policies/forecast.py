@@ -43,11 +43,13 @@ class Forecast:
 
 
 def spot_by_cost(situation: Situation, pause_usd: float | None = None) -> list[Offer]:
-    """Return (USD an hour and instance, pool, instances), the cheapest first; those that run by themselves.
+    """Return (USD an hour and instance, pool, instances) in the order in which they fill the workers.
 
-    The cost is the price, as expected until the pool takes them back, and what the pool's changeovers are
-    expected to cost an hour: all workers stop when a spell ends, and once more to get there. Pools that are
-    dearer than on-demand are left out.
+    The next is always the cheapest for the workers that are still missing. The cost is the price, as expected
+    until the pool takes them back, and what the pool's changeovers are expected to cost an hour: all workers
+    stop when a spell ends, and once more to get there. As many instances share that as are taken: when many
+    shared it of which one was needed, a single instance was moved from pool to pool and back, and every move
+    stopped all. Pools that are dearer than on-demand are left out.
 
     Args:
         situation: The pools.
@@ -57,7 +59,7 @@ def spot_by_cost(situation: Situation, pause_usd: float | None = None) -> list[O
     if pause_usd is None:
         pause_usd = situation.maximum * situation.restart_s / HOUR_S * dearest
     left_h = situation.least_time_s / HOUR_S
-    offers: list[Offer] = []
+    candidates: list[tuple[float, float, PoolState, int]] = []
     for pool in situation.pools:
         if pool.market is not Market.SPOT or not 0 < pool.hourly_usd < dearest:
             continue
@@ -66,10 +68,22 @@ def spot_by_cost(situation: Situation, pause_usd: float | None = None) -> list[O
         losses = losses_per_h(pool)
         losses_usd, usd = pause_usd * losses, pool.expected_usd(min(left_h, 1 / losses))
         if stays:
-            offers.append((usd + losses_usd / stays, pool, stays))
+            candidates.append((usd, losses_usd, pool, stays))
         if more > 0:
-            offers.append((usd + 2 * losses_usd / more, pool, more))
-    return sorted(offers, key=lambda offer: (offer[0], offer[1].name))
+            candidates.append((usd, 2 * losses_usd, pool, more))
+    offers: list[Offer] = []
+    missing = situation.maximum
+    while candidates and missing > 0:
+        cost_usd, _, place = min(
+            [
+                (usd + losses_usd / min(count, missing), pool.name, place)
+                for place, (usd, losses_usd, pool, count) in enumerate(candidates)
+            ]
+        )
+        _, _, pool, count = candidates.pop(place)
+        offers.append((cost_usd, pool, count))
+        missing -= count
+    return offers
 
 
 def on_demand_usd(situation: Situation) -> float:
@@ -101,8 +115,8 @@ def forecast(situation: Situation, offers: Sequence[Offer], spare_s: float) -> F
     expected_drops = past.drops + (PRIOR_DROPS if situation.maximum > 1 else 0.0)
     drops = 2 * expected_drops * HOUR_S / (past.available_s + HOUR_S)
     model = MarkovModel(
-        on_factor=_round(past.on_factor),
-        off_factor=_round(sum([pool.availability.off_factor for pool in spot])),
+        on_factor=_round_factor(past.on_factor),
+        off_factor=_round_factor(sum([pool.availability.off_factor for pool in spot])),
         other=_other(spot, first),
         share=share,
         drops=_round(drops) if drops > 1 / 4 else 0.0,
@@ -156,4 +170,10 @@ def _other(pools: Sequence[PoolState], first: PoolState) -> float:
 
 
 def _round(value: float) -> float:
+    """Round to a power of 2, so that few tables are computed."""
     return float(2.0 ** round(log2(value)))
+
+
+def _round_factor(value: float) -> float:
+    """Round to a power of the root of 2: factors of spells weigh more than the other parameters."""
+    return float(2.0 ** (round(2 * log2(value)) / 2))

@@ -56,8 +56,8 @@ class PoolState:
     Attributes:
         market: Spot or on-demand; a reservation is on-demand at a price of 0.
         name: Unique in its market.
-        hourly_usd: Price of one instance-hour, and of its share of traffic between zones; 0 for capacity that
-            is paid for anyway. A float: it is compared, never billed.
+        hourly_usd: Price of one instance-hour; 0 for capacity that is paid for anyway. Traffic between zones
+            is not in it: a replay bills it, but no policy weighs it. A float: it is compared, never billed.
         obtainable: Instances that could run here now, with those that do; for a pool that was not asked,
             what the caller believes.
         running: Instances whose workers take part in steps.

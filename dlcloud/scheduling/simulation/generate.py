@@ -34,23 +34,26 @@ def generate_window(seed: int, *, hours: float, pools: int = 1, rates: Rates | N
     return Window(name=f"seed-{seed}", pools=traces)
 
 
-def generate_partial_window(seed: int, *, hours: float, pools: int = 3, count: int = 16) -> Window:
-    """Return a window of pools that give 0 to `count` instances, and a few more or fewer every half an hour.
+def generate_partial_window(
+    seed: int, *, hours: float, pools: int = 3, count: int = 16, changes_per_h: float = 2.0
+) -> Window:
+    """Return a window of pools that give 0 to `count` instances, and a few more or fewer at each change.
 
     One change in ten is to none or to all; the times between changes are exponentially distributed.
     """
     traces = tuple(
-        _partial(f"pool-{which}", f"{seed}/{which}/partial", hours, count) for which in range(pools)
+        _partial(f"pool-{which}", f"{seed}/{which}/partial", hours, count, changes_per_h)
+        for which in range(pools)
     )
     return Window(name=f"partial-{seed}", pools=traces)
 
 
-def _partial(name: str, seed: str, hours: float, count: int) -> PoolTrace:
+def _partial(name: str, seed: str, hours: float, count: int, changes_per_h: float) -> PoolTrace:
     source = random.Random(seed)  # noqa: S311  a simulation, no secret
     number, at_s = source.randint(0, count), 0.0
     changes = [(0.0, number)]
     while at_s < hours * HOUR_S:
-        at_s += source.expovariate(2 / HOUR_S)
+        at_s += source.expovariate(changes_per_h / HOUR_S)
         moved = number + source.choice((-4, -2, -1, 1, 2, 4))
         following = source.choice((0, count)) if source.random() < ALL_OR_NONE else min(count, max(0, moved))
         changes.append((at_s, following - number))

@@ -81,3 +81,18 @@ def test_elastic_costs_less_where_sixteen_are_lost_a_few_at_a_time(changeover_s)
     }
     assert costs["elastic"] <= 1.005 * costs["uniform-progress"]
     assert not any(in_time("elastic", hard, windows))
+
+
+@pytest.mark.parametrize("refusal_s", [0.0, HOUR_S])
+@pytest.mark.parametrize("changeover_s", [72.0, 180.0])
+def test_elastic_costs_no_more_where_sixteen_change_slowly(changeover_s, refusal_s):
+    windows = [
+        generate_partial_window(seed, hours=27, pools=3, count=16, changes_per_h=0.2) for seed in range(3)
+    ]
+    setting = {"work_s": 16 * 24 * HOUR_S, "allowed_s": 26.4 * HOUR_S, "maximum": 16, "boot_s": 44.0}
+    hard = job(**setting, changeover_s=changeover_s, refusal_s=refusal_s)
+    costs = {
+        name: fmean(run(name, hard, one).usd for one in windows) for name in ("elastic", "uniform-progress")
+    }
+    assert costs["elastic"] <= 1.005 * costs["uniform-progress"]
+    assert not any(in_time("elastic", hard, windows))
