@@ -73,10 +73,10 @@ def spot_by_cost(situation: Situation, pause_usd: float | None = None) -> list[O
             candidates.append((usd, 2 * losses_usd, pool, more))
     offers: list[Offer] = []
     missing = situation.maximum
-    while candidates and missing > 0:
+    while candidates:
         cost_usd, _, place = min(
             [
-                (usd + losses_usd / min(count, missing), pool.name, place)
+                (usd + losses_usd / min(count, max(1, missing)), pool.name, place)
                 for place, (usd, losses_usd, pool, count) in enumerate(candidates)
             ]
         )

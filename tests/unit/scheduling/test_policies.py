@@ -106,7 +106,7 @@ def test_a_running_pool_is_left_when_another_saves_more_than_the_stop():
         assert POLICIES["elastic"](now).targets == {(Market.SPOT, pool): 4}
 
 
-@pytest.mark.parametrize(("slack_h", "moves"), [(24, True), (0.4, False)])
+@pytest.mark.parametrize(("slack_h", "moves"), [(24, True), (0.9, False)])
 def test_a_move_costs_the_more_the_less_spare_time_is_left(slack_h, moves):
     """It was priced by its minutes alone, and took the spare time that the loss of spot needs later."""
     old = Availability(observed_s=36000.0, available_s=36000.0, spells=1, unchanged_s=36000.0)
