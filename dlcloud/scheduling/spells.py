@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from math import inf
 
 HOUR_S = 3600.0
-PRIOR_SPELLS = 0.5
-"""The prior of the factor is 1, and counts as much as so many spells.
-
-Source: replays of the half of the windows on which constants are chosen, 12 minutes, 70 h: 1.144 times the
-bound, 1.154 with 1 spell, 1.156 with 2. To forget a tenth of the earlier spells with each new one cost 0.8 %
-more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hazard:
     """How often an hour a spell ends, by its age; `hourly` has one more value than there are edges.
+
+    The prior of a pool's factor is 1, and counts as much as `prior_spells` spells: factors of spells with
+    capacity differ more from pool to pool (a standard deviation of 0.65 of their logarithms, and 0.48).
 
     Source: maximum likelihood over 68 stretches of 78 to 87 h of 17 pools of Wu et al.'s recordings
     (skypilot-org/spot-traces, October 2022 and February 2023), with a factor for each stretch; of each
@@ -30,6 +27,7 @@ class Hazard:
 
     edges_h: tuple[float, ...]
     hourly: tuple[float, ...]
+    prior_spells: float = 1.0
 
     def age_class(self, age_h: float) -> int:
         return sum([age_h >= edge for edge in self.edges_h])
@@ -50,8 +48,8 @@ class Hazard:
         return [*(1 / (end - begin) for begin, end in zip(begins, self.edges_h, strict=False)), 0.0]
 
 
-ON = Hazard(edges_h=(1 / 6, 1 / 2, 3 / 2, 6.0), hourly=(1.1, 1.0, 0.65, 0.3, 0.17))
-OFF = Hazard(edges_h=(1 / 2, 2.0), hourly=(1.3, 0.5, 0.25))
+ON = Hazard(edges_h=(1 / 6, 1 / 2, 3 / 2, 6.0), hourly=(1.1, 1.0, 0.65, 0.3, 0.17), prior_spells=0.5)
+OFF = Hazard(edges_h=(1 / 2, 2.0), hourly=(1.3, 0.5, 0.25), prior_spells=4.0)
 
 
 class SpellFit:
@@ -71,4 +69,5 @@ class SpellFit:
     def factor(self, age_s: float = 0.0) -> float:
         """Return how many times as often as usual they end; `age_s`: of a spell that has not ended."""
         expected = self._expected + (self._hazard.expected_ends(age_s / HOUR_S) if age_s > 0 else 0.0)
-        return (PRIOR_SPELLS + self._ends) / (PRIOR_SPELLS + expected)
+        prior = self._hazard.prior_spells
+        return (prior + self._ends) / (prior + expected)

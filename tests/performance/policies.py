@@ -3,9 +3,9 @@
     python tests/performance/policies.py --traces DIR --pooled DIR [--part single] [--every 10]
 
 DIR has one folder per pool with JSON windows, as FrontierCS/Frontier-CS has them (`docs/deadlines.md` lists
-formats); without it, generated windows are replayed. Windows of a recording overlap, so that they are halved by
-time: those that end before `CUT_TICK`, or `CUT_TIME`, are for choosing constants, those that begin after it for
-reporting, and the others are left out.
+formats); without it, generated windows are replayed. Windows of a recording overlap. They are halved by time:
+those that end before `CUT_TICK`, or `CUT_TIME`, are for choosing constants, those that begin after it for
+reporting. The others are left out.
 """
 
 import argparse

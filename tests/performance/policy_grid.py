@@ -3,9 +3,9 @@
     python tests/performance/policy_grid.py --traces DIR --pooled DIR [--windows 8] [--refusal 3600]
 
 Cells: 1, 4 and 16 workers, changeovers of 1.8 to 720 s, a slack of 8, 10 and 50 %, boots of 0, 31 and 120 s;
-24 h of work. Windows, of the half for reporting (`policies.py`): those of one zone, those of three zones of us-east-1, generated ones that are on and
-off, and generated ones with partial capacity. Options narrow the grid. A cell "LOSES" where `elastic` costs
-more than 0.5 % above Uniform Progress.
+24 h of work. Windows: those of one zone and those of three zones of us-east-1, of the half for reporting
+(`policies.py`), generated ones that are on and off, and generated ones with partial capacity. Options narrow
+the grid. A cell "LOSES" where `elastic` costs more than 0.5 % above Uniform Progress.
 """
 
 import argparse

@@ -18,12 +18,13 @@ from math import exp, expm1, inf
 
 from dlcloud.scheduling.spells import OFF, ON
 
-WORK_STEPS = 12
-SPARE_STEPS = 40
+WORK_STEPS = 8
+SPARE_STEPS = 80
 CURVE = 1.5
 """The grid. A step is e^CURVE times as long at its end as at the end of the work, or the safe moment. The
 equations of one grid point depend on each other; one pass from an extrapolated start is as good in replays as
-several."""
+several. With coarse steps of spare time on-demand looks as cheap as waiting where changeovers cost nothing:
+with 40 steps, 70 h and 1.8 s cost 1.041 times the bound, with 80 1.013. 8 steps of work are as good as 12."""
 TABLES_KEPT = 1024
 FULL = 0.999
 """A larger share is all."""
@@ -142,7 +143,7 @@ class ValueTable:
         """Compute the values of a chunk more of work, from little spare time to much.
 
         Once through the equations of each grid point, from a start that is extrapolated. One long function,
-        since it runs 12 times 41 times for a table, and a decision waits for it.
+        since it runs for hundreds of grid points of a table, and a decision waits for it.
         """
         model, dear = self.model, self.works[row]
         chunk = 1 / (dear - self.works[row - 1])
@@ -172,28 +173,31 @@ class ValueTable:
             off, wait, on = best[Mode.OFF][column], waits[column], demands[column]
             idle, spot, both = idles[column], spots[column], best[Mode.BOTH][column]
 
-            # All on-demand without spot; or nothing, while a step of spare time passes with events midway.
+            # All on-demand without spot.
             before_now, held = before[Mode.OFF][column], stay[Mode.OFF][column]
-            waiting = stay[Mode.WAIT][column]
-            started = (
-                [dear + restart_h] * len(off) if restart is None else _at(best[Mode.OFF], restart, restart_h)
-            )
             for age in off_ages:
                 rate, older = offs[age]
                 value = 1.0 + chunk * before_now[age] + rate * on[0]
                 if older:
                     value += older * off[age + 1]
                 held[age] = value = value / (chunk + rate + older)
-                off[age] = min(wait[age], value)
-                if column:
-                    same, changed, aged = self._waits_off[column][age]
-                    value = same * waits[column - 1][age] + changed * (idles[column - 1][0] + idle[0])
-                    if aged:
-                        value += aged * (waits[column - 1][age + 1] + wait[age + 1])
-                    waiting[age] = value
-                    wait[age] = min(started[age], value)
-                else:
+                off[age] = min(value, wait[age])
+
+            # Nothing, while a step of spare time passes; events are midway.
+            waiting = stay[Mode.WAIT][column]
+            started = [dear + restart_h] * len(off)
+            if restart is not None:
+                started = _at(best[Mode.OFF], restart, restart_h)
+            for age in off_ages:
+                if not column:
                     waiting[age] = wait[age] = started[age]
+                    continue
+                same, changed, aged = self._waits_off[column][age]
+                value = same * waits[column - 1][age] + changed * (idles[column - 1][0] + idle[0])
+                if aged:
+                    value += aged * (waits[column - 1][age + 1] + wait[age + 1])
+                waiting[age] = value
+                wait[age] = min(value, started[age])
 
             # All on-demand, while spot is to be had; spot joins while they train.
             before_now, held = before[Mode.ON][column], stay[Mode.ON][column]
