@@ -25,6 +25,9 @@ CURVE = 1.5
 equations of one grid point depend on each other; one pass from an extrapolated start is as good in replays as
 several. With coarse steps of spare time on-demand looks as cheap as waiting where changeovers cost nothing:
 with 40 steps, 70 h and 1.8 s cost 1.041 times the bound, with 80 1.013. 8 steps of work are as good as 12."""
+LEAST_STEPS = 40
+"""With several pools, or losses of a part of spot, a decision may need two tables, which take longer: they
+have 5 steps for an hour of spare time, but at least so many."""
 TABLES_KEPT = 1024
 FULL = 0.999
 """A larger share is all."""
@@ -95,10 +98,12 @@ class ValueTable:
 
     def __init__(self, model: MarkovModel) -> None:
         self.model = model
+        is_plain = model.share >= FULL and not model.drops and not model.other
+        self.steps = SPARE_STEPS if is_plain else min(SPARE_STEPS, max(LEAST_STEPS, round(5 * model.spare_h)))
         end = expm1(CURVE)
         self.works = [model.work_h * expm1(CURVE * row / WORK_STEPS) / end for row in range(WORK_STEPS + 1)]
         self.spares = [
-            model.spare_h * expm1(CURVE * step / SPARE_STEPS) / end for step in range(SPARE_STEPS + 1)
+            model.spare_h * expm1(CURVE * step / self.steps) / end for step in range(self.steps + 1)
         ]
         self._on = [
             (model.on_factor * hourly, older) for hourly, older in zip(ON.hourly, ON.ageing(), strict=True)
@@ -135,7 +140,7 @@ class ValueTable:
         """Return the place of some spare time; None below the safe moment."""
         if spare_h < 0:
             return None
-        column = min(bisect_right(self.spares, spare_h) - 1, SPARE_STEPS - 1)
+        column = min(bisect_right(self.spares, spare_h) - 1, self.steps - 1)
         step = self.spares[column + 1] - self.spares[column]
         return column, min(1.0, (spare_h - self.spares[column]) / step)
 
@@ -159,7 +164,7 @@ class ValueTable:
         offs, ons = self._off, self._on
         off_ages, on_ages = range(len(offs) - 1, -1, -1), range(len(ons) - 1, -1, -1)
         waits, idles, spots, demands = best[Mode.WAIT], best[Mode.IDLE], best[Mode.SPOT], best[Mode.ON]
-        for column in range(SPARE_STEPS + 1):
+        for column in range(self.steps + 1):
             for values, stays, old in zip(best, stay, before, strict=True):
                 now = old[column]
                 if column:

@@ -4,7 +4,7 @@ from math import isfinite
 
 import pytest
 
-from dlcloud.scheduling.policies.value import SPARE_STEPS, WORK_STEPS, MarkovModel, Mode, ValueTable
+from dlcloud.scheduling.policies.value import WORK_STEPS, MarkovModel, Mode, ValueTable
 
 MODEL = MarkovModel(
     on_factor=1.0,
@@ -65,7 +65,7 @@ def test_every_cell_of_the_table_is_a_number(spare_h, share, changeover_h):
         for ages in columns
         for cell in ages
     ]
-    assert len(cells) == 2 * (WORK_STEPS + 1) * (SPARE_STEPS + 1) * 26
+    assert len(cells) == 2 * (WORK_STEPS + 1) * (table.steps + 1) * 26
     assert all(map(isfinite, cells))
 
 
