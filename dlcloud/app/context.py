@@ -25,10 +25,10 @@ from dlcloud.app.terminal.console import Console, SilentConsole, console_for
 from dlcloud.app.terminal.screen import writer_to
 from dlcloud.app.terminal.signals import raise_on
 from dlcloud.local.site import ENDPOINT_VARIABLE, LocalEndpoint, LocalSite, SharedSite
+from dlcloud.model.account import Owner, owner_digest
 from dlcloud.model.cluster import DEFAULT_REGION, Cluster
 from dlcloud.model.errors import LocalCloudError, RecipeError
 from dlcloud.model.events import Emit
-from dlcloud.model.ownership import Owner, owner_digest
 from dlcloud.store.clusters import Benches, Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.home import Paths, Store, home_id

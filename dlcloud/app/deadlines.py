@@ -20,7 +20,7 @@ from dlcloud.elastic.registry import ASSUMED_CHANGEOVER_S
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.events import Info
 from dlcloud.model.instance import FEWEST_SCORED_TYPES, Market
-from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB
+from dlcloud.model.money import ZONE_TRAFFIC_USD_PER_GB
 from dlcloud.recipe.deadline import read_duration
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.report.deadlines import (

@@ -8,8 +8,8 @@ import click
 
 from dlcloud.cli.complete import complete_recipes
 from dlcloud.cli.options import Hours, Number, output_option, values_option, verbose_option
-from dlcloud.model.boots import SLOW_BOOT_S
-from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB
+from dlcloud.model.instance import SLOW_BOOT_S
+from dlcloud.model.money import ZONE_TRAFFIC_USD_PER_GB
 from dlcloud.scheduling.policies.by_name import POLICIES
 from dlcloud.scheduling.simulation.defaults import CHANGEOVER_S, SPOT_SHARE
 

@@ -24,14 +24,13 @@ from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.remote_jobs import INHERITED, LOG_TAIL_LINES, parse_job_state, start_job
 from dlcloud.launch.setup import FOLDER, JOB, prepare
 from dlcloud.launch.user_files import check_files
-from dlcloud.model.clock import Clock
+from dlcloud.model.clock import Clock, wait_until
 from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState, Member
 from dlcloud.model.errors import DlcloudError, InstanceError, RecipeError, StoreError
 from dlcloud.model.events import Emit, Info, stage
 from dlcloud.model.remote import Connection
 from dlcloud.model.secret_source import CONTROLLER_PREFIX
 from dlcloud.model.untrusted import printable
-from dlcloud.model.wait import wait_until
 from dlcloud.planning.policies import controller_policy, join_policies, results_policy, storage_policy
 from dlcloud.planning.storage import reads_buckets, results_uri
 from dlcloud.recipe.job_environment import JobEnvironment

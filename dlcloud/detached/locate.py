@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from dlcloud.model.account import HOME_TAG, OWNER_TAG
 from dlcloud.model.cluster import (
     ACCESS_TAG,
     CLUSTER_TAG,
@@ -14,7 +15,6 @@ from dlcloud.model.cluster import (
     cluster_name,
 )
 from dlcloud.model.instance import Instance
-from dlcloud.model.ownership import HOME_TAG, OWNER_TAG
 from dlcloud.model.remote import Endpoint
 from dlcloud.store.home import is_run_of
 

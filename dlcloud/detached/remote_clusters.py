@@ -18,11 +18,11 @@ from dlcloud.detached.state import check_copy, import_cluster, run_ids
 from dlcloud.launch.admit import move_access
 from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.launch.setup import FOLDER, JOB
+from dlcloud.model.account import Owner, Ownership, owner_of
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import DEFAULT_REGION, NO_OWNER, REGIONS_AT_ONCE, Cluster
 from dlcloud.model.errors import CloudError, DlcloudError, RecipeError, UnreachableError
 from dlcloud.model.events import Emit, Info, Warned, stage
-from dlcloud.model.ownership import Owner, Ownership, owner_of
 from dlcloud.model.remote import Connection
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.ssh.command_line import ssh_command, tunnel_command

@@ -11,11 +11,10 @@ from statistics import median
 from dlcloud.elastic.controller import RequestEnded
 from dlcloud.elastic.registry import TrainingRegistry
 from dlcloud.launch.launcher import Launcher
-from dlcloud.model.boots import SLOW_BOOT_S
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import DlcloudError
 from dlcloud.model.events import Emit, Info, Warned
-from dlcloud.model.instance import Market, Price
+from dlcloud.model.instance import SLOW_BOOT_S, Market, Price
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.deadline import Deadline, Work
 from dlcloud.recipe.recipe import Recipe

@@ -11,10 +11,10 @@ import shutil
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
+from dlcloud.model.account import Owner
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import NO_OWNER, Cluster, ClusterState
 from dlcloud.model.errors import RecipeError, StoreError
-from dlcloud.model.ownership import Owner
 from dlcloud.recipe.recipe import Recipe, RecipeFile, read_recipe
 from dlcloud.resources.texts import user_data
 from dlcloud.ssh.keys import create_key, new_secret, public_key

@@ -9,12 +9,11 @@ from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.network.security_groups import Ec2Network
 from dlcloud.launch import managed as existing
 from dlcloud.launch.managed import LAUNCH, UNSEEN, ManagedCluster, mark_ended
-from dlcloud.model.clock import Clock
+from dlcloud.model.clock import Clock, wait_until
 from dlcloud.model.cluster import CLUSTER_TAG, ClusterState, Intent, Leftover, Member
 from dlcloud.model.errors import CloudError
 from dlcloud.model.events import Emit, Warned, stage
 from dlcloud.model.instance import Instance
-from dlcloud.model.wait import wait_until
 from dlcloud.store.clusters import BATCH, GROUP, PLACEMENT_GROUP, REFUSED, STORAGE_ROLE
 from dlcloud.system.parallel import fan_out
 

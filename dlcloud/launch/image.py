@@ -18,13 +18,12 @@ from dlcloud.launch.setup import (
     prepare,
     requirements_on,
 )
-from dlcloud.model.cluster import NAME_TAG
+from dlcloud.model.clock import wait_until
+from dlcloud.model.cluster import AVAILABLE, IMAGE_TAG, NAME_TAG, PENDING, OwnImage, image_name
 from dlcloud.model.errors import CloudError
 from dlcloud.model.events import stage
 from dlcloud.model.instance import Image, InstanceType
-from dlcloud.model.own_images import AVAILABLE, IMAGE_TAG, PENDING, OwnImage, image_name
 from dlcloud.model.remote import Connection
-from dlcloud.model.wait import wait_until
 from dlcloud.planning.fit import KnownType
 from dlcloud.recipe.instances import Instances
 from dlcloud.recipe.recipe import Budget, Keep, Recipe

@@ -21,7 +21,7 @@ from dlcloud.launch.down import terminate_cluster
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.preflight import run_preflight
 from dlcloud.launch.provision import Provisioner
-from dlcloud.model.boots import boot_timeout_s, describe_slow_boot
+from dlcloud.model.clock import wait_until
 from dlcloud.model.cluster import NEW_GROUP, ClusterState, Member
 from dlcloud.model.errors import (
     CloudError,
@@ -32,10 +32,9 @@ from dlcloud.model.errors import (
     UnwritableError,
 )
 from dlcloud.model.events import Info, Warned, stage
-from dlcloud.model.instance import Instance, InstanceState
+from dlcloud.model.instance import Instance, InstanceState, boot_timeout_s, describe_slow_boot
 from dlcloud.model.money import billed_seconds
 from dlcloud.model.remote import Connection
-from dlcloud.model.wait import wait_until
 from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.planning.plan import Plan, make_plan
 from dlcloud.planning.resize import decide_size

@@ -16,14 +16,13 @@ from decimal import Decimal
 from math import inf
 from typing import TYPE_CHECKING
 
-from dlcloud.model.clock import Clock
+from dlcloud.model.clock import Clock, wait_until
 from dlcloud.model.cluster import Cluster, ClusterState, Intent, Member
 from dlcloud.model.errors import CloudError
 from dlcloud.model.events import Emit, stage
 from dlcloud.model.instance import Instance, Market, Price
 from dlcloud.model.money import committed_usd, hourly_price, instance_usd, money, price_of, total_usd
 from dlcloud.model.remote import Connection, Dial
-from dlcloud.model.wait import wait_until
 from dlcloud.planning.attempts import LaunchAttempt
 from dlcloud.planning.plan import ExistingCapacity
 from dlcloud.recipe.recipe import Recipe

@@ -17,7 +17,7 @@ from dlcloud.model.cluster import Member, client_token
 from dlcloud.model.errors import CapacityError, CloudError, QuotaError
 from dlcloud.model.events import Info, Warned
 from dlcloud.model.instance import Instance, Market
-from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB
+from dlcloud.model.money import ZONE_TRAFFIC_USD_PER_GB
 from dlcloud.planning.attempts import (
     EVERY_ZONE,
     LaunchAttempt,

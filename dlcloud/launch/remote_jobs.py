@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlcloud.launch.setup import FOLDER, JOB
+from dlcloud.model.clock import wait_until
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import (
     CloudError,
@@ -22,7 +23,6 @@ from dlcloud.model.errors import (
 from dlcloud.model.events import Info, Warned
 from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import parse_json, printable
-from dlcloud.model.wait import wait_until
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.kept_files import GIB, KeptFiles, Written
 from dlcloud.results.result import Run, RunState, is_good_end

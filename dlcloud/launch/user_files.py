@@ -25,8 +25,7 @@ from dlcloud.launch.setup import COPY_TIMEOUT_S, FOLDER, KEY_BYTES, EnvironmentP
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import DlcloudError, RemoteCommandError
 from dlcloud.model.events import Emit, Progress, stage
-from dlcloud.model.remote import Connection
-from dlcloud.model.sent_file import SentFile
+from dlcloud.model.remote import Connection, SentFile
 from dlcloud.model.untrusted import parse_json
 from dlcloud.recipe.sent_files import Changes, FileSet, count_files, format_size
 from dlcloud.resources.texts import template

@@ -28,7 +28,7 @@ from dlcloud.local.ec2.instances import SiteInstances
 from dlcloud.local.ec2.network import NetworkedBackend
 from dlcloud.local.instance.machine_images import parameters
 from dlcloud.local.moto_data import RegionOfferings
-from dlcloud.model import instance as core_instance
+from dlcloud.model import instance
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _Service = Literal["batch", "ec2", "iam", "secretsmanager", "ssm", "sts"]
@@ -120,7 +120,7 @@ def _add_retired_types(catalog: Catalog) -> None:
         INSTANCE_TYPE_OFFERINGS[location_type] = RegionOfferings(location_type, list(regions), names)
 
 
-def _description(hardware: core_instance.InstanceType) -> dict[str, Any]:
+def _description(hardware: instance.InstanceType) -> dict[str, Any]:
     """Return the answer of DescribeInstanceTypes for a type, with the fields that the catalog has."""
     gpu = hardware.gpu
     gpus: dict[str, Any] = {}

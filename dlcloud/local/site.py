@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from dlcloud.local.control import ControlClient
 from dlcloud.local.site_files import AccessKey, SitePaths, SiteState, load_access_key, read_state
+from dlcloud.model.clock import wait_until
 from dlcloud.model.errors import LocalCloudError
-from dlcloud.model.wait import wait_until
 from dlcloud.system.files import FileLock, unwritable_hint
 
 ENDPOINT_VARIABLE = "DLCLOUD_LOCAL_ENDPOINT"

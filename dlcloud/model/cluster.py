@@ -1,27 +1,29 @@
-"""A cluster: the instances of one recipe, their state and their tags."""
+"""A cluster: the instances of one recipe, their state and their tags, and what else carries those tags.
+
+The tags are set when something is created, and are the truth about what exists; the store remembers what a
+cluster was launched for, its instances' prices, and the intents of what was requested.
+"""
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from dlcloud.model.account import Owner
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Instance
-from dlcloud.model.ownership import Owner
 
-if TYPE_CHECKING:  # `gc` and `image` alone need it
-    from dlcloud.model.own_images import OwnImage
-
+IMAGE_TAG = "dlcloud:image"
+"""On an image and its snapshot; its value is the name by which recipes know the image."""
+UNUSED_AFTER = timedelta(days=30)
+PENDING, AVAILABLE = "pending", "available"
 DEFAULT_REGION = "us-east-1"
 """The region of recipes that name none, and the one that is asked which others the account has."""
-
 REGIONS_AT_ONCE = 8
 """So many regions are listed at a time."""
-
 MANAGED_TAG = "dlcloud:managed"
 NEW_GROUP = "cluster"
 """dlcloud makes a placement group of this strategy, and deletes it with the cluster."""
@@ -35,12 +37,10 @@ HOST_KEY_TAG = "dlcloud:host-key"
 """The SHA256 fingerprint of an instance's host key, set by the launcher that verified it."""
 CLAIM_TAG = "dlcloud:claimed-by"
 """On a claim of the control of a cluster: the instance that made it."""
-
 ACCESS_TAG = "dlcloud:access"
 """How SSH reaches the instances of a cluster, if not by public addresses."""
 PUBLIC = "public"
 NO_OWNER = Owner()
-
 _NAME_PREFIX = "dlcloud "
 
 
@@ -99,25 +99,6 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leftover:
-    """A resource with dlcloud's tag that no command manages.
-
-    `kind` is AWS's word (`instance`, `volume`, `iam-role`, ...). `instance` and `image` are set for one,
-    `size_gib` for what has a size.
-    """
-
-    kind: str
-    resource_id: str
-    cluster_id: str
-    name: str
-    region: str
-    instance: Instance | None = None
-    size_gib: int = 0
-    image: "OwnImage | None" = None
-    owner: Owner = NO_OWNER
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """An instance of a cluster with the price it was planned at; None where no price is known.
 
@@ -152,6 +133,70 @@ class Intent:
     def at(self) -> datetime:
         """When its effect was last known to begin."""
         return self.ended_at or self.begun_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """A resource with dlcloud's tag that no command manages.
+
+    `kind` is AWS's word (`instance`, `volume`, `iam-role`, ...). `instance` and `image` are set for one,
+    `size_gib` for what has a size.
+    """
+
+    kind: str
+    resource_id: str
+    cluster_id: str
+    name: str
+    region: str
+    instance: Instance | None = None
+    size_gib: int = 0
+    image: "OwnImage | None" = None
+    owner: Owner = NO_OWNER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnImage:
+    """An image as EC2 describes it; `name` is the one of recipes, `size_gib` that of its volume.
+
+    `launched_at` is the time of its last launch, which EC2 reports a day later.
+    """
+
+    image_id: str
+    name: str
+    state: str
+    architecture: str
+    cluster_id: str
+    created_at: datetime
+    size_gib: int
+    snapshot_ids: tuple[str, ...] = ()
+    launched_at: datetime | None = None
+
+
+def image_name(recipe_name: str) -> str:
+    """Return the name by which recipes know the image of a recipe."""
+    return f"dlcloud-{recipe_name}"
+
+
+def stale_reason(image: OwnImage, images: Sequence[OwnImage], now: datetime) -> str:
+    """Return why an image is not needed any more; empty for one that may be.
+
+    Args:
+        image: One of `images`.
+        images: All of the region.
+        now: The present time.
+    """
+    if image.state not in {PENDING, AVAILABLE}:
+        return image.state
+    newer = [other for other in images if _supersedes(other, image)]
+    if newer:
+        return f"superseded by {max(newer, key=lambda other: other.created_at).image_id}"
+    unused = now - max(image.created_at, image.launched_at or image.created_at)
+    return f"not launched for {unused.days} days" if unused >= UNUSED_AFTER else ""
+
+
+def _supersedes(other: OwnImage, image: OwnImage) -> bool:
+    same = (other.name, other.architecture) == (image.name, image.architecture)
+    return same and other.state == AVAILABLE and other.created_at > image.created_at
 
 
 def select_members(cluster: Cluster, members: Sequence[Member], instance: str) -> list[Member]:

@@ -1,6 +1,6 @@
 """Events of the flows: flows emit them, the console draws them, nothing else prints."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -63,3 +63,8 @@ def stage(emit: Emit, clock: Clock, message: str, *, instance_id: str = "") -> I
     emit(StageStarted(message=message, instance_id=instance_id))
     yield
     emit(StageDone(message=message, instance_id=instance_id, seconds=clock.monotonic() - started))
+
+
+def describe_values(values: Mapping[str, str]) -> str:
+    """Return the values of a trial in one line, as `lr=0.1 depth=3`."""
+    return " ".join(f"{name}={value}" for name, value in values.items()) or "(no values)"

@@ -1,13 +1,16 @@
-"""Instance types, prices and instances, in the terms of EC2."""
+"""EC2's instance types, prices, images and instances, the hardware found on them, and their boot times."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
+from typing import Any
 
 from dlcloud.model.remote import Endpoint
+from dlcloud.model.untrusted import count_or_none, number_or_none
 
 KEY_ACTIONS = (
     "kms:CreateGrant",
@@ -28,6 +31,13 @@ Source: EC2 API reference, GetSpotPlacementScores, InstanceTypes."""
 SSH_PORT = 22
 X86_64 = "x86_64"
 ARM64 = "arm64"
+SLOW_BOOT_S = 44.0
+"""What plans, deadlines and simulations assume of a boot: the 90th percentile, from call to first line
+of user data, of 70 starts of 73 on EC2, April 2025 to August 2026; the median is 31 s. Source: Spare Cores,
+sc-inspector-data (CC BY-SA 4.0), state of 2026-08-22."""
+SLOWEST_BOOT_S = 865.0
+"""The longest of them; the next one took 570 s, all others at most 50 s."""
+_ACCELERATED = re.compile(r"(p[4-6][a-z-]*\d*|trn\d[a-z]*|dl\d[a-z]*|inf2)\.")
 
 
 class Market(StrEnum):
@@ -269,3 +279,80 @@ class Instance:
 
     def endpoint(self, user: str) -> Endpoint:
         return Endpoint(instance_id=self.instance_id, host=self.host, port=self.ssh_port, user=user)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """The hardware that a run ran on, as its program reported it."""
+
+    cpu_model: str = "unknown CPU"
+    physical_cores: int | None = None
+    logical_cpus: int | None = None
+    cpu_flags: tuple[str, ...] = ()
+    memory_gib: float | None = None
+    gpus: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """A short name: the GPUs if there are any, else the CPU with its cores."""
+        if self.gpus:
+            return f"{len(self.gpus)}x {self.gpus[0]}"
+        return (
+            self.cpu_model
+            if self.physical_cores is None
+            else f"{self.cpu_model}, {self.physical_cores} cores"
+        )
+
+
+def hardware_of(record: Mapping[str, Any]) -> Hardware:
+    """Read the hardware of a `start` record; what is of a wrong type is unknown."""
+    hardware = record.get("hardware")
+    if not isinstance(hardware, dict):
+        return Hardware()
+    return Hardware(
+        cpu_model=str(hardware.get("cpu_model") or "unknown CPU"),
+        physical_cores=count_or_none(hardware.get("physical_cores")),
+        logical_cpus=count_or_none(hardware.get("logical_cpus")),
+        cpu_flags=tuple(map(str, _items(hardware.get("cpu_flags")))),
+        memory_gib=number_or_none(hardware.get("memory_gib")),
+        gpus=tuple(
+            str(gpu.get("name", "GPU") if isinstance(gpu, dict) else gpu)
+            for gpu in _items(hardware.get("gpus"))
+        ),
+    )
+
+
+def _items(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def boot_timeout_s(instance_type: str) -> float:
+    """Return the seconds in which an instance must have an address and answer over SSH.
+
+    Source: published measurements of metal types, 531 to 792 s, and canonical/pycloudlib, pull request 192,
+    which saw more; the time of p4, p5, p6, dl1, inf2 and trn is an estimate.
+    """
+    if ".metal" in instance_type:
+        return 1200.0
+    return 600.0 if _ACCELERATED.match(instance_type) else 300.0
+
+
+def describe_slow_boot(hourly_usd: Decimal | None, waited_s: float) -> str:
+    """Return the price of either: of waiting for an instance, or of another one in its place.
+
+    An instance that is not there at the time-out of its type is given up, as another one costs less than to
+    wait on: of the measured boots that took longer than 50 s, both took 10 minutes or more.
+
+    Args:
+        hourly_usd: Its price; None if it is not known.
+        waited_s: For how long it has been waited for, which is paid.
+    """
+    longer_s = max(0.0, SLOWEST_BOOT_S - waited_s)
+    if hourly_usd is None:
+        return f"the slowest measured boot takes {longer_s:.0f} s more, another instance {SLOW_BOOT_S:.0f} s"
+    seconds = (waited_s, longer_s, max(60.0, SLOW_BOOT_S))  # the first minute is billed whole
+    paid, more, other = (hourly_usd * Decimal(s) / 3600 for s in seconds)
+    return (
+        f"{paid:.3f} USD so far; to wait for a boot as slow as the slowest measured one costs {more:.3f} USD "
+        f"more, another instance {other:.3f} USD"
+    )

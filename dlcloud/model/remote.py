@@ -6,8 +6,26 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentFile:
+    """A file, folder or link.
+
+    Attributes:
+        path: On this machine.
+        name: Relative to the target folder, with slashes.
+        size: In bytes; 0 for a folder or a link.
+        stamp: Changes with the content: of a file its mode, size and time, of a link its target.
+    """
+
+    path: Path
+    name: str
+    size: int = 0
+    stamp: str = ""
+
+
 if TYPE_CHECKING:  # most commands send nothing
-    from dlcloud.model.sent_file import SentFile
+    pass
 
 
 class Access(StrEnum):

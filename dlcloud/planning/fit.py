@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness.benchmark import Benchmark, HardwareNeed, Parameters
 from dlcloud.model.errors import CloudError
-from dlcloud.model.hardware import Hardware
-from dlcloud.model.instance import Image, InstanceType, Price
+from dlcloud.model.instance import Hardware, Image, InstanceType, Price
 from dlcloud.model.money import exact
 
 if TYPE_CHECKING:  # pydantic, which most commands never need

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from dlcloud.model.account_plan import UPGRADE_HINT, AccountPlan
+from dlcloud.model.account import UPGRADE_HINT, AccountPlan
 from dlcloud.model.instance import InstanceType, Market
 
 STANDARD = "Standard (A, C, D, H, I, M, R, T, Z)"

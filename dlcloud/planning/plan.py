@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 
-from dlcloud.model.account_plan import AccountPlan
+from dlcloud.model.account import AccountPlan
 from dlcloud.model.errors import BudgetError, CapacityError, QuotaError
 from dlcloud.model.instance import Image, InstanceType, Market, Price
 from dlcloud.model.money import SECONDS_PER_HOUR, cost_of_seconds, rounded

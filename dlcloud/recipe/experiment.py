@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from dlcloud.model.trial import describe_values
+from dlcloud.model.events import describe_values
 from dlcloud.recipe.part import Part
 from dlcloud.recipe.workload import Workload
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, StringConstraints, model_validator
 
+from dlcloud.model.account import Login
 from dlcloud.model.errors import RecipeError
-from dlcloud.model.login import Login
 from dlcloud.recipe.account import (
     BOUNDARY,
     INSTANCE_PROFILE,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from dlcloud.model.errors import RecipeError
-from dlcloud.model.sent_file import SentFile
+from dlcloud.model.remote import SentFile
 
 IGNORE_FILE = ".dlcloudignore"
 

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from dlcloud.model.cluster import Leftover
-from dlcloud.model.money import money, snapshot_usd, total_usd, volume_usd
-from dlcloud.model.own_images import OwnImage, stale_reason
-from dlcloud.model.surcharges import HOURS_PER_MONTH
+from dlcloud.model.cluster import Leftover, OwnImage, stale_reason
+from dlcloud.model.money import HOURS_PER_MONTH, money, snapshot_usd, total_usd, volume_usd
 from dlcloud.report.table import Cell, Report, Section
 from dlcloud.results.selftest import Finding
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from dlcloud.model.cluster import NEW_GROUP, Member
 from dlcloud.model.instance import X86_64, Market
-from dlcloud.model.money import exact, money, rounded
-from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB, describe_surcharges
+from dlcloud.model.money import ZONE_TRAFFIC_USD_PER_GB, describe_surcharges, exact, money, rounded
 from dlcloud.planning.plan import CapacityPool, Plan
 from dlcloud.planning.reservations import MARGINAL_USD, ReservedCapacity
 from dlcloud.planning.resize import Resize

@@ -13,8 +13,7 @@ from decimal import Decimal
 
 from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result
 from dlcloud.model.cluster import Cluster, Member
-from dlcloud.model.hardware import Hardware
-from dlcloud.model.instance import Market, Price
+from dlcloud.model.instance import Hardware, Market, Price
 from dlcloud.model.money import (
     SECONDS_PER_HOUR,
     MarketPrices,

@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from dlcloud.model.trial import describe_values
+from dlcloud.model.events import describe_values
 from dlcloud.model.untrusted import count_or_none, number_or_none, parse_json
 from dlcloud.results.result import Run, RunState
 

@@ -23,8 +23,15 @@ from typing import Any
 
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
-from dlcloud.model.money import MINIMUM_BILLED_S, billed_seconds, cost_of_seconds, member_usd, total_usd
-from dlcloud.model.surcharges import ZONE_TRAFFIC_USD_PER_GB, region_of
+from dlcloud.model.money import (
+    MINIMUM_BILLED_S,
+    ZONE_TRAFFIC_USD_PER_GB,
+    billed_seconds,
+    cost_of_seconds,
+    member_usd,
+    region_of,
+    total_usd,
+)
 from dlcloud.model.untrusted import number_of
 from dlcloud.trainer.records import EventName, event_words
 

@@ -18,8 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from dlcloud.model.hardware import hardware_of
-from dlcloud.model.instance import Market, Price
+from dlcloud.model.instance import Market, Price, hardware_of
 from dlcloud.model.money import MarketPrices
 from dlcloud.results.cost import BillingPeriod
 from dlcloud.results.result import Run, RunState, comparison_of, result_of

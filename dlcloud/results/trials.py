@@ -10,8 +10,8 @@ from statistics import median
 from dlcloud.benchmarks.harness.numbers import read_number
 from dlcloud.benchmarks.harness.schema import Result
 from dlcloud.model.cluster import Member
+from dlcloud.model.events import describe_values
 from dlcloud.model.money import cost_of_seconds, money, total_usd
-from dlcloud.model.trial import describe_values
 from dlcloud.results.result import Run, RunState
 
 THROUGHPUT, TIME = "throughput", "time"

@@ -22,9 +22,8 @@ from dlcloud.launch.remote_jobs import RECORDS
 from dlcloud.launch.setup import FOLDER, OLDEST_PYTHON
 from dlcloud.launch.user_files import check_files
 from dlcloud.model.errors import RecipeError, RemoteCommandError
-from dlcloud.model.hardware import hardware_of
-from dlcloud.model.remote import Connection
-from dlcloud.model.sent_file import SentFile
+from dlcloud.model.instance import hardware_of
+from dlcloud.model.remote import Connection, SentFile
 from dlcloud.model.untrusted import parse_json
 from dlcloud.planning.fit import Machine, machine_of_probe
 from dlcloud.recipe.recipe import Recipe

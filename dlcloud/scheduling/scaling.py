@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Instance, Market
-from dlcloud.model.surcharges import FREE_FIRST_S
+from dlcloud.model.money import FREE_FIRST_S
 from dlcloud.planning.resize import coordinator, decide_size
 
 FIRST_WAIT = timedelta(seconds=5)

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dlcloud.model.errors import RemoteCommandError, UnreachableError
-from dlcloud.model.remote import Completed, Endpoint, Fetched
-from dlcloud.model.sent_file import SentFile
+from dlcloud.model.remote import Completed, Endpoint, Fetched, SentFile
 from dlcloud.model.untrusted import printable
 from dlcloud.ssh import copy, fetch
 from dlcloud.ssh.process import SIGNALLED, Feed, RemoteProcess, Transports, Turns, Write

@@ -15,8 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, BinaryIO, Protocol
 
 from dlcloud.model.errors import RecipeError, RemoteCommandError
-from dlcloud.model.remote import Endpoint
-from dlcloud.model.sent_file import SentFile
+from dlcloud.model.remote import Endpoint, SentFile
 from dlcloud.ssh.listing import list_entries
 from dlcloud.ssh.process import Feed, RemoteProcess, Write
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from dlcloud.model.errors import RecipeError
-from dlcloud.model.sent_file import SentFile
+from dlcloud.model.remote import SentFile
 from dlcloud.recipe.sent_files import IGNORE_FILE, MOST_FILES, FileSet
 
 GIT_TIMEOUT_S = 20.0

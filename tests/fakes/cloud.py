@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from dlcloud.cloud.offers.catalog import Catalog
-from dlcloud.model.account_plan import AccountPlan
+from dlcloud.model.account import AccountPlan
 from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG, ControlClaim
 from dlcloud.model.errors import CapacityError, CloudError, QuotaError
 from dlcloud.model.instance import Image, Instance, InstanceState, Market

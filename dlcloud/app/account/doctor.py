@@ -10,9 +10,8 @@ from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.api.partitions import partition_of
 from dlcloud.cloud.offers.instance_types import InstanceTypes
 from dlcloud.launch.preflight import ACCOUNT_PLAN, REQUIRED, Preflight, run_preflight
-from dlcloud.model.account_plan import AccountPlan
-from dlcloud.model.denials import missing_statements
-from dlcloud.model.errors import CloudError, CredentialsError, DlcloudError, QuotaError
+from dlcloud.model.account import AccountPlan
+from dlcloud.model.errors import CloudError, CredentialsError, DlcloudError, QuotaError, missing_statements
 from dlcloud.model.events import stage
 from dlcloud.model.instance import Image, InstanceType, Market, Price
 from dlcloud.model.money import exact

@@ -10,6 +10,7 @@ from dlcloud.app.context import Context
 from dlcloud.app.terminal.screen import confirm, say
 from dlcloud.app.termination import removing_leftovers
 from dlcloud.launch.down import gc
+from dlcloud.model.account import Ownership
 from dlcloud.model.cluster import (
     CONTROLLER_TAG,
     DEFAULT_REGION,
@@ -17,13 +18,11 @@ from dlcloud.model.cluster import (
     ClusterState,
     Leftover,
     cluster_name,
+    stale_reason,
 )
 from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, PartialError
 from dlcloud.model.events import Info, Warned, stage
-from dlcloud.model.money import hourly_price, money, price_of, snapshot_usd
-from dlcloud.model.own_images import stale_reason
-from dlcloud.model.ownership import Ownership
-from dlcloud.model.surcharges import HOURS_PER_MONTH
+from dlcloud.model.money import HOURS_PER_MONTH, hourly_price, money, price_of, snapshot_usd
 from dlcloud.report.account import PricedLeftover, UnfinishedCluster, leftovers_report, price_leftover
 from dlcloud.report.table import Format, render
 from dlcloud.system.files import FileLock

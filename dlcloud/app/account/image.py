@@ -29,12 +29,11 @@ from dlcloud.launch.image import (
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.preflight import find_image
 from dlcloud.launch.setup import OLDEST_PYTHON
+from dlcloud.model.cluster import OwnImage, image_name
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import PREFLIGHT, Info, stage
 from dlcloud.model.instance import Image
-from dlcloud.model.money import money, snapshot_usd
-from dlcloud.model.own_images import OwnImage, image_name
-from dlcloud.model.surcharges import HOURS_PER_MONTH
+from dlcloud.model.money import HOURS_PER_MONTH, money, snapshot_usd
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.recipe import Recipe, RecipeFile
 from dlcloud.report.account import images_report

@@ -19,7 +19,7 @@ from dlcloud.app.termination import describe_remainder, destroy_cluster, removin
 from dlcloud.detached.locate import DetachedCluster
 from dlcloud.launch.acquire import ClusterLock, lock_cluster, remove_stale_folders
 from dlcloud.launch.down import gc
-from dlcloud.model.clock import Clock
+from dlcloud.model.clock import Clock, wait_until
 from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.errors import (
     DlcloudError,
@@ -30,7 +30,6 @@ from dlcloud.model.errors import (
     WrongAccountError,
 )
 from dlcloud.model.events import Info, Warned
-from dlcloud.model.wait import wait_until
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.table import Report, Section
 from dlcloud.store.clusters import FETCH

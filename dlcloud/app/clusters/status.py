@@ -10,12 +10,12 @@ from typing import Any
 from dlcloud.app.context import Context
 from dlcloud.app.terminal.screen import clear, say
 from dlcloud.detached.locate import DetachedCluster, find_detached
+from dlcloud.model.account import Ownership, owner_of
 from dlcloud.model.cluster import CLUSTER_TAG, Cluster, ClusterState, Member
 from dlcloud.model.errors import WrongAccountError
 from dlcloud.model.events import Warned
 from dlcloud.model.instance import SSH_PORT, Instance, InstanceState, Market
 from dlcloud.model.money import member_usd, money, rounded
-from dlcloud.model.ownership import Ownership, owner_of
 from dlcloud.report.cells import describe_progress, progress_record
 from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.results.run_progress import RunProgress, progress_of, progress_of_trials

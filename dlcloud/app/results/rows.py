@@ -8,8 +8,7 @@ from pathlib import Path
 from dlcloud.app.context import Context
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import RecipeError
-from dlcloud.model.hardware import hardware_of
-from dlcloud.model.instance import Market
+from dlcloud.model.instance import Market, hardware_of
 from dlcloud.resources.texts import recipe_names
 from dlcloud.results.cost import (
     InstanceRuns,

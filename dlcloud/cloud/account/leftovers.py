@@ -11,9 +11,9 @@ from dlcloud.cloud.api.faults import translate_errors
 from dlcloud.cloud.compute.batch_queues import AwsBatch
 from dlcloud.cloud.compute.images import Ec2OwnImages
 from dlcloud.cloud.compute.requests import read_instance
+from dlcloud.model.account import HOME_TAG, OWNER_TAG, Owner, owner_of
 from dlcloud.model.cluster import CLUSTER_TAG, NAME_TAG, NO_OWNER, Leftover
 from dlcloud.model.errors import CredentialsError
-from dlcloud.model.ownership import HOME_TAG, OWNER_TAG, Owner, owner_of
 
 log = logging.getLogger(__name__)
 

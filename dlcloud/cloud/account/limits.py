@@ -18,7 +18,7 @@ from dlcloud.cloud.api.partitions import COMMERCIAL, partition_of
 from dlcloud.cloud.compute.dry_run import dry_run
 from dlcloud.cloud.network.vpc import default_subnets, find_network
 from dlcloud.cloud.offers.catalog import Catalog
-from dlcloud.model.account_plan import ACCOUNT_PLAN_REGION, AccountPlan
+from dlcloud.model.account import ACCOUNT_PLAN_REGION, AccountPlan
 from dlcloud.model.clock import Clock
 from dlcloud.model.instance import Market
 from dlcloud.planning.fit import KnownType

@@ -40,9 +40,8 @@ from botocore.utils import JSONFileCache
 
 from dlcloud.cloud.api.faults import LATE_PAUSES_S, NOT_VISIBLE, retry_codes, translate_errors
 from dlcloud.cloud.api.partitions import check_region
-from dlcloud.model.denials import ENCODED, read_decoded, read_denial
-from dlcloud.model.errors import CredentialsError
-from dlcloud.model.login import Login
+from dlcloud.model.account import Login
+from dlcloud.model.errors import ENCODED, CredentialsError, read_decoded, read_denial
 
 # Repeated for throttling and dropped connections, with growing, jittered pauses.
 _RETRIED = Config(connect_timeout=10, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 8})

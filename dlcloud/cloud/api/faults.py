@@ -12,9 +12,15 @@ from typing import Any
 
 from botocore import exceptions as boto
 
-from dlcloud.model.account_plan import UPGRADE_HINT
-from dlcloud.model.denials import read_denial
-from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError, ThrottledError
+from dlcloud.model.account import UPGRADE_HINT
+from dlcloud.model.errors import (
+    CapacityError,
+    CloudError,
+    CredentialsError,
+    QuotaError,
+    ThrottledError,
+    read_denial,
+)
 
 # Source: EC2 API reference, "Error codes for the Amazon EC2 API"; karpenter-provider-aws, pkg/errors.
 CAPACITY = {

@@ -16,10 +16,9 @@ from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import LATE_PAUSES_S, error_code, retry_codes, translate_errors
 from dlcloud.cloud.compute.requests import tag_specification
 from dlcloud.model.clock import Clock
-from dlcloud.model.cluster import CLUSTER_TAG, Leftover
+from dlcloud.model.cluster import AVAILABLE, CLUSTER_TAG, IMAGE_TAG, Leftover, OwnImage, image_name
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import ARM64, X86_64, Image
-from dlcloud.model.own_images import AVAILABLE, IMAGE_TAG, OwnImage, image_name
 
 _UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{}/hvm/ebs-gp3/ami-id"
 UBUNTU = {X86_64: _UBUNTU.format("amd64"), ARM64: _UBUNTU.format("arm64")}

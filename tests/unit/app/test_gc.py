@@ -7,9 +7,9 @@ import pytest
 
 from dlcloud.app.account.gc import Collector, places_to_look
 from dlcloud.app.account.gc import collect as collect_leftovers
+from dlcloud.model.account import Owner
 from dlcloud.model.cluster import ClusterState, Leftover
 from dlcloud.model.errors import CloudError, CredentialsError, PartialError
-from dlcloud.model.ownership import Owner
 from dlcloud.store.home import Paths
 from dlcloud.system.files import FileLock
 from tests.fakes.clock import FakeClock

@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from dlcloud.cli.deadlines import simulate as command
-from dlcloud.model.boots import SLOW_BOOT_S
 from dlcloud.model.errors import RecipeError
+from dlcloud.model.instance import SLOW_BOOT_S
 
 RECIPE = """\
 name: train

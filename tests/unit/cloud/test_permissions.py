@@ -24,9 +24,9 @@ from dlcloud.local.api.call import read_call
 from dlcloud.local.api.policy import AccessRequest, is_allowed
 from dlcloud.local.ec2.network import PlacementGroup, groups_of
 from dlcloud.local.iam.access import access_requests, spot_role_request
+from dlcloud.model.cluster import IMAGE_TAG
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import KEY_ACTIONS, Image, Market
-from dlcloud.model.own_images import IMAGE_TAG
 from dlcloud.model.remote import Access
 from dlcloud.planning.launch_request import FleetRequest
 from dlcloud.recipe.network import Network

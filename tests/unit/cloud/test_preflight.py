@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 
 from dlcloud.cloud.account.limits import Ec2Account
 from dlcloud.launch.preflight import run_preflight
-from dlcloud.model.account_plan import AccountPlan
+from dlcloud.model.account import AccountPlan
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
 from dlcloud.model.instance import Image, Market
 from dlcloud.planning.fit import successors

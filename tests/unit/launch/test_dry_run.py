@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dlcloud.launch.preflight import check_launch
-from dlcloud.model.denials import Denial
-from dlcloud.model.errors import CapacityError, CloudError, CredentialsError
+from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, Denial
 from dlcloud.model.instance import Image, Market
 from dlcloud.planning.networks import Subnet
 from dlcloud.planning.plan import make_plan

@@ -4,7 +4,7 @@ import socket
 
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.ec2.instances import ec2_boot_s
-from dlcloud.model.boots import boot_timeout_s
+from dlcloud.model.instance import boot_timeout_s
 from tests.fakes.local_ec2 import wait_for
 
 

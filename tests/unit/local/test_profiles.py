@@ -5,8 +5,8 @@ import json
 import pytest
 
 from dlcloud.cloud.api.clients import Clients
+from dlcloud.model.account import Login
 from dlcloud.model.errors import CredentialsError
-from dlcloud.model.login import Login
 
 TRUST = {
     "Version": "2012-10-17",

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dlcloud.model.denials import Denial, missing_statements, read_decoded, read_denial
+from dlcloud.model.errors import Denial, missing_statements, read_decoded, read_denial
 from dlcloud.resources.texts import iam_policy
 
 WHO = "User: arn:aws:sts::1:assumed-role/x/y"

@@ -5,9 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.model.money import snapshot_usd
-from dlcloud.model.own_images import OwnImage, stale_reason
-from dlcloud.model.surcharges import HOURS_PER_MONTH
+from dlcloud.model.cluster import OwnImage, stale_reason
+from dlcloud.model.money import HOURS_PER_MONTH, snapshot_usd
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 

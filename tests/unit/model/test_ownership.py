@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlcloud.model.ownership import Owner, Ownership, owner_digest, owner_of
+from dlcloud.model.account import Owner, Ownership, owner_digest, owner_of
 
 ANNA = Owner(digest="a" * 12, home="1" * 12)
 

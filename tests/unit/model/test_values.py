@@ -6,11 +6,9 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.model.boots import boot_timeout_s
 from dlcloud.model.cluster import client_token
 from dlcloud.model.events import StageDone, StageStarted, stage
-from dlcloud.model.hardware import Hardware, hardware_of
-from dlcloud.model.instance import InstanceState
+from dlcloud.model.instance import Hardware, InstanceState, boot_timeout_s, hardware_of
 from dlcloud.model.money import billed_seconds, instance_usd, money, rounded, volume_usd
 from dlcloud.results.cost import usd_per_million
 from dlcloud.results.result import comparison_of, parse_record, result_of

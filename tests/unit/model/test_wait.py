@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dlcloud.model.wait import wait_until
+from dlcloud.model.clock import wait_until
 from tests.fakes.clock import FakeClock
 
 

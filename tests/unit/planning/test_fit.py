@@ -5,7 +5,7 @@ import dataclasses
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness.benchmark import Benchmark, HardwareNeed
 from dlcloud.cloud.offers.catalog import Catalog
-from dlcloud.model.hardware import Hardware
+from dlcloud.model.instance import Hardware
 from dlcloud.planning.fit import FLAGS_OF_ISA, Machine, fit, machine_of_probe, machine_of_type
 
 BF16 = ("avx512_bf16", "amx_bf16")

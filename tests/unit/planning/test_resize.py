@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import BudgetError, QuotaError, RecipeError
 from dlcloud.model.instance import Market
-from dlcloud.model.money import committed_usd, price_of
-from dlcloud.model.surcharges import ADDRESS_USD_PER_HOUR
+from dlcloud.model.money import ADDRESS_USD_PER_HOUR, committed_usd, price_of
 from dlcloud.planning.limits import Usage, quotas
 from dlcloud.planning.plan import ExistingCapacity, make_plan
 from dlcloud.planning.resize import coordinator, decide_size, refuse_size

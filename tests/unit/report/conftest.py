@@ -4,8 +4,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result
-from dlcloud.model.hardware import Hardware
-from dlcloud.model.instance import Market
+from dlcloud.model.instance import Hardware, Market
 from dlcloud.model.money import MarketPrices
 from dlcloud.results.cost import MeasuredRun, RunCost, prices_of_run, rows_of_run
 from tests.fakes.samples import price, run

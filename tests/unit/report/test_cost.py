@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.model.hardware import Hardware
+from dlcloud.model.instance import Hardware
 from dlcloud.report.cells import interval
 from dlcloud.report.cost_columns import record_of
 from dlcloud.report.cost_tables import View, cost_report

@@ -8,8 +8,7 @@ import pytest
 
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
-from dlcloud.model.money import money
-from dlcloud.model.surcharges import ADDRESS_USD_PER_HOUR
+from dlcloud.model.money import ADDRESS_USD_PER_HOUR, money
 from dlcloud.report.table import Format, render
 from dlcloud.report.training import timeline_charts, training_report
 from dlcloud.results.training import build_timelines, market_usd, summarize_training

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from dlcloud.model.clock import wait_until
 from dlcloud.model.events import Info
-from dlcloud.model.wait import wait_until
 from dlcloud.runs.stoppable import ExclusiveSlot, StoppableClock, StoppedError, run_parallel, stop_emitting
 from tests.fakes.clock import FakeClock
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from dlcloud.model.hardware import hardware_of
+from dlcloud.model.instance import hardware_of
 from dlcloud.results.result import RunState
 from dlcloud.store.measurements import Selection
 from tests.fakes.samples import THEN, run

@@ -1,9 +1,13 @@
-"""Whose a cluster is: a digest of the caller who launched it, and the home that it was launched from."""
+"""An account of AWS: how to log in to it, whose the clusters in it are, and which plan it is on.
+
+Several people and several homes share an account. A cluster carries a digest of who launched it and the id of
+the home: nobody terminates another owner's by accident.
+"""
 
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 OWNER_TAG = "dlcloud:owner"
@@ -15,6 +19,34 @@ _RANDOM_SESSION = re.compile(
     r"(?<=:assumed-role/)([^/]+)/(botocore-session-\d+|aws-[a-z-]*\d+|\d+|i-[0-9a-f]+)$"
 )
 """Sessions whose names programs draw anew at each login. Source: botocore, AssumeRoleCredentialFetcher."""
+ACCOUNT_PLAN_REGION = "us-east-1"
+"""Where AWS answers for accounts. Source: botocore's endpoints of freetier, which are of one region."""
+UPGRADE = f"aws freetier upgrade-account-plan --region {ACCOUNT_PLAN_REGION} --account-plan-type PAID"
+"""Source: botocore's model of freetier, UpgradeAccountPlan."""
+UPGRADE_HINT = f"upgrade the account to AWS's Paid plan: {UPGRADE}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """How to log in to AWS: with a profile of the AWS CLI, or its default, and by a role if there is one.
+
+    Args:
+        aws_profile: A profile of `~/.aws/config`; empty for what the environment says.
+        role: The ARN of a role to assume.
+        external_id: What the role's owner asks for beside the credentials.
+        session_name: The session's name in the account's records; empty for a generated one.
+        mfa_serial: The ARN or number of the MFA device whose code the role asks for.
+        role_minutes: How long a session of the role is valid; 0 for STS's own, an hour.
+        endpoints: URLs of private endpoints by service, as botocore names services; AWS's own for the others.
+    """
+
+    aws_profile: str = ""
+    role: str = ""
+    external_id: str = ""
+    session_name: str = ""
+    mfa_serial: str = ""
+    role_minutes: int = 0
+    endpoints: Mapping[str, str] = field(default_factory=dict)
 
 
 class Ownership(StrEnum):
@@ -63,3 +95,10 @@ def owner_digest(arn: str) -> str:
 def owner_of(tags: Mapping[str, str]) -> Owner:
     """Return who made what carries these tags."""
     return Owner(digest=tags.get(OWNER_TAG, ""), home=tags.get(HOME_TAG, ""))
+
+
+class AccountPlan(StrEnum):
+    """The plan of an account. Source: AWS Free Tier API reference, GetAccountPlanState."""
+
+    FREE = "FREE"
+    PAID = "PAID"
