@@ -90,7 +90,7 @@ class ScriptRecipe:
         if self.script.required:
             lines.append(f"  # it requires {', '.join(self.script.required)}: add them to the command")
         if self.script.is_elastic:
-            return [*lines, "  elastic: {} # one worker per instance; workers join and leave at any step"]
+            return [*lines, "  elastic: {} # a worker per GPU, or one; they join and leave at any step"]
         lines += self._reading()
         lines.append("  repeats: 6 # whole runs of each setting, a warm-up apart; 6 name a winner")
         tunable = [name for name in self.script.arguments if any(part in name for part in TUNABLE)]

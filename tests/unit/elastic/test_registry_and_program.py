@@ -209,6 +209,15 @@ def test_an_agent_in_a_container_never_stands_by():
     assert "--successor" not in program.agent("python3", worker="i-1", coordinator=FIRST_COORDINATOR)
 
 
+def test_an_instance_has_as_many_workers_as_the_recipe_says():
+    assert "--workers" not in agent()
+    made = recipe(TRAINS.replace("elastic: {}", "elastic: {workers_per_instance: 8}"))
+    program = program_of(made, Path(), run="c0ffee")
+    words = shlex.split(program.agent("python3", worker="i-1", coordinator=FIRST_COORDINATOR))
+    assert parse(words[words.index("trainer.agent") + 1 :], {}).workers == 8
+    assert program.digest == program_of(recipe(TRAINS), Path(), run="c0ffee").digest, "it trains the same"
+
+
 def test_the_control_file_is_one_that_the_trainer_reads():
     files = [control_file(FIRST_COORDINATOR, worker=name, drain="x") for name in ("i-0", "i-1")]
     first, other = [parse_control(content.decode()) for content in files]
