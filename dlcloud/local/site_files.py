@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,6 +13,14 @@ from dlcloud.system.files import FileLock, write_file
 
 SCHEMA = 1
 _DIGITS = 16
+
+
+class Level(StrEnum):
+    """How far instances are kept from the machine."""
+
+    NAMESPACES = "namespaces"
+    USER = "user"
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.secret_values import SecretLookup
 from dlcloud.launch.setup import MISSING
 from dlcloud.launch.user_files import check_files
-from dlcloud.local.instance.isolation import Level
+from dlcloud.local.site_files import Level
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import Event, Info, Warned

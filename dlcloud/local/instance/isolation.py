@@ -11,13 +11,12 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 
 from dlcloud.local.instance.container import Container
 from dlcloud.local.instance.processes import UserIds, kill_user, package_sources, remove_root
 from dlcloud.local.instance.rootfs import RootFs, interpreter_folders
-from dlcloud.local.site_files import SitePaths
+from dlcloud.local.site_files import Level, SitePaths
 from dlcloud.local.tree.beneath import give_what_is_not, open_root, share_folders
 from dlcloud.model.errors import LocalCloudError
 
@@ -34,14 +33,6 @@ _TRIAL_S = 30.0
 _CACHE_LEVELS = 2  # of folders, in which something that root has put there is looked for
 
 log = logging.getLogger(__name__)
-
-
-class Level(StrEnum):
-    """How far instances are kept from the machine."""
-
-    NAMESPACES = "namespaces"
-    USER = "user"
-    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

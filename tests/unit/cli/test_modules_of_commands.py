@@ -37,6 +37,16 @@ def test_a_command_that_looks_imports_no_slow_library(command):
     assert not imported & ({"paramiko", "cryptography", "yaml"} if command == "status" else {"botocore"})
 
 
+def test_no_use_case_needs_what_the_extra_for_the_local_ec2_brings():
+    """Plain dlcloud has none of it, nor does an instance that controls a cluster."""
+    root = ROOT / "dlcloud" / "app"
+    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in root.rglob("[!_]*.py")]
+    code = LOOKING.format(modules=sorted(modules))
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    imported = {name.partition(".")[0] for name in json.loads(done.stdout)}
+    assert not imported & {"asyncssh", "awscrt", "flask", "moto", "psutil", "websockets"}
+
+
 @pytest.mark.parametrize("command", ["exec", "ssh"])
 def test_a_cluster_of_this_home_is_reached_without_a_cloud(command, dlcloud, home):
     """EC2 is asked only if another machine may control the cluster, or this one has another address."""
