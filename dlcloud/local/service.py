@@ -25,14 +25,13 @@ from dlcloud.local.iam.authorization import InstanceRoles
 from dlcloud.local.instance.isolation import (
     VARIABLE,
     Isolation,
-    Level,
     find_isolation,
     kill_users,
     place_instances,
 )
 from dlcloud.local.instance.processes import base_interpreter, clear_leftovers
 from dlcloud.local.moto_app import create_moto_app, vcpus_of_types
-from dlcloud.local.site_files import AccessKey, SitePaths, SiteState, load_access_key, write_state
+from dlcloud.local.site_files import AccessKey, Level, SitePaths, SiteState, load_access_key, write_state
 from dlcloud.local.tunnels import Tunnels
 from dlcloud.model.errors import LocalCloudError
 
