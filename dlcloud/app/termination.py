@@ -45,6 +45,7 @@ from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.cost_tables import cost_of_cluster
 from dlcloud.results.result import RunState
 from dlcloud.runs.stoppable import StoppedError
+from dlcloud.store.clusters import CANCEL
 
 RESULTS_LEFT_S = 3600.0
 """How long an instance stays up whose results were not downloaded."""
@@ -83,7 +84,8 @@ def destroy_at_end(
 ) -> Iterator[None]:
     """Destroy the cluster when the block ends or fails.
 
-    With `keep` it stays up, even if a program failed on it: that is when the user wants to look. With
+    With `keep`, or after `dlcloud cancel`, it stays up, even if a program failed on it: that is when the user
+    wants to look. With
     `failed_s`, the instance of the newest failed run stays up for that time. A cluster that did not come up
     is destroyed in any case, and so is one after Ctrl-C.
     """
@@ -96,7 +98,11 @@ def destroy_at_end(
                 yield
                 _raise_for_results_left(launcher)
             except (InstanceError, PartialError) as error:
-                is_kept = _keep_after(launcher, error) if keep else _keep_for_a_while(launcher, failed_s)
+                is_kept = (
+                    _keep_after(launcher, error)
+                    if keep or _is_cancelled(launcher)
+                    else _keep_for_a_while(launcher, failed_s)
+                )
                 if not is_kept:
                     raise
                 failure = error
@@ -282,6 +288,15 @@ def _keep_after(launcher: Launcher, failure: DlcloudError) -> bool:
         Warned(message=f"{message}: dlcloud ssh {name} opens a shell, dlcloud down {name} terminates it")
     )
     return True
+
+
+def _is_cancelled(launcher: Launcher) -> bool:
+    """True if `dlcloud cancel` has stopped what failed here; that is said once, for the `up` in charge."""
+    clusters = launcher.store.clusters
+    intents = [intent for intent in clusters.intents(launcher.cluster_id, CANCEL) if intent.outcome is None]
+    for intent in intents:
+        clusters.end_intent(intent.intent_id, "kept up", launcher.clock.now())
+    return bool(intents)
 
 
 def _keep_for_a_while(launcher: Launcher, failed_s: float) -> bool:

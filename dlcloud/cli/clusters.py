@@ -1,4 +1,4 @@
-"""The commands about clusters that exist: `status`, `logs`, `exec`, `ssh`, `resize`, `down` and `gc`.
+"""The commands about clusters: `status`, `logs`, `exec`, `ssh`, `resize`, `cancel`, `down` and `gc`.
 
 Three further commands are called by programs, not by people, and no help lists them: `tunnel` is the
 ProxyCommand of `ssh`; `control` and `take-over` run on the instances of a detached cluster. The use cases are
@@ -192,6 +192,23 @@ def resize(
             keep_free=keep_free,
             output=output,
         )
+
+
+@commands.command("cancel")
+@click.argument("run", default="", shell_complete=complete_runs)
+@output_option
+@verbose_option
+def cancel(*, run: str, output: str, verbose: bool) -> None:
+    """Stop RUN (a run, a cluster or an instance; default: the only one that is running); keep its cluster.
+
+    The `up` in charge downloads what the run wrote and exits; its cluster stays up: `up --name CLUSTER` uses
+    it again, `down CLUSTER` terminates it.
+    """
+    from dlcloud.app.clusters.cancel import run as stop_run
+    from dlcloud.app.context import Context
+
+    with Context("cancel", verbose=verbose) as context:
+        stop_run(context, name=run, output=output)
 
 
 @commands.command("down")

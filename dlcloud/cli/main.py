@@ -45,6 +45,7 @@ GROUPS = {
         "exec": "Run a command on every instance in parallel.",
         "ssh": "Open a shell on an instance.",
         "resize": "Change the number of instances of a cluster that is up.",
+        "cancel": "Stop a run, and keep its cluster.",
         "down": "Terminate clusters and all that belongs to them.",
         "gc": "Find and remove what lost clusters left.",
     },

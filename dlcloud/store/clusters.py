@@ -23,6 +23,9 @@ KEEP_FREE = "keep free"
 """Intent recorded when a training is to keep reserved instances free; its detail is how many."""
 PLACEMENT_GROUP = "placement group"
 """Intent recorded before a cluster's own placement group is made."""
+CANCEL = "cancel"
+"""A run is stopped, and the cluster is to stay up: what it has launched is not terminated for that."""
+
 RESIZE = "resize"
 """Intent recorded when a cluster is given another size, which is its detail."""
 
