@@ -37,7 +37,7 @@ class World:
         self.hourly_usd, self.describe_s = Decimal("0.18"), 0
         now = datetime(2030, 1, 1, 13, 0, tzinfo=UTC)
         clock = SimpleNamespace(now=lambda: now)
-        clusters = SimpleNamespace(find=lambda _: None, set_state=lambda *_: None)
+        clusters = SimpleNamespace(find=lambda _: None, set_state=lambda *_: None, intents=lambda *_: [])
         self.launcher = SimpleNamespace(
             cluster=SimpleNamespace(name=name, recipe_text=""), cluster_id="c", clock=clock, emit=self.emit,
             store=SimpleNamespace(clusters=clusters), destroy=self.destroy, remainder=self.remainder,
