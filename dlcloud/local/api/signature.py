@@ -3,21 +3,24 @@
 Source: IAM user guide, "Create a signed AWS API request"; error codes as EC2, STS and Systems Manager give
 them, from their API references' "Common errors".
 
-The canonical request is built here and not by botocore: botocore's signer chooses the headers and encodes the
-path of a request that it sends, where a verifier takes both as they arrived; to overrule it takes as many
-lines, on private methods. Clients with signers of their own (the tests run botocore's, Libcloud's and s3fs's)
-prove it.
+botocore computes the signature. Its signer chooses the headers and encodes the path of a request that it
+sends, where a verifier takes both as they arrived: that is all that `_Received` changes.
 """
 
-import hashlib
 import hmac
 import re
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from hashlib import sha256
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, unquote
+
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
 from dlcloud.local.api.call import Call, Refusal
 
@@ -146,7 +149,9 @@ class SignatureVerifier:
         if unsigned := sorted(headers_to_sign(environ) - set(names)):
             raise SignatureError(AuthError.WRONG, f"These headers are not signed: {', '.join(unsigned)}.")
         canonical = _canonical_request(call, environ, names)
-        if canonical is None or not _is_right(match, environ["HTTP_X_AMZ_DATE"], canonical, secret):
+        time, scope = environ["HTTP_X_AMZ_DATE"], match["scope"]
+        expected = sign_canonical(canonical or "", time=time, scope=scope, secret=secret)
+        if canonical is None or not hmac.compare_digest(expected, match["signature"]):
             message = "The signature does not match the request: check the secret access key."
             raise SignatureError(AuthError.WRONG, message)
         if not call.is_reading and not self._use(match["signature"], signed_at, now):
@@ -179,7 +184,7 @@ def headers_to_sign(environ: Mapping[str, Any]) -> set[str]:
 
 def _canonical_request(call: Call, environ: Mapping[str, Any], names: list[str]) -> str | None:
     """Return the text that was signed; None if a signed header is missing or the body's hash is wrong."""
-    payload = hashlib.sha256(call.body).hexdigest()
+    payload = sha256(call.body).hexdigest()
     if environ.get("HTTP_X_AMZ_CONTENT_SHA256", payload) != payload:
         return None
     path, _, query = environ["RAW_URI"].partition("?")
@@ -202,31 +207,34 @@ def canonical_request(
     headers = {name: environ.get("HTTP_" + name.upper().replace("-", "_")) for name in names}
     if None in headers.values():
         return None
-    lines = "".join(f"{name}:{' '.join(str(value).split())}\n" for name, value in headers.items())
     pairs = (part.partition("=") for part in query.split("&") if part)
-    encoded = sorted((_encode(unquote(name)), _encode(unquote(value))) for name, _, value in pairs)
-    canonical_query = "&".join(f"{name}={value}" for name, value in encoded)
-    return "\n".join((environ["REQUEST_METHOD"], path, canonical_query, lines, ";".join(names), payload))
-
-
-def _encode(text: str) -> str:
-    return quote(text, safe="-_.~")
-
-
-def _is_right(match: re.Match[str], time: str, canonical: str, secret: str) -> bool:
-    expected = sign_canonical(canonical, time=time, scope=match["scope"], secret=secret)
-    return hmac.compare_digest(expected, match["signature"])
+    params = [(unquote(name), unquote(value)) for name, _, value in pairs]
+    request = AWSRequest(environ["REQUEST_METHOD"], f"http://ec2{path}", headers, params=params)
+    request.context["payload"] = payload
+    return str(_Received(None, "", "").canonical_request(request))
 
 
 def sign_canonical(canonical: str, *, time: str, scope: str, secret: str) -> str:
     """Return the signature of a canonical request, in hexadecimal digits."""
-    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    digest = sha256(canonical.encode()).hexdigest()
     return sign(f"{ALGORITHM}\n{time}\n{scope}\n{digest}", scope=scope, secret=secret)
 
 
 def sign(text: str, *, scope: str, secret: str) -> str:
     """Return the signature of a string to sign, in hexadecimal digits."""
-    key = f"AWS4{secret}".encode()
-    for part in scope.split("/"):
-        key = hmac.digest(key, part.encode(), "sha256")
-    return hmac.digest(key, text.encode(), "sha256").hex()
+    date, region, service, _ = scope.split("/")
+    dated = SimpleNamespace(context={"timestamp": date})
+    return str(_Received(Credentials("", secret), service, region).signature(text, dated))
+
+
+class _Received(SigV4Auth):  # type: ignore[misc]  # botocore has no types
+    """botocore's signer, of a request as it arrived: its path, its payload, and the headers signed."""
+
+    def headers_to_sign(self, request: AWSRequest) -> Any:  # noqa: ANN401 - botocore has no types
+        return request.headers
+
+    def payload(self, request: AWSRequest) -> str:
+        return str(request.context["payload"])
+
+    def _normalize_url_path(self, path: str) -> str:
+        return path
