@@ -12,6 +12,7 @@ import pytest
 from dlcloud.local.site import LocalSite
 from tests.containers.image import build_root, why_not
 from tests.e2e.terminal import User
+from tests.fakes.control import control_of
 
 OF_MACHINE = ("/etc/xdg/pip", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 """What pip is configured by here, and the certificates of a package index of one's own."""
@@ -33,7 +34,7 @@ def boot_containers(tmp_path: Path) -> Iterator[Callable[..., User]]:
         shown = [path for path in (*OF_MACHINE, *own, *folders) if Path(path.partition("=")[0]).exists()]
         program = Path(__file__).with_name("boot.sh")
         command = shlex.join(["sh", str(program), str(root), str(changes), *shown])
-        LocalSite(tmp_path / ".dlcloud/local").find().control.set_machine(f"exec {command}")
+        control_of(LocalSite(tmp_path / ".dlcloud/local").find()).set_machine(f"exec {command}")
         return user
 
     yield boot

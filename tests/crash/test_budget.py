@@ -5,6 +5,8 @@ A minute of the local instances takes a fraction of a second here; the timers co
 
 import time
 
+from tests.fakes.control import control_of
+
 MINUTE_S = 0.5
 PATIENCE_S = 300.0
 """Less than the twelve minutes that 24 hours take here."""
@@ -18,7 +20,7 @@ budget: {{max_hours: {hours}{idle}}}
 
 
 def hurry(home):
-    home.site.find().control.set_minute(MINUTE_S)
+    control_of(home.site.find()).set_minute(MINUTE_S)
 
 
 def write(home, command, *, hours=24.0, idle=""):

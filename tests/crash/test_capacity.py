@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.fakes.control import control_of
+
 TYPES = ("c5.xlarge", "c6i.xlarge")
 RECIPE = """
 name: capacity
@@ -18,7 +20,7 @@ MOST_LAUNCH_CALLS = 3
 
 @pytest.fixture
 def control(home):
-    control = home.site.find().control
+    control = control_of(home.site.find())
     control.reset_calls()
     yield control
     control.clear_faults()

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from tests.fakes.control import control_of
+
 RECIPE = """
 name: unended
 cloud: local
@@ -27,7 +29,7 @@ REFUSALS = {
 
 @pytest.fixture
 def control(home):
-    control = home.site.find().control
+    control = control_of(home.site.find())
     yield control
     control.clear_faults()
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import boto3
 
-from dlcloud.local.control import ControlClient
 from dlcloud.local.site import LocalEndpoint, LocalSite
+from tests.fakes.control import HarnessControl, control_of
 from tests.prefork import Commands
 
 DLCLOUD = Path(sys.executable).with_name("dlcloud")
@@ -151,9 +151,9 @@ class User:
         return _client(service, endpoint.url, *endpoint.owner_key())
 
     @property
-    def control(self) -> ControlClient:
+    def control(self) -> HarnessControl:
         """Return the control of the local EC2, which makes AWS's decisions."""
-        return self._endpoint().control
+        return control_of(self._endpoint())
 
     def _endpoint(self) -> LocalEndpoint:
         endpoint = LocalSite(self.home / ".dlcloud" / "local").find()

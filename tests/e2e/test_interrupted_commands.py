@@ -11,6 +11,7 @@ from pressing import SIGNALS, press
 from terminal import TIMEOUT_S, wait_until
 
 from dlcloud.local.site import LocalSite
+from tests.fakes.control import control_of
 
 MOMENTS = int(os.environ.get("DLCLOUD_ENDS", "3"))
 SEED = int(os.environ.get("DLCLOUD_ENDS_SEED", "28"))
@@ -94,7 +95,7 @@ def test_what_signals_leave_of_a_self_test_is_announced(user, number):
 @pytest.fixture
 def slow_control(user):
     """Let each call of the local EC2 take half a second; return its control."""
-    control = LocalSite(user.home / ".dlcloud" / "local").find().control
+    control = control_of(LocalSite(user.home / ".dlcloud" / "local").find())
     control.reset_calls()
     yield control
     control.set_latency(0)

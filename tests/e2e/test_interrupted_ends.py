@@ -11,6 +11,7 @@ from pressing import press, read_until
 from terminal import TIMEOUT_S
 
 from dlcloud.local.site import LocalSite
+from tests.fakes.control import control_of
 
 MOMENTS = int(os.environ.get("DLCLOUD_ENDS", "6"))
 SEED = int(os.environ.get("DLCLOUD_ENDS_SEED", "28"))
@@ -62,7 +63,7 @@ def test_what_signals_leave_of_an_end_is_announced(user, number):
 
 @pytest.fixture
 def control(user):
-    control = LocalSite(user.home / ".dlcloud" / "local").find().control
+    control = control_of(LocalSite(user.home / ".dlcloud" / "local").find())
     yield control
     control.clear_faults()
 

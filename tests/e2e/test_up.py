@@ -9,12 +9,13 @@ import pytest
 from terminal import TIMEOUT_S, wait_until
 
 from dlcloud.local.site import LocalSite
+from tests.fakes.control import control_of
 
 SLOW = "sleep 3; echo images/sec: 5"
 
 
 def control(user):
-    return LocalSite(user.home / ".dlcloud" / "local").find().control
+    return control_of(LocalSite(user.home / ".dlcloud" / "local").find())
 
 
 def test_up_in_an_empty_home_runs_reports_and_leaves_nothing(newcomer):

@@ -14,6 +14,8 @@ from botocore.config import Config
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tests.fakes.control import control_of
+
 UBUNTU = "ami-0d1c10cd000002404"
 # Reached by a test that fails only: no figure for how fast a machine is.
 WAIT_S = 600.0
@@ -47,7 +49,7 @@ class Rig:
     def __init__(self, site, endpoint):
         self.site = site
         self.endpoint = endpoint
-        self.control = endpoint.control
+        self.control = control_of(endpoint)
         self.key = Ed25519PrivateKey.generate()
         self.ec2 = self.client("ec2")
         self.allow_ssh(self.ec2)

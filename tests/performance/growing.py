@@ -41,6 +41,7 @@ sys.path.insert(0, str(ROOT))
 from dlcloud.elastic.agents import PACKAGE  # noqa: E402
 from dlcloud.local.site import LocalSite  # noqa: E402
 from tests.environments import SHARED, python_with  # noqa: E402
+from tests.fakes.control import control_of  # noqa: E402
 
 GOAL_S = 30.0
 PARTS = ["index", "peer", "torn", "image"]
@@ -179,7 +180,7 @@ class Home:
 
     def __enter__(self):
         subprocess.run([*DLCLOUD, "local", "start"], env=self.environment, check=True, capture_output=True)
-        self.control = LocalSite(self.folder / "dlcloud/local").find().control
+        self.control = control_of(LocalSite(self.folder / "dlcloud/local").find())
         self.control.set_cache(shared=False)
         return self
 

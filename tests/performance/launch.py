@@ -20,12 +20,14 @@ import paramiko
 from pairs import compare, heading
 
 from dlcloud.app.context import SystemClock
-from dlcloud.local.control import ControlClient
 from dlcloud.local.site import LocalSite
 from dlcloud.model.remote import Endpoint
 from dlcloud.ssh.dial import Dialer
 from dlcloud.store.home import Paths
 from dlcloud.system.parallel import all_or_raise, fan_out
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.fakes.control import HarnessControl, control_of
 
 DLCLOUD = str(Path(sys.executable).with_name("dlcloud"))
 SIZES = (1, 4, 16, 64)
@@ -47,7 +49,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         os.environ["DLCLOUD_HOME"] = home
         site = LocalSite(Paths(Path(home)).local_site)
-        control = site.start().control
+        control = control_of(site.start())
         try:
             print(f"API calls of up until the first SSH command, goal: {MOST_CALLS} in {MOST_ROUND_TRIPS}")
             for count in SIZES:
@@ -58,7 +60,7 @@ def main() -> None:
             site.stop()
 
 
-def report(home: str, control: ControlClient, count: int) -> None:
+def report(home: str, control: HarnessControl, count: int) -> None:
     """Print the calls and round trips of one size."""
     took = {}
     for latency_s in (0.0, SLOW_S, 0.15):
@@ -76,7 +78,7 @@ def report(home: str, control: ControlClient, count: int) -> None:
     sys.stdout.flush()
 
 
-def reach(home: str, control: ControlClient, count: int) -> tuple[float, dict[str, int]]:
+def reach(home: str, control: HarnessControl, count: int) -> tuple[float, dict[str, int]]:
     """Run `up` and return the seconds from its first call to its first SSH command, and the calls made."""
     recipe = Path(home, f"size{count}.yaml")
     recipe.write_text(RECIPE.format(count=count))

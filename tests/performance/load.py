@@ -33,6 +33,9 @@ from dlcloud.resources.texts import user_data
 from dlcloud.ssh.keys import create_key, new_secret
 from dlcloud.store.home import Paths
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.fakes.control import control_of
+
 DLCLOUD = str(Path(sys.executable).with_name("dlcloud"))
 SIZES = (1, 8, 64, 256)
 THROTTLED_SIZE = 64
@@ -125,7 +128,7 @@ def ours(home: str, endpoint: LocalEndpoint, count: int) -> Took:
     """Do it with the command line."""
     recipe = Path(home, f"load{count}.yaml")
     recipe.write_text(RECIPE.format(count=count))
-    endpoint.control.reset_calls()
+    control_of(endpoint).reset_calls()
     before = cpu_now(endpoint.pid, resource.RUSAGE_CHILDREN)
     up = command("up", str(recipe), "--keep", "--name", "load", "--yes")
     executed = command("exec", "load", "--output", "json", "--", "true")
@@ -134,7 +137,7 @@ def ours(home: str, endpoint: LocalEndpoint, count: int) -> Took:
         up=up,
         command=executed,
         down=down,
-        calls=sum(endpoint.control.calls().values()),
+        calls=sum(control_of(endpoint).calls().values()),
         peak_mib=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
         cpu=cpu_now(endpoint.pid, resource.RUSAGE_CHILDREN).since(before),
     )
@@ -151,7 +154,7 @@ def command(*words: str) -> float:
 
 def floor(home: str, endpoint: LocalEndpoint, count: int) -> Took:
     """Do the least that does it."""
-    control, url = endpoint.control, endpoint.url
+    control, url = control_of(endpoint), endpoint.url
     control.reset_calls()
     before = cpu_now(endpoint.pid, resource.RUSAGE_SELF)
     key_path = Path(home, f"floor-key-{count}")
@@ -235,11 +238,11 @@ def run(client: paramiko.SSHClient, command: str) -> None:
 
 def throttled(home: str, endpoint: LocalEndpoint) -> int:
     """Run one size with a third of all calls refused, and check that nothing is left."""
-    endpoint.control.add_fault("*", "RequestLimitExceeded", rate=1 / 3, status=503)
+    control_of(endpoint).add_fault("*", "RequestLimitExceeded", rate=1 / 3, status=503)
     took = ours(home, endpoint, THROTTLED_SIZE)
-    endpoint.control.clear_faults()
+    control_of(endpoint).clear_faults()
     show(THROTTLED_SIZE, "1/3 no", took, endpoint.pid)
-    left = endpoint.control.status()["instances"]
+    left = control_of(endpoint).status()["instances"]
     print(f"throttled: everything ended well, {len(left)} instances left" if not left else f"LEFT: {left}")
     return 1 if left else 0
 

@@ -9,6 +9,7 @@ import pytest
 
 from dlcloud.local.site import LocalSite
 from tests.e2e.terminal import User
+from tests.fakes.control import control_of
 from tests.vm.image import build_image, missing_programs
 
 UP_S = 1200
@@ -31,6 +32,6 @@ def user(image: Path, tmp_path: Path) -> Iterator[User]:
     user.run("local", "start")
     program = Path(__file__).with_name("boot.sh")
     site = LocalSite(tmp_path / ".dlcloud/local")
-    site.find().control.set_machine(f"exec sh {shlex.quote(str(program))} {shlex.quote(str(image))}")
+    control_of(site.find()).set_machine(f"exec sh {shlex.quote(str(program))} {shlex.quote(str(image))}")
     yield user
     user.run("local", "stop")

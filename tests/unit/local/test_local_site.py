@@ -145,7 +145,7 @@ def test_sigterm_ends_everything(site):
 
 def test_the_control_page_can_end_it(site):
     endpoint = site.start()
-    endpoint.control._call("POST", "shutdown", {})
+    endpoint.control.call("POST", "shutdown", {})
     wait_for(lambda: site.find() is None, "it ends")
 
 
