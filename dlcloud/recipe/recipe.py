@@ -31,7 +31,7 @@ from dlcloud.recipe.kept_files import DEFAULT_BYTES, GIB, KeptFiles, refuse_hope
 from dlcloud.recipe.network import Network
 from dlcloud.recipe.part import Name, Part, Texts
 from dlcloud.recipe.track import Track
-from dlcloud.recipe.workload import Setup, Workload
+from dlcloud.recipe.workload import MEASURED_REPEATS, Setup, Workload
 
 FIRST_KEYS = {
     "": {"budget", "cloud", "instances", "keep", "name", "region", "rehearsal", "setup", "workload"},
@@ -251,6 +251,8 @@ class Recipe(Part):
     def to_yaml(self) -> str:
         """Return the recipe as YAML, without what is unset."""
         content = self.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        if len(self.workload.settings) > 1:  # their default is another
+            content["workload"]["repeats"] = self.workload.repeats
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
     def values(self) -> dict[str, Any]:
@@ -265,6 +267,8 @@ class Recipe(Part):
                 if key not in first_keys and is_unset:
                     del values[key]
         content["keep"]["files"] = content["keep"]["files"] or []  # as it was before there was a default
+        if "repeats" not in self.workload.model_fields_set:
+            content["workload"]["repeats"] = MEASURED_REPEATS  # its default before
         return content
 
 

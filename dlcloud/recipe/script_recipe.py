@@ -92,7 +92,6 @@ class ScriptRecipe:
         if self.script.is_elastic:
             return [*lines, "  elastic: {} # a worker per GPU, or one; they join and leave at any step"]
         lines += self._reading()
-        lines.append("  repeats: 6 # whole runs of each setting, a warm-up apart; 6 name a winner")
         tunable = [name for name in self.script.arguments if any(part in name for part in TUNABLE)]
         if tunable:
             name, default = tunable[0], self.script.arguments[tunable[0]]

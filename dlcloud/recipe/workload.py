@@ -1,7 +1,7 @@
 """`setup` and `workload`: what an instance needs, and what it runs."""
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -78,6 +78,10 @@ class Elastic(Part):
     )
 
 
+MEASURED_REPEATS = 6
+"""The fewest measurements by which a winner is named."""
+
+
 class Workload(Part):
     """A bundled benchmark with its parameters, or the user's own command."""
 
@@ -112,10 +116,11 @@ class Workload(Part):
     )
     unit: str = Field(default="items", description="What the throughput counts: images, samples, tokens, …")
     repeats: int = Field(
-        default=6,
+        default=1,
         ge=1,
         le=1000,
-        description="How often each runs; 6 to name a winner, 1 runs it once and without a warm-up.",
+        description="Measurements of each setting, each a whole run, after a warm-up. The default, 1, runs "
+        "the command once, without one; with several settings, or under `bench`, it is 6, to name a winner.",
     )
     retries: int = Field(
         default=0,
@@ -147,6 +152,16 @@ class Workload(Part):
         default=None,
         description="The command is one training job over all instances; `{}` takes every default.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _repeat_settings(cls, written: Any) -> Any:  # noqa: ANN401  whatever is written there
+        """Measure settings often enough to name a winner, unless the recipe says how often."""
+        if isinstance(written, dict) and "repeats" not in written:
+            settings = written.get("settings")
+            if isinstance(settings, list) and len(settings) > 1:
+                return {**written, "repeats": MEASURED_REPEATS}
+        return written
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

@@ -10,12 +10,19 @@ def describe_workload(recipe: Recipe) -> str:
         return workload.benchmark or f"the command of {recipe.name}"
     if recipe.experiment is not None:
         return f"{recipe.experiment.count} trials of the command of {recipe.name}"
-    count = workload.repeats * max(1, len(workload.settings))
-    of_settings = (
-        f", {workload.repeats} of each of {len(workload.settings)} settings"
-        if count > workload.repeats
-        else ""
-    )
-    runs = "1 run" if count == 1 else f"{count} runs"
-    warm_up = "no warm-up" if workload.repeats == 1 else "warm-up apart"
-    return f"the command of {recipe.name}: {runs}{of_settings} (workload.repeats), {warm_up}"
+    settings, repeats = max(1, len(workload.settings)), workload.repeats
+    of_each = f" of each of {settings} settings" if settings > 1 else ""
+    if repeats == 1:
+        return f"runs {_program(recipe)} once" if settings == 1 else f"runs {_program(recipe)} once{of_each}"
+    if workload.throughput or workload.json_field or workload.reported:
+        # What it reports first in each run is its warm-up.
+        return f"runs {_program(recipe)} {repeats * settings} times: {repeats} measurements{of_each}"
+    runs = (repeats + 1) * settings
+    return f"runs {_program(recipe)} {runs} times: {repeats} measurements and a warm-up{of_each}"
+
+
+def _program(recipe: Recipe) -> str:
+    """Return the script that a command runs, such as train.py; the command of the recipe if it names none."""
+    words = (recipe.workload.command or "").split()
+    named = [word for word in words if word.endswith((".py", ".sh")) and not word.startswith("-")]
+    return named[0].rpartition("/")[2] if named else f"the command of {recipe.name}"

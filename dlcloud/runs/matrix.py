@@ -9,7 +9,7 @@ from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness.benchmark import Benchmark
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import Recipe, read_recipe
-from dlcloud.recipe.workload import Workload
+from dlcloud.recipe.workload import MEASURED_REPEATS, Workload
 from dlcloud.results.bench import BenchJob, BenchmarkMatrix
 from dlcloud.results.node_scaling import nodes_name
 from dlcloud.runs.program import has_tiny_form, tiny_form
@@ -72,6 +72,8 @@ def matrix_of_recipe(
     if recipe.experiment is not None:
         raise RecipeError(f"{recipe.name} has an experiment, not a benchmark", "dlcloud up RECIPE runs it")
     benchmark = BENCHMARKS.get(workload.benchmark) if workload.benchmark else None
+    if workload.command is not None and "repeats" not in workload.model_fields_set:
+        workload = workload.model_copy(update={"repeats": MEASURED_REPEATS})
     if tiny:
         if not has_tiny_form(workload):
             hint = "workload.tiny: the arguments that make the command short"

@@ -149,14 +149,18 @@ def test_the_plan_says_what_was_observed():
 
 def test_a_command_is_named_by_its_recipe():
     text = RECIPE.replace("benchmark: quantization", "command: ./run")
-    assert (
-        make_plan(recipe(text), observed()).workload
-        == "the command of sample: 6 runs (workload.repeats), warm-up apart"
-    )
+    assert make_plan(recipe(text), observed()).workload == "runs the command of sample once"
     settings = text + "  repeats: 2\n  settings: [{name: a}, {name: b}]\n"
-    assert "4 runs, 2 of each of 2 settings" in make_plan(recipe(settings), observed()).workload
-    once = make_plan(recipe(text + "  repeats: 1\n"), observed()).workload
-    assert once == "the command of sample: 1 run (workload.repeats), no warm-up"
+    compared = make_plan(recipe(settings), observed()).workload
+    assert (
+        compared == "runs the command of sample 6 times: 2 measurements and a warm-up of each of 2 settings"
+    )
+    script = text.replace("./run", "python src/train.py --epochs 3")
+    assert make_plan(recipe(script), observed()).workload == "runs train.py once"
+    measured = make_plan(recipe(script + "  repeats: 6\n"), observed()).workload
+    assert measured == "runs train.py 7 times: 6 measurements and a warm-up"
+    unsaid = make_plan(recipe(text + "  settings: [{name: a}, {name: b}]\n"), observed()).workload
+    assert "14 times: 6 measurements" in unsaid
 
 
 def test_disks_are_no_smaller_than_the_snapshot_of_the_image():
