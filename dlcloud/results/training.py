@@ -52,6 +52,12 @@ class Step:
     loss: float | None
     reduced_bytes: int = 0
     workers: frozenset[str] = frozenset()
+    on_instances: int = 0
+
+    @property
+    def instances(self) -> int:
+        """The instances on which its workers ran; older records do not say, and had one worker on each."""
+        return self.on_instances or self.world_size
 
     @property
     def throughput(self) -> float | None:
@@ -146,6 +152,7 @@ def _step(record: Mapping[str, Any], at_s: float) -> Step | None:
             seconds=number_of(record.get("seconds") or 0.0),
             loss=None if loss is None else number_of(loss),
             reduced_bytes=int(number_of(record.get("reduced_bytes") or 0)),
+            on_instances=int(number_of(record.get("instances") or 0)),
         )
     except (ArithmeticError, KeyError, TypeError, ValueError):
         return None
@@ -435,14 +442,14 @@ def _estimate_baseline(
     disk_gib: int,
     requested: int | None,
 ) -> OnDemandBaseline | None:
-    """Estimate the same steps by as many workers as were asked for at most, at their usual speed.
+    """Estimate the same steps on as many instances as were asked for at most, at their usual speed.
 
     More than that are there for a while where one is replaced before it leaves; fewer where capacity lacked.
     Billed from launch; they boot as long as the first instances did, from their launch to the first step.
     """
-    sizes = {step.world_size for step in timeline.steps}
+    sizes = {step.instances for step in timeline.steps}
     size = max((size for size in sizes if requested is None or size <= requested), default=min(sizes))
-    usual = [step.seconds for step in timeline.steps if step.world_size == size and step.seconds > 0]
+    usual = [step.seconds for step in timeline.steps if step.instances == size and step.seconds > 0]
     prices = [on_demand.get(cost.member.instance.instance_type) for cost in costs]
     if not usual or not prices or None in prices:
         return None
