@@ -1,4 +1,8 @@
-"""The instances of compute environments, and the jobs that run on them as programs or as containers."""
+"""AWS Batch: moto's queues and job definitions, whose jobs run on instances of the local EC2.
+
+moto answers the API; `JobScheduler` launches instances for the jobs that wait, runs their commands, and
+terminates the instances when no job needs them.
+"""
 
 import logging
 import os

@@ -1,4 +1,9 @@
-"""API calls and their replies, as far as the layer before moto reads and writes them."""
+"""API calls and their replies, read once: what IAM judges is what is carried out.
+
+The endpoint reads a request by `read_call`, verifies its signature, refuses it if it can be read in two
+ways (`ambiguity`) or names more than it may (`limit_refusal`), and hands `judged_request` on: the action
+and the parameters that were judged, and nothing else that the client sent.
+"""
 
 import json
 import re

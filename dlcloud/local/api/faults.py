@@ -1,4 +1,8 @@
-"""Refuse, slow down and count API calls on demand."""
+"""What a test or a user decides in AWS's place for calls: refusals, delays, and resources that appear late.
+
+Source: EC2 developer guide, "Eventual consistency in the Amazon EC2 API": a resource that a call has just
+made may not exist yet for the calls that follow.
+"""
 
 import random
 import re

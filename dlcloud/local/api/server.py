@@ -1,6 +1,8 @@
-"""A threaded HTTP/1.1 server: keep-alive, no delay, no name look-ups.
+"""A threaded HTTP/1.1 server: keep-alive, no delay, no name look-ups, and bounds on all that a client sends.
 
-Usual development servers (wsgiref, werkzeug) close every connection after one reply.
+Usual development servers (wsgiref, werkzeug) close every connection after one reply. Connections of other
+users are closed before they get a thread; of each kind of client a number of them is served, and one that
+hangs makes room.
 """
 
 import contextlib

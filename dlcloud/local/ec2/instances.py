@@ -1,4 +1,12 @@
-"""All instances of one site: launched, interrupted and terminated, with nothing left behind."""
+"""All instances of one site: launched, interrupted and terminated, with nothing left behind.
+
+`launch.py` makes instances in moto and calls `SiteInstances.launch`, which binds their addresses and boots
+them on the event loop. They end by TerminateInstances, an interruption notice, their own shutdown, or the
+end of the daemon, and always in the same order: logins are cut, programs are asked to end and then killed,
+namespaces are dropped, the folder is removed, and only then moto shows `terminated`. A step that fails is
+tried again: no instance may stay in `shutting-down`, and none may be shown as terminated while its programs
+run.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,10 @@
-"""How many instances of a launch there is room for, in which zone, and in which reservation and group."""
+"""RunInstances and TerminateInstances: what a launch gets, in which zone, and what it refuses.
+
+`run_instances` checks the request (`launch_checks.py`), chooses the zone that has most room for it within
+quota, spot price, reservations and placement group, lets moto make the instances, and boots them
+(`instances.py`). All of it happens under `SiteInstances.launching`: what was counted as free must still be
+free at the launch.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

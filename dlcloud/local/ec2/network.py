@@ -1,4 +1,9 @@
-"""The network of launches: the default VPC with its gateway, and who gets a public address."""
+"""The network of launches: the default VPC, Instance Connect Endpoints and placement groups.
+
+`check_network` and `has_public_address` are asked by each launch; the two classes answer the actions that
+make, show and delete endpoints and groups. Source: EC2 API reference; EC2 user guide, "EC2 Instance Connect
+Endpoint" and "Placement groups"; VPC user guide, "Default VPC components".
+"""
 
 import secrets
 from collections.abc import Mapping, Sequence

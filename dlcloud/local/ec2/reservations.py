@@ -1,7 +1,9 @@
-"""Which reservation the instances of a launch run in, by its CapacityReservationSpecification.
+"""Capacity Reservations: their actions, and in which of them the instances of a launch run.
 
-Source: EC2 API reference, CapacityReservationSpecification; EC2 user guide, "Launch instances into an
-existing Capacity Reservation" and "Launch instances using Capacity Blocks". Importing this imports moto.
+A launch reads its choice by `read_choice`, and hands its instances over by `ReservationChoice.assign`; what
+reservations hold is kept in `capacity/reservations.py`. Source: EC2 API reference,
+CapacityReservationSpecification and CreateCapacityReservation; EC2 user guide, "Launch instances into an
+existing Capacity Reservation".
 """
 
 import re

@@ -1,4 +1,9 @@
-"""Answers of the services that moto lacks: the price list, the vCPU quotas and EC2 Instance Connect."""
+"""What capacity costs and where it is offered: prices, quotas, scores, and services that moto lacks.
+
+The endpoint calls the `answer_…` functions for the price list, the quotas, the account's plan and EC2
+Instance Connect; `MarketResponses` has EC2's own actions on the same facts. Prices are the catalog's, or
+those of a trace.
+"""
 
 import json
 import re

@@ -1,7 +1,8 @@
-"""Whether a caller may do what a call asks for: IAM users and roles, and the refusal in AWS's words.
+"""Whether a caller may do what a call asks for: users, roles, their sessions, and AWS's refusals.
 
-A caller with the home's access key is the owner of the first account, who may do anything in it; other
-accounts are added with an administrator each. Importing this imports moto.
+`find_caller` finds who signed, `call_refusal` evaluates the caller's policies on every resource that the
+call touches (`access.py`), and `trust_refusal` asks the trust policy of a role that is to be assumed.
+`InstanceRoles` has the credentials that instances get from their metadata. Importing this imports moto.
 """
 
 import base64

@@ -1,4 +1,10 @@
-"""Loopback addresses for instances: one each where the system has 127.0.0.0/8, else one with many ports."""
+"""The addresses of an instance, and who reaches its SSH port.
+
+`AddressPool` binds a loopback address for each instance: one of 127.0.0.0/8, or one port of 127.0.0.1 where
+that is all there is. Connections from where no security group has a rule time out, as on EC2:
+`GuardedListener` drops them. An instance without a public address is reached from inside its VPC only
+(`inside_sources`, `connect_inside`).
+"""
 
 import asyncio
 import contextlib

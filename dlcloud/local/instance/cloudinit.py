@@ -1,6 +1,9 @@
-"""Read an instance's user data as cloud-init does, as far as the local EC2 carries it out.
+"""The first boot of an instance as cloud-init does it: the user data that it carries out, and the log of it.
 
-Source: cloud-init documentation, "User data formats" and the modules write-files, bootcmd, runcmd, ssh.
+`LocalInstance.boot` reads the user data once by `read_user_data`, which never fails: what cannot be read,
+or would take more memory than user data may, becomes a warning in the log. `read_console` shows that log as
+GetConsoleOutput. Source: cloud-init documentation, "User data formats" and the modules write-files,
+bootcmd, runcmd, ssh.
 """
 
 import base64

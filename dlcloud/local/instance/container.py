@@ -1,4 +1,8 @@
-"""Run the programs of one instance: in its namespaces, as the instances' user, or as the daemon's."""
+"""Run the programs of one instance: in its namespaces, as the instances' user, or as the daemon's.
+
+`start` makes the namespaces, if there are any, `spawn` runs a program in them, and `stop` kills all of
+them. `marks` tells by what the instance's processes are known while it lives.
+"""
 
 import asyncio
 import contextlib

@@ -1,6 +1,8 @@
-"""The instance metadata service, version 2 only, of one instance.
+"""The instance metadata service, version 2 only, of one instance: its documents, tokens and notices.
 
-Source: Amazon EC2 User Guide, "Use the Instance Metadata Service to access instance metadata".
+`LocalInstance` opens one at each boot. A request without a token is refused; what it asks for is read from
+moto's instance at that moment, so that tags, roles and interruption notices are always those of now.
+Source: EC2 user guide, "Instance metadata categories" and "Use the Instance Metadata Service".
 """
 
 import asyncio

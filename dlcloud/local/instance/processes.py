@@ -1,4 +1,10 @@
-"""The processes of instances: their environment, how they start, how none is left behind."""
+"""The processes of instances: how they start, how they are found, and how none is left behind.
+
+An instance ends by `ask_to_end`, then `end_all`, which find its processes by their `Marks`: the process
+namespace or the user of the instance, or, where nothing separates it, its folder. No program of this
+machine may get in the way of that, whatever its environment holds. What a killed daemon has left is found
+by `clear_leftovers` at the next start, before there are instances.
+"""
 
 import asyncio
 import contextlib

@@ -1,7 +1,9 @@
 """The SSH server of one instance: commands, shells and SFTP as real processes and files of this machine.
 
-As sshd: `authorized_keys` is read at every login, a connection has 10 sessions (MaxSessions), a shell
-without a terminal reads its commands from the client's input, and /run/nologin keeps all but root out.
+`SshServer.open` answers on the instance's socket. A connection is counted, and cut if it is one too many;
+its user is looked up in `authorized_keys`, which may have changed since the last login; each session then
+runs a program in the instance's container, with its rights and never with the daemon's. Forwarded
+connections are made by a program of the instance, too.
 """
 
 import asyncio

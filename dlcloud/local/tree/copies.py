@@ -1,8 +1,6 @@
-"""Copy a tree while programs change it: no link is followed, no name is opened twice, nothing waits.
+"""Copy an instance's folder to an image and back, while programs change it.
 
-As `cp -a`: owners, modes, times, holes, hard links and extended attributes stay. Left out: sockets, devices
-but the marks that overlayfs leaves of removed files, files of someone else, and what lies deeper than is
-walked.
+No link is followed, no name is opened twice, and nothing is waited for.
 """
 
 import asyncio

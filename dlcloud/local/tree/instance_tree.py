@@ -1,4 +1,7 @@
-"""The files of an instance, as the daemon reads and writes them: by no name that leads out of its folder."""
+"""The files of an instance, as the daemon uses them: by no name that leads out of its folder.
+
+The instance's programs may change anything in it at any time: no link is followed, nothing is waited for.
+"""
 
 import errno
 import fcntl

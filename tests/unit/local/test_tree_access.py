@@ -41,6 +41,7 @@ ALLOWED = {
     "ec2/instances": "the SSH configuration of the site",
     "instance/local_instance": "the server's sockets, and whether the image has a folder",
     "instance/isolation": "before there are instances: the programs and folders of the machine",
+    "instance/container": "/proc: the process namespace of an instance",
     "instance/processes": "the folders of all instances, the file of their user ids, /proc, pip's settings",
     "instance/peers": "the kernel's tables of connections",
     "instance/rootfs": "what all instances see of the machine: its folders, and the layers made of them",
