@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dlcloud.recipe.data_set import split_uri
+from dlcloud.recipe.data import split_uri
 
 if TYPE_CHECKING:  # pydantic, which most commands never need
     from dlcloud.recipe.recipe import Recipe

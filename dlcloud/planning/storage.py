@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import InstanceType
-from dlcloud.recipe.data_set import DataSet
+from dlcloud.recipe.data import DataSet
 
 if TYPE_CHECKING:  # pydantic, which most commands never need
     from dlcloud.planning.plan import Plan

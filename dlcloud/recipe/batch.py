@@ -1,18 +1,23 @@
 """A recipe as a job definition of AWS Batch: the same command on the same kind of instance, unmeasured.
 
+`export --as batch` writes one, for a command on one instance, one job over several nodes, or an array with a
+child for each trial. `up --on batch` submits an array whose children report to a bucket.
+What Batch cannot do as the recipe says is refused, or noted in the output.
+
 Sources: AWS Batch API Reference, RegisterJobDefinition; AWS Batch User Guide, "Automated job retries" and
 "Compute resource memory management", read 2026-11.
 """
 
+import json
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlcloud.benchmarks.command.shell import reads_arguments, with_arguments
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import InstanceType
-from dlcloud.recipe.batch_array import choose_trial, refuse_no_array
-from dlcloud.recipe.batch_nodes import NODE_VARIABLES, node_notes, node_properties, refuse_unknown_nodes
+from dlcloud.recipe.experiment import VALUES_FILE, Experiment, trial_variables, trial_words
 from dlcloud.recipe.recipe import Recipe
 
 IMAGE = "public.ecr.aws/docker/library/python:3.12"
@@ -164,3 +169,175 @@ def requirements_of(types: Sequence[InstanceType], share: int = 1) -> list[dict[
     ]
     gpus = min(hardware.gpu.count if hardware.gpu else 0 for hardware in types) // share
     return [*requirements, {"type": "GPU", "value": str(gpus)}] if gpus else requirements
+
+
+SMALLEST = 2
+MOST_ATTEMPTS = 10
+"""Source: AWS Batch API reference, RetryStrategy."""
+LONGEST_SCRIPT = 20_000
+"""Characters of all trials' values: a task definition of ECS, which Batch makes, has at most 64 KiB.
+
+Source: Amazon ECS service quotas, "Task definition size limit".
+"""
+
+
+def refuse_no_array(recipe: Recipe) -> None:
+    """Refuse an experiment that Batch cannot run as an array.
+
+    Raises:
+        RecipeError: A search, a single trial, or more values than a job definition has room for.
+    """
+    experiment, hint = recipe.experiment, f"dlcloud up {recipe.name}"
+    if experiment is None:
+        return
+    if experiment.search is not None:
+        raise RecipeError(f"{recipe.name} searches: each trial depends on those before it", hint)
+    if experiment.count < SMALLEST:
+        raise RecipeError(f"{recipe.name} has one trial; an array job has at least {SMALLEST}", hint)
+    if len(choose_trial(experiment)) > LONGEST_SCRIPT:
+        message = f"the values of {experiment.count} trials have no room in a job definition"
+        raise RecipeError(message, f"split the experiment, or {hint}")
+
+
+def choose_trial(experiment: Experiment) -> str:
+    """Return the lines of a script that set variables, arguments and the file of a child's trial."""
+    cases = [
+        _case(index, values, has_arguments=experiment.arguments)
+        for index, values in enumerate(experiment.trials())
+    ]
+    return "\n".join(
+        [
+            'case "${AWS_BATCH_JOB_ARRAY_INDEX:?is set by an array job}" in',
+            *cases,
+            '*) echo "no trial $AWS_BATCH_JOB_ARRAY_INDEX" >&2; exit 64;;',
+            "esac",
+            "",
+        ]
+    )
+
+
+def _case(index: int, values: Mapping[str, str], *, has_arguments: bool) -> str:
+    """Return what one child does; names of variables are such by the recipe's rules."""
+    variables = trial_variables(values, index + 1)
+    exports = shlex.join(["export", *(f"{name}={value}" for name, value in variables.items())])
+    words = shlex.join(["set", "--", *(trial_words(values) if has_arguments else [])])
+    document = shlex.quote(json.dumps(dict(values), sort_keys=True))
+    return f"{index}) {exports}; {words}; printf %s {document} > {VALUES_FILE};;"
+
+
+PORT = 29500
+"""The port of the head; every node has a network interface of its own, so that any port is free."""
+
+_OURS = re.compile(r"\bbenchmarks\.distributed\.[a-z_]+")
+_UNKNOWN = ("DLCLOUD_NODE_ADDRESSES", "DLCLOUD_HOST_FILE", "DLCLOUD_SECRET", "TF_CONFIG")
+"""What a node of AWS Batch does not know: it knows its own index, the count, and the head's address."""
+
+NODE_VARIABLES = f"""RANK=$AWS_BATCH_JOB_NODE_INDEX WORLD_SIZE=$AWS_BATCH_JOB_NUM_NODES
+MASTER_ADDR=${{AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS:-$(hostname -i | cut -d' ' -f1)}}
+export RANK WORLD_SIZE MASTER_ADDR MASTER_PORT={PORT} LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 NODE_RANK=$RANK
+export PET_NNODES=$WORLD_SIZE PET_NODE_RANK=$RANK PET_MASTER_ADDR=$MASTER_ADDR PET_MASTER_PORT={PORT}
+export DLCLOUD_NODE_RANK=$RANK DLCLOUD_NODES=$WORLD_SIZE DLCLOUD_HEAD_ADDRESS=$MASTER_ADDR
+"""
+"""Shell lines: those variables of `dlcloud/benchmarks/nodes/node.py` that AWS Batch can give."""
+
+
+def refuse_unknown_nodes(recipe: Recipe) -> None:
+    """Refuse a job over nodes whose command needs what AWS Batch does not have.
+
+    Raises:
+        RecipeError: It runs a program of dlcloud's, or reads a variable that no node has there.
+    """
+    command = recipe.workload.command or ""
+    if program := _OURS.search(command):
+        raise RecipeError(
+            f"{recipe.name} runs dlcloud's own program {program[0]}, which a job of AWS Batch does not have",
+            f"dlcloud up {recipe.name} runs it; a program of your own is in workload.files",
+        )
+    if needed := next((name for name in _UNKNOWN if name in command), None):
+        raise RecipeError(
+            f"{recipe.name} reads {needed}; a node of AWS Batch knows its index, the count and the head",
+            f"dlcloud up {recipe.name}",
+        )
+
+
+def node_properties(recipe: Recipe, container: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the nodes of a job definition: all alike, the first the main node."""
+    count = recipe.instances.maximum
+    return {
+        "numNodes": count,
+        "mainNode": 0,
+        "nodeRangeProperties": [{"targetNodes": f"0:{count - 1}", "container": dict(container)}],
+    }
+
+
+def node_notes(recipe: Recipe) -> list[str]:
+    """Return in what a multi-node parallel job differs from a job of dlcloud."""
+    notes = [
+        f"{recipe.instances.maximum} nodes: nodeOverrides of submit-job change their number",
+        f"not set there: {', '.join(_UNKNOWN)}, and ports but MASTER_PORT",
+        "the job ends with rank 0; a failure of another node neither ends it nor retries it",
+        "give the compute environment a cluster placement group, in one Availability Zone",
+    ]
+    if "spot" in recipe.instances.market:
+        notes.append("on demand: AWS Batch runs no multi-node parallel job on Spot Instances")
+    return notes
+
+
+def refuse_no_batch(recipe: Recipe) -> None:
+    """Refuse what AWS Batch cannot run as trials.
+
+    Raises:
+        RecipeError: Its trials are not known beforehand, or it has no bucket, or secrets, or data.
+    """
+    experiment, hint = recipe.experiment, f"dlcloud up {recipe.name}"
+    if experiment is None:
+        raise RecipeError("--on batch is for a recipe with an experiment", hint)
+    if experiment.search is not None:
+        raise RecipeError(f"{recipe.name} searches: each trial depends on those before it", hint)
+    if recipe.results is None:
+        raise RecipeError(
+            "--on batch needs a bucket for the results", "results: s3://BUCKET/PREFIX in the recipe"
+        )
+    if recipe.workload.secrets:
+        raise RecipeError("containers of AWS Batch get no secrets from dlcloud", hint)
+    if recipe.data:
+        raise RecipeError(
+            "data: is not brought to containers of AWS Batch", "let the command read it from S3"
+        )
+    if recipe.keep.instances:
+        raise RecipeError("AWS Batch ends its instances itself: none is kept", hint)
+
+
+def trials_definition(recipe: Recipe, types: Sequence[InstanceType], program: str) -> dict[str, Any]:
+    """Return the input of RegisterJobDefinition, without its name and the role.
+
+    Args:
+        recipe: With an experiment.
+        types: Hardware of its instance types; a container asks for a share of the smallest.
+        program: The text of the program that runs one trial.
+    """
+    share = recipe.experiment.per_instance if recipe.experiment is not None else 1
+    return {
+        "type": "container",
+        "platformCapabilities": ["EC2"],
+        "containerProperties": {
+            "image": recipe.setup.image or IMAGE,
+            "command": ["python3", "-c", program],
+            "resourceRequirements": requirements_of(types, share),
+        },
+        # A trial that fails by itself counts as one; only a lost instance is Batch's to repeat.
+        "retryStrategy": {"attempts": MOST_ATTEMPTS, "evaluateOnExit": RETRIES},
+        "timeout": {"attemptDurationSeconds": max(60, round(recipe.budget.max_hours * 3600))},
+    }
+
+
+def describe_batch(recipe: Recipe) -> list[str]:
+    """Return what a plan states of AWS Batch."""
+    market = "SPOT" if "spot" in recipe.instances.market else "EC2 (on-demand)"
+    return [
+        f"by AWS Batch: one compute environment ({market}), one queue and one array job, removed at the end;",
+        "Batch may launch one instance more than the count; trials begin only within max_hours",
+        f"results return through {recipe.results}",
+        f"containers of {recipe.setup.image or IMAGE}",
+        *(["spot only: AWS Batch does not go on to on-demand"] if "then" in recipe.instances.market else []),
+    ]

@@ -1,15 +1,28 @@
 """`instances`: which ones, how many, and how they are paid for."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 from dlcloud.model.cluster import NEW_GROUP
 from dlcloud.model.instance import Market
 from dlcloud.recipe.account import INSTANCE_PROFILE, KMS_KEY, KmsKey, ProfileName
 from dlcloud.recipe.part import Part, Texts, TypeNames
-from dlcloud.recipe.placement import EFA, PLACEMENT_GROUP, PlacementGroupName
 from dlcloud.recipe.reservations import RESERVATIONS, AnyReservations
+
+PlacementGroupName = Annotated[
+    str, StringConstraints(pattern=r"^([\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?)?$")
+]
+"""Source: EC2 API reference, CreatePlacementGroup: up to 255 ASCII characters."""
+PLACEMENT_GROUP: Any = Field(
+    default="",
+    description="cluster: the instances are near each other in one zone, in a placement group that dlcloud "
+    "makes and deletes; or the NAME of one of your own.",
+)
+EFA: Any = Field(
+    default=False,
+    description="Instances have an Elastic Fabric Adapter; refused before the launch for types without one.",
+)
 
 
 class Count(Part):

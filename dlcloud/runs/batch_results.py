@@ -21,7 +21,7 @@ from dlcloud.launch.user_files import check_files
 from dlcloud.model.instance import Market
 from dlcloud.model.untrusted import parse_json
 from dlcloud.recipe.batch import set_up_script
-from dlcloud.recipe.data_set import s3_endpoint, split_uri
+from dlcloud.recipe.data import s3_endpoint, split_uri
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.results.result import Run, RunState
 from dlcloud.results.trials import Trial

@@ -16,7 +16,7 @@ from dlcloud.model.events import Info, Progress, Warned
 from dlcloud.model.money import member_usd, total_usd
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.storage import results_uri
-from dlcloud.recipe.batch_trials import trials_definition
+from dlcloud.recipe.batch import trials_definition
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.resources.texts import template
 from dlcloud.results.result import Run, RunState

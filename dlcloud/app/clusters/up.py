@@ -31,7 +31,7 @@ from dlcloud.model.errors import BudgetError, DlcloudError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Warned, stage
 from dlcloud.model.money import billed_seconds
 from dlcloud.planning.plan import Plan
-from dlcloud.recipe.batch_trials import describe_batch, refuse_no_batch
+from dlcloud.recipe.batch import describe_batch, refuse_no_batch
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.cost_tables import View, cost_report

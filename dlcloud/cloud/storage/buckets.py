@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import translate_errors
 from dlcloud.model.errors import CloudError
-from dlcloud.recipe.data_set import DataSet, split_uri
+from dlcloud.recipe.data import DataSet, split_uri
 
 MANIFEST = re.compile(r"manifest-(?P<step>\d{12})-[0-9a-f]{32}-(?P<size>\d+)\.json")
 CHECKPOINT = re.compile(r"step-\d{12}-[0-9a-f]{32}\.pt")

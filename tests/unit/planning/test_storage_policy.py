@@ -12,7 +12,7 @@ from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.instance import Image
 from dlcloud.planning.policies import storage_policy
 from dlcloud.planning.storage import copy_key, describe_data, describe_room, run_name
-from dlcloud.recipe.data_set import DataSet
+from dlcloud.recipe.data import DataSet
 from dlcloud.recipe.recipe import read_recipe
 from tests.fakes.samples import hardware
 from tests.fakes.samples import plan as sample_plan

@@ -10,7 +10,7 @@ from botocore.validate import validate_parameters
 
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import InstanceError, RecipeError
-from dlcloud.recipe.batch_trials import describe_batch, refuse_no_batch, trials_definition
+from dlcloud.recipe.batch import describe_batch, refuse_no_batch, trials_definition
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.resources.texts import template
 from dlcloud.runs.batch_results import unpack_result
