@@ -70,11 +70,6 @@ class ControlClient:
         """Limit the running vCPUs of a type's family in one market; None restores the default."""
         self.call("POST", "quota", {"instance_type": instance_type, "vcpus": vcpus, "spot": spot})
 
-    def add_account(self, account_id: str) -> tuple[str, str]:
-        """Make another account; return the id and the secret of a new access key of its administrator."""
-        answer = self.call("POST", "account", {"account_id": account_id})
-        return str(answer["key_id"]), str(answer["secret"])
-
     def set_account_plan(self, *, free: bool) -> None:
         """Put the account on AWS's Free plan, on which EC2 launches few types, or on the Paid one."""
         self.call("POST", "account-plan", {"free": free})

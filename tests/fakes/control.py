@@ -8,6 +8,11 @@ class HarnessControl(ControlClient):
 
     __slots__ = ()
 
+    def add_account(self, account_id: str) -> tuple[str, str]:
+        """Make another account; return the id and the secret of a new access key of its administrator."""
+        answer = self.call("POST", "account", {"account_id": account_id})
+        return str(answer["key_id"]), str(answer["secret"])
+
     def move_trace(self, seconds: float) -> None:
         """Set the position in the traces."""
         self.call("POST", "trace-position", {"seconds": seconds})
