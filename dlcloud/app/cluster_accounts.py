@@ -89,10 +89,10 @@ class ClusterAccounts:
         return caller
 
     def _recent_caller(self, cluster: Cluster) -> tuple[str, str] | None:
-        known = AnswerCache(self.database).get(_credentials(cluster))
-        if known is None or self.clock.now() - known[1] > _RECENT:
+        cached = AnswerCache(self.database).get(_credentials(cluster))
+        if cached is None or self.clock.now() - cached[1] > _RECENT:
             return None
-        partition, account = json.loads(known[0])
+        partition, account = json.loads(cached[0])
         return partition, account
 
     def _prove(self, cluster: Cluster, account: str) -> None:

@@ -225,11 +225,11 @@ def removing_leftovers(
     others = len(leftovers) - count
     kinds = [f"{count} instance(s)"] if count else []
     kinds += [f"{others} other thing(s)"] if others else []
-    what = " and ".join(kinds) or "nothing"
+    subject = " and ".join(kinds) or "nothing"
     texts = TerminationTexts(
-        doing=f"removing {what}",
+        doing=f"removing {subject}",
         otherwise=f"to leave what is there {price}",
-        left=f"{what} may be left {price}; {command} removes it",
+        left=f"{subject} may be left {price}; {command} removes it",
     )
     with terminations.running(
         Termination(subject="what is left over", command=command, emit=emit, describe=lambda: texts)

@@ -117,8 +117,8 @@ class Commands(click.Group):
         if cmd_name not in MODULES:
             return None
         module = import_module(f"dlcloud.cli.{MODULES[cmd_name]}")
-        found: click.Command | None = module.commands.get_command(ctx, cmd_name)
-        return found
+        subcommand: click.Command | None = module.commands.get_command(ctx, cmd_name)
+        return subcommand
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Replace what other tools, and earlier versions, call a command by its name."""

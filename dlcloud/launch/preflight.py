@@ -374,9 +374,11 @@ def check_launch(
     def refusal(action: str, market: Market, image: Image) -> CloudError | None:
         try:
             place, zone = _place(recipe, network(), subnets)
-            known = hardware() if instances.efa else {}
+            hardware_of_types = hardware() if instances.efa else {}
             is_public = place.has_public_address
-            interfaces, _ = fabric_interfaces(instances, instances.types, known, is_public=is_public)
+            interfaces, _ = fabric_interfaces(
+                instances, instances.types, hardware_of_types, is_public=is_public
+            )
             request = LaunchRequest(
                 machine=MachineSpec.for_recipe(instances, image, network=place, interfaces=interfaces),
                 instance_type=instances.types[0],

@@ -1,7 +1,7 @@
 """An account of AWS: how to log in to it, whose the clusters in it are, and which plan it is on.
 
 Several people and several homes share an account. A cluster carries a digest of who launched it and the id of
-the home: nobody terminates another owner's by accident.
+the home: no owner terminates another's by accident.
 """
 
 import hashlib

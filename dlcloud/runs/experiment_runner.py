@@ -14,7 +14,7 @@ A trial that fails is tried again up to `attempts` times. If an instance is lost
 replacement.
 
 What must never happen: that a trial runs twice, that a result that is here is measured again, or that lanes
-wait for a trial that nobody runs.
+wait for a trial that is not running.
 """
 
 import threading

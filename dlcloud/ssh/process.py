@@ -11,7 +11,7 @@
 3. writes the input from its own thread, while the caller reads both streams.
 
 What must never happen: that a command whose connection is gone is waited for forever, or that one whose
-output nobody reads blocks the others.
+output that is not read blocks the others.
 """
 
 import contextlib

@@ -50,13 +50,15 @@ def run(
         output: The format.
     """
     catalog = Catalog()
-    known = {hardware.name: hardware for hardware in catalog}
+    types_by_name = {hardware.name: hardware for hardware in catalog}
     if live:
         patterns = [word if "." in word else f"{word}.*" for word in types]
-        known |= {entry.name: entry for entry in context.clouds.cloud(cloud, region).types.offered(patterns)}
+        types_by_name |= {
+            entry.name: entry for entry in context.clouds.cloud(cloud, region).types.offered(patterns)
+        }
     offered = [
         KnownType(hardware=hardware, price=catalog.on_demand_price(hardware.name, region))
-        for hardware in known.values()
+        for hardware in types_by_name.values()
     ]
     _refuse_unknown(types, offered, live=live)
 

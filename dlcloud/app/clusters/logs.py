@@ -39,12 +39,16 @@ def run(
     status = context.forward_command(run)
     if status is not None:
         return status
-    found = _await(context, run) if follow else _find(context, run)
-    _name_other_nodes(context, found)
-    pieces = _pieces(context, run, found, follow=follow, tail=tail)
+    shown_run = _await(context, run) if follow else _find(context, run)
+    _name_other_nodes(context, shown_run)
+    pieces = _pieces(context, run, shown_run, follow=follow, tail=tail)
     if output == "json":
         text = b"".join(pieces).decode("utf-8", "replace")
-        say(envelope("logs", {"result": {"run": found.run_id, "state": str(found.state), "log": text}}))
+        say(
+            envelope(
+                "logs", {"result": {"run": shown_run.run_id, "state": str(shown_run.state), "log": text}}
+            )
+        )
         return None
     write = writer_to(sys.stdout.buffer)
     for piece in pieces:

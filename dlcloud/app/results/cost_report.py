@@ -193,9 +193,9 @@ def _draw_trainings(
     context: Context, trainings: Sequence[StoredTraining], runs: Sequence[str], files: Sequence[str]
 ) -> tuple[list[Chart], int]:
     """Return the charts of trainings and of other runs' timelines, and the number of both."""
-    known = {stored.cluster.name for stored in trainings}
+    trained = {stored.cluster.name for stored in trainings}
     timelines = [
-        timeline for timeline in load_timelines(context.measurements, runs) if timeline.run not in known
+        timeline for timeline in load_timelines(context.measurements, runs) if timeline.run not in trained
     ]
     timelines += [timeline for file in files for timeline in read_timelines(file)]
     charts: list[Chart] = []

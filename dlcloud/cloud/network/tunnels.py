@@ -1,7 +1,7 @@
 """Ways to an instance without a public address: an EC2 Instance Connect Endpoint, or Session Manager.
 
 `ssh` connects through what is opened here. An endpoint carries a websocket whose address is signed; a session
-is carried by AWS's own session-manager-plugin, which is told by its command line and its environment.
+is carried by AWS's own session-manager-plugin, which gets its command line and its environment.
 Source: aws-cli, customizations/ec2instanceconnect and customizations/sessionmanager (from version 1.2.497 of
 the plugin on); EC2 user guide, "EC2 Instance Connect Endpoint".
 """

@@ -84,9 +84,9 @@ def default_subnets(clients: Clients) -> dict[str, Subnet]:
         subnet["AvailabilityZone"]: Subnet(
             zone_id=subnet.get("AvailabilityZoneId", ""),
             assigns_addresses=bool(subnet["MapPublicIpOnLaunch"]),
-            reaches_internet=known is None or any(way.startswith("igw-") for way in known),
+            reaches_internet=targets is None or any(way.startswith("igw-") for way in targets),
         )
-        for subnet, known in zip(listed, ways, strict=True)
+        for subnet, targets in zip(listed, ways, strict=True)
     }
 
 

@@ -94,17 +94,17 @@ def obtainable_counts(values: Mapping[str, Any], meaning: Meaning | None = None)
     for place, count in enumerate(counts):
         if not _is_count(count):
             raise _FaultError(f"data[{place}] is {_short(count)}, not a number of instances")
-    known = _known_meaning(values)
-    if known is not None and meaning is not None and known is not meaning:
-        raise _FaultError(f"--values {meaning}, but the file says that its values mean: {known}")
+    in_file = _known_meaning(values)
+    if in_file is not None and meaning is not None and in_file is not meaning:
+        raise _FaultError(f"--values {meaning}, but the file says that its values mean: {in_file}")
     most = max(counts)
-    found = known or meaning or (Meaning.OBTAINABLE if most > 1 else None)
-    if found is None:
+    decided = in_file or meaning or (Meaning.OBTAINABLE if most > 1 else None)
+    if decided is None:
         raise _UnknownMeaningError("its values are 0 and 1 only: is 1 an obtainable or a preempted instance?")
-    if found is Meaning.OBTAINABLE:
+    if decided is Meaning.OBTAINABLE:
         return counts
     if most > 1:
-        raise _FaultError(f"values that mean {found} are 0 or 1, not {most}")
+        raise _FaultError(f"values that mean {decided} are 0 or 1, not {most}")
     return [1 - count for count in counts]
 
 
@@ -117,9 +117,9 @@ def _known_meaning(values: Mapping[str, Any]) -> Meaning | None:
         # Both archives of the Can't Be Late evaluation name the recording that a window was cut from.
         is_cut = "original_trace" in values or "source_file" in metadata
         return Meaning.PREEMPTED if is_cut else None
-    said = str(stated).casefold().removeprefix("1:").removeprefix(" one instance").strip()
+    text = str(stated).casefold().removeprefix("1:").removeprefix(" one instance").strip()
     for meaning in Meaning:
-        if said.startswith(meaning):
+        if text.startswith(meaning):
             return meaning
     raise _FaultError(f"metadata.meaning is {_short(stated)}, neither obtainable nor preempted")
 
