@@ -5,8 +5,8 @@ survive a power failure, so each transaction is synced to the disk. A full or re
 command from looking, and none from terminating instances: then the store is copied to memory, what is written
 there is postponed, and it is tried once more at the end (`postpone_failures`).
 
-`open_foreign` opens a store that came from an instance, which is not trusted: a SQLite file may hold triggers,
-views and expressions, which run when it is read or written.
+`open_foreign` opens a store that came from an instance, which is not trusted: a SQLite file may hold
+triggers, views and expressions, which run when it is read or written.
 """
 
 import shutil

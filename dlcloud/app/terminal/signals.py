@@ -45,7 +45,7 @@ ABANDON_AT = 3
 """The number of Ctrl-C during a termination that abandons it."""
 
 READ_S = 1.0
-"""Signals within this after a message count as the one before it: the user cannot have read the message yet."""
+"""Signals within this after a message count as the one before it: the message is not read yet."""
 
 DESCRIBE_S = 3.0
 """The longest wait for a description: the price of a lost request is asked of EC2, which may not answer."""

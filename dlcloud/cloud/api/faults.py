@@ -1,8 +1,8 @@
 """botocore's errors: translated into dlcloud's, ignored, or retried.
 
 Every call of AWS runs inside `translate_errors`, which raises a `DlcloudError` that names what was attempted
-and the API action, with a hint. Capacity, quota, throttling, denial and expired credentials are distinguished by
-EC2's codes. `answered` is False if the request may have had an effect; then its intent stays open.
+and the API action, with a hint. Capacity, quota, throttling, denial and expired credentials are distinguished
+by EC2's codes. `answered` is False if the request may have had an effect; then its intent stays open.
 """
 
 import random

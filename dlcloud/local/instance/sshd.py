@@ -294,7 +294,7 @@ MAX_SESSIONS = 10
 
 @lru_cache(maxsize=256)
 def _parse_keys(content: bytes) -> "asyncssh.SSHAuthorizedKeys":
-    """Read keys once: to do it takes 30 ms for 64 KiB, and any client that reaches the port can ask for it."""
+    """Read keys once: to do it takes 30 ms for 64 KiB, and any client of the port can ask for it."""
     return asyncssh.import_authorized_keys(content.decode(errors="replace"))
 
 
