@@ -252,7 +252,7 @@ def test_a_setting_without_memory_beside_its_baseline_is_skipped(bench, machine)
     recorder = bench.run(*named("fp32", "int8", machine=machine, **ROOM))
     (skip,) = recorder.skips
     assert skip.setting == "int8"
-    assert skip.reason == "it wants about 1.0 GiB of memory, and 0.5 GiB are free beside fp32"
+    assert skip.reason == "it wants about 1.0 GiB of memory, and 0.5 GiB are free next to fp32"
     assert [result.setting for result in recorder.results] == ["fp32"]
     assert not bench.records("case")[0]["complete"]
 
