@@ -156,7 +156,7 @@ def end_descendants(root: "int | None" = None) -> None:
 
 
 def descendants(root: int) -> "list[int]":
-    """Return the processes below one, zombies excepted; none on macOS, which has no /proc."""
+    """Return the processes below one, but zombies and other jobs; none on macOS, which has no /proc."""
     children: dict[int, list[int]] = {}
     for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError):
@@ -165,8 +165,15 @@ def descendants(root: int) -> "list[int]":
                 children.setdefault(int(parent), []).append(int(path.parent.name))
     found = [root]
     for process in found:
-        found += children.get(process, [])
+        found += [child for child in children.get(process, []) if not is_job(child)]
     return found[1:]
+
+
+def is_job(process: int) -> bool:
+    """Return True for the supervisor of a job: one that a program started, as a standby does, outlives it."""
+    with contextlib.suppress(OSError):
+        return b"job.py\0start\0" in pathlib.Path(f"/proc/{process}/cmdline").read_bytes()
+    return False
 
 
 def import_masking() -> "types.ModuleType":

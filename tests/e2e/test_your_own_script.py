@@ -21,7 +21,7 @@ def test_the_page_holds_line_by_line(newcomer):
     recipe = (folder / "train.yaml").read_text()
     assert read_recipe(recipe, "train.yaml").workload.unit == "images"
     (settings,) = blocks("yaml")
-    compared = recipe.replace("  repeats:", f"{settings}  repeats:")
+    compared = recipe.replace("\nworkload:\n", f"\nworkload:\n{settings}", 1)
     assert [setting.name for setting in read_recipe(compared, "x").workload.settings] == ["small", "large"]
     assert "your job: 1.2M images" in printed[-1].stdout
     for other in others:

@@ -270,6 +270,17 @@ def test_what_a_program_leaves_behind_ends_with_it(job, secrets):
         assert not alive(job.wait_for(name))
 
 
+def test_another_job_that_a_program_starts_outlives_it(job):
+    other = job.folder / "runs" / "r-2"
+    other.mkdir()
+    (other / "command").write_text("while [ ! -e go ]; do sleep 0.02; done; exit 4\n")
+    begin_with(job.command(f"cd {job.folder} && {sys.executable} job.py start runs/r-2\n"), {}, {})
+    assert job.state == {"state": "ended", "exit_status": 0}
+    (other / "work" / "go").touch()
+    job.until((other / "exit_status").exists, "the other job ends by itself")
+    assert (other / "exit_status").read_text() == "4"
+
+
 def path_text(path):
     return path.read_bytes().decode(errors="replace") if path.is_file() else ""
 
