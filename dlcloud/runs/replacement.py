@@ -36,8 +36,6 @@ class Replacements:
         self._launch, self._clock, self._emit = launch, clock, emit
         self._spare: list[Member] = []  # launched for another of several that were lost at the same time
         self._lock = threading.Lock()
-        self.count = 0
-        """How many instances were replaced."""
 
     def replace(self, lost: Member, error: DlcloudError) -> Member:
         """Return the instance that takes the place of one that is gone; wait until there is capacity.
@@ -52,7 +50,6 @@ class Replacements:
             self._connected.discard(lost_id)
             member = self._spare.pop() if self._spare else self._launch_one(lost, error)
             self._connected.add(member.instance.instance_id)
-            self.count += 1
         self._emit(
             Info(message=f"replaces {lost_id}: the run starts again", instance_id=member.instance.instance_id)
         )
@@ -60,6 +57,7 @@ class Replacements:
 
     def _launch_one(self, lost: Member, error: DlcloudError) -> Member:
         wait_s = FIRST_WAIT_S
+        # Once termination has begun, the store records no request: Ctrl-C leaves nothing behind.
         while True:
             try:
                 new = list(self._launch(self._connected, lost))
@@ -67,7 +65,7 @@ class Replacements:
             except (CapacityError, QuotaError) as refusal:
                 new, reason = [], refusal.message
             except BudgetError as refusal:
-                hint = "a longer budget.max_hours allows a replacement; up again launches anew"
+                hint = "a longer budget.max_hours allows a replacement; dlcloud up runs the recipe again"
                 raise InstanceError(
                     f"{error.message}; it is not replaced: {refusal.message}", hint
                 ) from error

@@ -128,7 +128,7 @@ class Runner:
     def emit_retry(self, error: DlcloudError, left: int) -> None:
         """Emit that a program which failed by itself runs again (`workload.retries`)."""
         cause = error.message.partition("\n")[0].removesuffix(":")
-        self.managed.emit(Warned(message=f"{cause}; it runs again, {left} more retries are left"))
+        self.managed.emit(Warned(message=f"{cause}; it runs again (retries left: {left})"))
 
     def is_lost(self, member: Member, error: DlcloudError) -> bool:
         """True if an instance is gone, which is why something failed there."""

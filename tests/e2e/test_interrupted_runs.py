@@ -80,4 +80,4 @@ workload: {{command: "{command}", repeats: 1, retries: %s}}
     user.run("up", str(path), expect=4)
     path.write_text(text % 2)
     done = user.run("up", str(path))
-    assert "it runs again, 1 more retries are left" in done.stderr
+    assert "it runs again (retries left: 1)" in done.stderr
