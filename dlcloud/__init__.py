@@ -7,9 +7,7 @@ The packages lie on floors; a module imports only from floors below its own. `do
 `pyproject.toml` (`[tool.importlinter]`) checks them.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,22 +52,6 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  each name has its own type
         raise AttributeError(f"module dlcloud has no attribute {name}")
     globals()[name] = value
     return value
-
-
-class _Package(ModuleType):
-    """This package: `dlcloud.results` stays the function when the subpackage of that name is imported."""
-
-    @property
-    def results(self) -> Any:  # noqa: ANN401  the function's type is stated above
-        """The function."""
-        return import_module(_PLACES["results"]).results
-
-    @results.setter
-    def results(self, subpackage: ModuleType) -> None:
-        """Leave out the subpackage, which Python would set here; `from dlcloud.results import …` finds it."""
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:

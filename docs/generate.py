@@ -20,11 +20,11 @@ import python_api
 import recipe_keys
 from tables import table
 
+from dlcloud.analysis.selftest import RISKS
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness import benchmark
 from dlcloud.cli.main import COMMANDS, dlcloud
 from dlcloud.model import errors
-from dlcloud.results.selftest import RISKS
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent

@@ -10,6 +10,16 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
+from dlcloud.analysis.spending import (
+    HomeMonth,
+    MonthState,
+    PendingPlan,
+    costs_of_clusters,
+    month_of,
+    spent_in,
+    still_pending,
+    yet_to_cost,
+)
 from dlcloud.app.context import Context
 from dlcloud.app.profiles import configuration_file, forget_configuration, monthly_budget
 from dlcloud.app.terminal.notification import notify, stored_target
@@ -23,16 +33,6 @@ from dlcloud.planning.plan import Plan
 from dlcloud.recipe.profile import MonthlyBudget, read_configuration
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.report.table import Cell, Format, Report, Section, render
-from dlcloud.results.spending import (
-    HomeMonth,
-    MonthState,
-    PendingPlan,
-    costs_of_clusters,
-    month_of,
-    spent_in,
-    still_pending,
-    yet_to_cost,
-)
 from dlcloud.store.cache import AnswerCache
 from dlcloud.store.home import home_id
 from dlcloud.system.files import FileLock, write_file

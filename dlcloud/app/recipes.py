@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from dlcloud.analysis.transfer import results_schema
 from dlcloud.app.terminal.screen import agrees, say
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe, recipe_schema
@@ -27,7 +28,6 @@ from dlcloud.report.files import report_file
 from dlcloud.report.recipes import recipes_report
 from dlcloud.report.table import Format, envelope, render
 from dlcloud.resources.texts import recipe_names, recipe_text, template
-from dlcloud.results.transfer import results_schema
 
 
 def init(*, file: Path, trial: bool | None, output: str) -> None:

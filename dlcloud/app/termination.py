@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
+from dlcloud.analysis.result import RunState
 from dlcloud.app.terminal.signals import (
     Termination,
     TerminationAbandonedError,
@@ -43,7 +44,6 @@ from dlcloud.model.events import Emit, Info, Warned
 from dlcloud.model.money import money, total_usd
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.cost_tables import cost_of_cluster
-from dlcloud.results.result import RunState
 from dlcloud.runs.stoppable import StoppedError
 from dlcloud.store.clusters import CANCEL
 

@@ -19,7 +19,7 @@ from dlcloud.app.profiles import PROFILE_VARIABLE
 from dlcloud.cli.complete import complete_types
 
 if TYPE_CHECKING:
-    from dlcloud.results.user_job import UserJob
+    from dlcloud.analysis.user_job import UserJob
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -314,7 +314,7 @@ def job_options(command: Command) -> Command:
 
     @wraps(command)
     def with_job(*, job: str, epoch: str, **others: object) -> object:
-        from dlcloud.results.user_job import job_of_options
+        from dlcloud.analysis.user_job import job_of_options
 
         read: UserJob | None = job_of_options(job=job, epoch=epoch)
         return command(job=read, **others)

@@ -19,8 +19,8 @@ from dlcloud.cli.options import (
 from dlcloud.model.cluster import DEFAULT_REGION
 
 if TYPE_CHECKING:
+    from dlcloud.analysis.user_job import UserJob
     from dlcloud.prediction.measured_types import Reference
-    from dlcloud.results.user_job import UserJob
     from dlcloud.store.measurements import Selection
 
 commands = click.Group()
@@ -91,11 +91,11 @@ def cost_report(
     and the fastest of each case, with --job what they take for your own work, and where no winner can be
     named, the command that would settle it.
     """
+    from dlcloud.analysis.ranking import By, Group
     from dlcloud.app.context import Context
     from dlcloud.app.results.cost_report import run
     from dlcloud.model.instance import Market
     from dlcloud.report.cost_tables import View
-    from dlcloud.results.ranking import By, Group
 
     view = View(
         by=By(by),

@@ -26,9 +26,9 @@ from dlcloud.cli.options import (
 from dlcloud.model.errors import RecipeError
 
 if TYPE_CHECKING:
+    from dlcloud.analysis.user_job import UserJob
     from dlcloud.prediction.measured_types import Reference
     from dlcloud.recipe.overrides import Overrides
-    from dlcloud.results.user_job import UserJob
 
 commands = click.Group()
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import dlcloud.trainer
+from dlcloud.analysis.result import Run, RunState, parse_record
 from dlcloud.elastic.registry import Coordinator, TrainingRegistry, WorkerReport, parse_reports
 from dlcloud.launch.data_access import Storage, peer_of
 from dlcloud.launch.launcher import Launcher
@@ -35,7 +36,6 @@ from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.kept_files import NOTHING
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload import Elastic
-from dlcloud.results.result import Run, RunState, parse_record
 from dlcloud.trainer.drain import DRAINED
 from dlcloud.trainer.settings import LIGHTHOUSE_PORT
 

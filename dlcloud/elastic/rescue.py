@@ -3,6 +3,7 @@
 from contextlib import suppress
 from dataclasses import replace
 
+from dlcloud.analysis.result import Run, RunState
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
 from dlcloud.model.cluster import Member
@@ -10,7 +11,6 @@ from dlcloud.model.errors import DlcloudError, RemoteCommandError
 from dlcloud.model.events import Info, Warned, stage
 from dlcloud.recipe.kept_files import KeptFiles
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.results.result import Run, RunState
 
 ANSWER_S = 10.0
 """How long an instance may take to list its checkpoints; it is billed meanwhile."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import call, not_
 
+from dlcloud.analysis.result import RunState
 from dlcloud.cloud.account.limits import Ec2Account
 from dlcloud.launch.acquire import remove_secrets
 from dlcloud.launch.data_access import describe_storage
@@ -40,7 +41,6 @@ from dlcloud.planning.plan import Plan, make_plan
 from dlcloud.planning.resize import decide_size
 from dlcloud.planning.storage import describe_room
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.results.result import RunState
 from dlcloud.store.clusters import GROUP, PLACEMENT_GROUP
 from dlcloud.system.parallel import fan_out
 

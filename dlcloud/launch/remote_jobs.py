@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dlcloud.analysis.result import Run, RunState, is_good_end
 from dlcloud.launch.setup import FOLDER, JOB
 from dlcloud.model.clock import wait_until
 from dlcloud.model.cluster import Member
@@ -25,7 +26,6 @@ from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import parse_json, printable
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.kept_files import GIB, KeptFiles, Written
-from dlcloud.results.result import Run, RunState, is_good_end
 
 if TYPE_CHECKING:  # pydantic, which `logs` never needs
     from dlcloud.launch.managed import ManagedCluster

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from dlcloud.analysis.cost import ResultRow, usd_per_million
 from dlcloud.model.instance import Market
 from dlcloud.prediction.description import describe_by_facts
 from dlcloud.prediction.measured_types import Reference, TypeTable
@@ -16,7 +17,6 @@ from dlcloud.prediction.predictor import (
     predict,
 )
 from dlcloud.prediction.resemblance import resemblances
-from dlcloud.results.cost import ResultRow, usd_per_million
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
+from dlcloud.analysis.selftest import Finding
 from dlcloud.model.cluster import Leftover, OwnImage, stale_reason
 from dlcloud.model.money import HOURS_PER_MONTH, money, snapshot_usd, total_usd, volume_usd
 from dlcloud.report.table import Cell, Report, Section
-from dlcloud.results.selftest import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

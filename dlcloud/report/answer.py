@@ -12,15 +12,15 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
+from dlcloud.analysis.cost import ResultRow
+from dlcloud.analysis.ranking import Best, By, Settling, best_of_case, newest_of_cases, rank, settle
+from dlcloud.analysis.user_job import JobEstimate, UserJob, estimate_job, sort_estimates
 from dlcloud.model.instance import Market
 from dlcloud.model.money import SECONDS_PER_HOUR, money, rounded
 from dlcloud.prediction.offers import PredictedJob, PredictedOffer
 from dlcloud.report import cells
 from dlcloud.report.cells import duration, fact_notes, marked, setting, with_bounds
 from dlcloud.report.table import Section
-from dlcloud.results.cost import ResultRow
-from dlcloud.results.ranking import Best, By, Settling, best_of_case, newest_of_cases, rank, settle
-from dlcloud.results.user_job import JobEstimate, UserJob, estimate_job, sort_estimates
 
 SUPERLATIVES = {By.COST: "cheapest", By.THROUGHPUT: "fastest", By.LATENCY: "shortest latency"}
 MOST_TABLES = 3

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from dlcloud.analysis.bench import BenchmarkMatrix, rehearsal_s
 from dlcloud.model.errors import CloudError
 from dlcloud.model.money import exact, money, rounded, total_usd
 from dlcloud.planning.fit import Fit, LeftOut
@@ -12,7 +13,6 @@ from dlcloud.planning.plan import Plan
 from dlcloud.prediction.race_result import RaceCandidate, RaceResult
 from dlcloud.prediction.racing import Verdict
 from dlcloud.report.table import Cell, Report, Section
-from dlcloud.results.bench import BenchmarkMatrix, rehearsal_s
 
 LEAST_MINUTES_S = 120.0
 """An estimate of less is stated in seconds."""

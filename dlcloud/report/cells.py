@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from dlcloud.analysis.cost import ResultRow
+from dlcloud.analysis.run_progress import RunProgress
 from dlcloud.benchmarks.harness.schema import Measurement
 from dlcloud.model.instance import Market
 from dlcloud.model.money import SECONDS_PER_HOUR, exact, money
 from dlcloud.report.table import Cell
-from dlcloud.results.cost import ResultRow
-from dlcloud.results.run_progress import RunProgress
 
 _REHEARSED = "*"
 UNSTABLE = " ~"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlcloud.results.cost import ResultRow
+from dlcloud.analysis.cost import ResultRow
 
 Spec = dict[str, Any]
 

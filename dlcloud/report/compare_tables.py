@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from dlcloud.analysis.compare import Difference, Pair
+from dlcloud.analysis.cost import ResultRow
+from dlcloud.analysis.ranking import reason_of
 from dlcloud.benchmarks.harness.schema import Verdict
 from dlcloud.model.money import rounded
 from dlcloud.report.answer import settling_notes
 from dlcloud.report.cells import UNSTABLE, digits, marked, ratio
 from dlcloud.report.table import Cell, Report, Section
-from dlcloud.results.compare import Difference, Pair
-from dlcloud.results.cost import ResultRow
-from dlcloud.results.ranking import reason_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from dlcloud.analysis.cost import ResultRow
+from dlcloud.analysis.node_scaling import rows_apart, scalings_of
+from dlcloud.analysis.ranking import By, Group, group_rows, pareto_front, rank
+from dlcloud.analysis.spending import ClusterCost, costs_by_day
 from dlcloud.benchmarks.harness.schema import Comparison, Verdict
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money
@@ -31,10 +35,6 @@ from dlcloud.report.chart import (
     title_of,
 )
 from dlcloud.report.scaling import scaling_charts
-from dlcloud.results.cost import ResultRow
-from dlcloud.results.node_scaling import rows_apart, scalings_of
-from dlcloud.results.ranking import By, Group, group_rows, pareto_front, rank
-from dlcloud.results.spending import ClusterCost, costs_by_day
 
 MOST_NAMES = 8
 """A picture with more points than this names only those on the front."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 
+from dlcloud.analysis.cost import ResultRow, RunCost
 from dlcloud.benchmarks.harness.schema import Comparison, Measurement
 from dlcloud.model.instance import Market, Price
 from dlcloud.model.money import rounded
 from dlcloud.report import cells
 from dlcloud.report.table import Cell, Section
-from dlcloud.results.cost import ResultRow, RunCost
 
 _DIGITS = 6
 """Amounts are rounded to a millionth of a dollar for programs."""

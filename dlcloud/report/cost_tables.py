@@ -10,6 +10,10 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from types import MappingProxyType
 
+from dlcloud.analysis.cost import Reconciliation, ResultRow
+from dlcloud.analysis.node_scaling import rows_apart, scalings_of
+from dlcloud.analysis.ranking import By, Group, group_rows, natural_group, rank, reason_of
+from dlcloud.analysis.user_job import UserJob
 from dlcloud.benchmarks.harness.schema import Verdict
 from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.instance import Market
@@ -19,10 +23,6 @@ from dlcloud.report.answer import Question, answer_records, answer_sections, job
 from dlcloud.report.cost_columns import Column, record_of, table_of, wide_table_of
 from dlcloud.report.scaling import scaling_records, scaling_sections
 from dlcloud.report.table import Cell, Report, Section
-from dlcloud.results.cost import Reconciliation, ResultRow
-from dlcloud.results.node_scaling import rows_apart, scalings_of
-from dlcloud.results.ranking import By, Group, group_rows, natural_group, rank, reason_of
-from dlcloud.results.user_job import UserJob
 
 MOST_NAMES = 4
 """Results that are named in a warning."""

@@ -10,6 +10,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from dlcloud.analysis.cost import RunCost
+from dlcloud.analysis.result import Run, RunState
+from dlcloud.analysis.trials import TrialState, TrialStatus, best_trial
 from dlcloud.benchmarks.harness.numbers import read_number
 from dlcloud.model.money import money, rounded
 from dlcloud.report.cells import digits
@@ -26,9 +29,6 @@ from dlcloud.report.chart import (
     scale,
 )
 from dlcloud.report.table import Cell, Report, Section
-from dlcloud.results.cost import RunCost
-from dlcloud.results.result import Run, RunState
-from dlcloud.results.trials import TrialState, TrialStatus, best_trial
 
 MOST_ROWS = 30
 """Of trials with a result, on a terminal; the other formats have all."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
+from dlcloud.analysis.cost import tflops_per_usd
 from dlcloud.model.instance import InstanceType, Price
 from dlcloud.model.money import exact
 from dlcloud.report.table import Cell, Report, Section
-from dlcloud.results.cost import tflops_per_usd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
+from dlcloud.analysis.compare import Ratio
+from dlcloud.analysis.node_scaling import NodeScaling, Point, count_nodes
+from dlcloud.analysis.ranking import Best, By
 from dlcloud.model.instance import Market
 from dlcloud.model.money import exact, money, rounded
 from dlcloud.report import cells
 from dlcloud.report.cells import fact_notes, facts_of
 from dlcloud.report.chart import BLUE, DESCRIPTION, GREY, Chart, Spec, field
 from dlcloud.report.table import Section
-from dlcloud.results.compare import Ratio
-from dlcloud.results.node_scaling import NodeScaling, Point, count_nodes
-from dlcloud.results.ranking import Best, By
 
 _SUPERLATIVES = {By.COST: "cheapest", By.THROUGHPUT: "fastest"}
 _DIGITS = 6

@@ -5,10 +5,10 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
+from dlcloud.analysis.spending import ClusterCost, costs_by_day, total_of
 from dlcloud.model.money import money, rounded
 from dlcloud.report.cells import marked
 from dlcloud.report.table import Section
-from dlcloud.results.spending import ClusterCost, costs_by_day, total_of
 
 MOST_ROWS = 30
 """The newest clusters and days that a table shows."""

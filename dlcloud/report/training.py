@@ -11,6 +11,17 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+from dlcloud.analysis.training import (
+    NOT_RECORDED,
+    Course,
+    Happening,
+    InstanceCost,
+    Step,
+    Timeline,
+    Training,
+    market_usd,
+    number_segments,
+)
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money, rounded
 from dlcloud.report.cells import digits, duration, marked
@@ -29,17 +40,6 @@ from dlcloud.report.chart import (
     scale,
 )
 from dlcloud.report.table import Cell, Report, Section
-from dlcloud.results.training import (
-    NOT_RECORDED,
-    Course,
-    Happening,
-    InstanceCost,
-    Step,
-    Timeline,
-    Training,
-    market_usd,
-    number_segments,
-)
 from dlcloud.scheduling.outlook import Outlook, describe_probability, describe_seconds
 
 CALM_S = 0.0005

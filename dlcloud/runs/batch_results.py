@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dlcloud.analysis.result import Run, RunState
+from dlcloud.analysis.trials import Trial
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import LARGEST_STATUS
@@ -23,8 +25,6 @@ from dlcloud.model.untrusted import parse_json
 from dlcloud.recipe.batch import set_up_script
 from dlcloud.recipe.data import s3_endpoint, split_uri
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.results.result import Run, RunState
-from dlcloud.results.trials import Trial
 from dlcloud.runs.experiment_runner import trial_setting
 from dlcloud.runs.program import RunProgram, list_package
 from dlcloud.runs.run_archive import SUFFIX, unpack_run, unreadable

@@ -6,12 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlcloud.model.untrusted import parse_json
-from dlcloud.recipe.experiment import Experiment
-from dlcloud.recipe.recipe import Recipe
-from dlcloud.recipe.sent_files import FileSet
-from dlcloud.results.result import Run, parse_record, result_of
-from dlcloud.results.trials import (
+from dlcloud.analysis.result import Run, parse_record, result_of
+from dlcloud.analysis.trials import (
     TrialStatus,
     assess_search,
     assess_trials,
@@ -20,6 +16,10 @@ from dlcloud.results.trials import (
     number_trials,
     printed_of,
 )
+from dlcloud.model.untrusted import parse_json
+from dlcloud.recipe.experiment import Experiment
+from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.sent_files import FileSet
 from dlcloud.store.runs import Runs
 
 

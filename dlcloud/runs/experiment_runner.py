@@ -24,6 +24,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event
 
+from dlcloud.analysis.result import Run, RunState
+from dlcloud.analysis.trials import (
+    ExperimentProgress,
+    Trial,
+    TrialState,
+    TrialStatus,
+    best_trial,
+    intermediate_of,
+    usd_at_end,
+)
 from dlcloud.launch.remote_jobs import RECORDS, RemoteJobs, folder_of
 from dlcloud.launch.setup import FOLDER, command_files
 from dlcloud.model.cluster import Member
@@ -34,16 +44,6 @@ from dlcloud.model.remote import Connection
 from dlcloud.recipe.experiment import VALUES_FILE, trial_variables, trial_words
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload import Setting
-from dlcloud.results.result import Run, RunState
-from dlcloud.results.trials import (
-    ExperimentProgress,
-    Trial,
-    TrialState,
-    TrialStatus,
-    best_trial,
-    intermediate_of,
-    usd_at_end,
-)
 from dlcloud.runs.experiment_records import ExperimentRecords
 from dlcloud.runs.run import Runner
 from dlcloud.system.parallel import all_or_raise, fan_out

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dlcloud.analysis.bench import BenchJob, BenchmarkMatrix
+from dlcloud.analysis.node_scaling import nodes_name
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness.benchmark import Benchmark
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.recipe.workload import MEASURED_REPEATS, Workload
-from dlcloud.results.bench import BenchJob, BenchmarkMatrix
-from dlcloud.results.node_scaling import nodes_name
 from dlcloud.runs.program import has_tiny_form, tiny_form
 
 NAME = "bench"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from dlcloud.analysis.result import Run, RunState
 from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import (
@@ -20,7 +21,6 @@ from dlcloud.model.errors import (
 )
 from dlcloud.model.events import Warned
 from dlcloud.recipe.kept_files import NOTHING
-from dlcloud.results.result import Run, RunState
 from dlcloud.runs.run import Runner
 from dlcloud.system.parallel import all_or_raise, fan_out
 

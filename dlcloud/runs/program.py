@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 import dlcloud.benchmarks
+from dlcloud.analysis.node_scaling import nodes_name
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.command.shell import takes_arguments, with_arguments
 from dlcloud.benchmarks.harness.benchmark import Benchmark, Parameters
@@ -28,7 +29,6 @@ from dlcloud.model.untrusted import parse_json
 from dlcloud.planning.fit import Machine, machine_of_probe
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload import Setting, Workload
-from dlcloud.results.node_scaling import nodes_name
 from dlcloud.ssh.listing import list_entries
 
 EARLIER = "earlier.jsonl"

@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dlcloud.analysis.result import Run, RunState
+from dlcloud.analysis.resume import FinishedCase, finished_cases, resumable_runs
 from dlcloud.benchmarks.harness.records import FINISH
 from dlcloud.launch.data_access import Storage, peer_of
 from dlcloud.launch.managed import ManagedCluster
@@ -31,8 +33,6 @@ from dlcloud.model.untrusted import number_or_none
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.sent_files import FileSet
-from dlcloud.results.result import Run, RunState
-from dlcloud.results.resume import FinishedCase, finished_cases, resumable_runs
 from dlcloud.runs.program import EARLIER, RunProgram, is_sent, list_package
 from dlcloud.runs.race import RaceWatch
 from dlcloud.runs.replacement import Replacements

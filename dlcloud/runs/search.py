@@ -24,8 +24,8 @@ from optuna.pruners import (
 from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState as OptunaState
 
+from dlcloud.analysis.trials import Trial, TrialState, TrialStatus
 from dlcloud.recipe.experiment import Range, Search
-from dlcloud.results.trials import Trial, TrialState, TrialStatus
 
 SAMPLERS: Mapping[str, type[BaseSampler]] = {
     "tpe": TPESampler,

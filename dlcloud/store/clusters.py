@@ -12,10 +12,10 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from dlcloud.analysis.result import Run
 from dlcloud.model.cluster import Cluster, ClusterState, Intent, Member
 from dlcloud.model.errors import StoreError
 from dlcloud.model.instance import Instance
-from dlcloud.results.result import Run
 from dlcloud.scheduling.outlook import Outlook, read_outlook
 from dlcloud.store.database import Database, read_row
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
+from dlcloud.analysis.cost import BillingPeriod
+from dlcloud.analysis.result import Run, comparison_of, result_of
 from dlcloud.benchmarks.harness.schema import Comparison, Result
 from dlcloud.model.instance import Market, Price
 from dlcloud.model.money import MarketPrices
 from dlcloud.model.untrusted import parse_json
-from dlcloud.results.cost import BillingPeriod
-from dlcloud.results.result import Run, comparison_of, result_of
 from dlcloud.store.database import Database, Value, read_row
 
 Parsed = TypeVar("Parsed")

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from dlcloud.analysis.result import Run, RunState, is_good_end, parse_record
 from dlcloud.model.instance import Price
-from dlcloud.results.result import Run, RunState, is_good_end, parse_record
 from dlcloud.store.database import Database, read_row
 
 

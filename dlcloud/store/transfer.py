@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from dlcloud.analysis.result import Run
+from dlcloud.analysis.transfer import MOST_FAULTS, RunDocument, document_of, read_line, without_commands
 from dlcloud.model.errors import RecipeError
-from dlcloud.results.result import Run
-from dlcloud.results.transfer import MOST_FAULTS, RunDocument, document_of, read_line, without_commands
 from dlcloud.store.database import Database
 from dlcloud.store.measurements import Measurements, Selection
 from dlcloud.store.runs import Runs

@@ -17,8 +17,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
+from dlcloud.analysis.tracking import POSITION_TAG, RUN_TAG, TrackedPoint, batches
 from dlcloud.model.errors import TrackerError, TrackerRefusedError
-from dlcloud.results.tracking import POSITION_TAG, RUN_TAG, TrackedPoint, batches
 
 TIMEOUT_S = 10.0
 MOST_METRICS = 1000  # Source: MLflow, REST API, runs/log-batch: 1,000 metrics, 100 parameters, 100 tags

@@ -12,14 +12,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from dlcloud.analysis.cost import RunCost
+from dlcloud.analysis.result import RunState
+from dlcloud.analysis.trials import TrialState, TrialStatus, number_trials
 from dlcloud.app.clusters.experiment import write_page
 from dlcloud.app.context import SystemClock
 from dlcloud.model.cluster import ClusterState, Member
 from dlcloud.model.instance import Market, Price
 from dlcloud.report.experiment import ExperimentTable
-from dlcloud.results.cost import RunCost
-from dlcloud.results.result import RunState
-from dlcloud.results.trials import TrialState, TrialStatus, number_trials
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.home import Paths

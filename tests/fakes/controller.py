@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
+from dlcloud.analysis.result import RunState
 from dlcloud.elastic.agents import AgentExited, ReportsReceived
 from dlcloud.elastic.controller import Controller, Inbox, TrainingControl
 from dlcloud.elastic.failover import require_coordinator
@@ -12,7 +13,6 @@ from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import RemoteCommandError
 from dlcloud.model.instance import Market
-from dlcloud.results.result import RunState
 from dlcloud.trainer.records import EventName
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import RECIPE, THEN, instance, plan, recipe, run

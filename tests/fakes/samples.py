@@ -4,13 +4,13 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from decimal import Decimal
 
+from dlcloud.analysis.result import Run, RunState
 from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.instance import Instance, InstanceState, InstanceType, Market, Price
 from dlcloud.planning.launch_request import LaunchRequest, MachineSpec
 from dlcloud.planning.limits import CallerIdentity
 from dlcloud.planning.plan import PreflightFacts, make_plan
 from dlcloud.recipe.recipe import read_recipe
-from dlcloud.results.result import Run, RunState
 from tests.fakes.cloud import IMAGE
 
 THEN = datetime(2026, 9, 1, 12, 0, tzinfo=UTC)

@@ -32,9 +32,9 @@ with atheris.instrument_imports(include=["dlcloud", "yaml"]):
     from trace_readers import live_through
     from trace_texts import hostile_trace
 
+    from dlcloud.analysis.result import parse_record
     from dlcloud.model.errors import RecipeError
     from dlcloud.recipe.recipe import read_recipe
-    from dlcloud.results.result import parse_record
     from dlcloud.scheduling.simulation.formats import READERS
     from dlcloud.store.database import Database
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from pairs import interval
 
+from dlcloud.analysis.result import Run, RunState
 from dlcloud.model.instance import Market
-from dlcloud.results.result import Run, RunState
 from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs
 

@@ -14,6 +14,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from dlcloud.analysis.selftest import (
+    MAX_HOURS,
+    MAX_USD,
+    PROBE,
+    Observations,
+    SelftestVerdict,
+    judge,
+    read_probe,
+    recipe_text,
+)
 from dlcloud.app.terminal.screen import confirm, say
 from dlcloud.app.terminal.signals import (
     Termination,
@@ -29,16 +39,6 @@ from dlcloud.model.money import money
 from dlcloud.model.untrusted import printable
 from dlcloud.report.account import selftest_report
 from dlcloud.report.table import Format, render
-from dlcloud.results.selftest import (
-    MAX_HOURS,
-    MAX_USD,
-    PROBE,
-    Observations,
-    SelftestVerdict,
-    judge,
-    read_probe,
-    recipe_text,
-)
 
 _MARKETS = ("on-demand", "spot")
 _GRACE_S = 120

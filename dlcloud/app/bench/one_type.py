@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from dlcloud.analysis.bench import BenchJob, BenchmarkMatrix, TypeResult, fits
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command
 from dlcloud.app.recipe_files import profile_of
@@ -21,7 +22,6 @@ from dlcloud.planning.plan import Plan
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import RecipeFile
 from dlcloud.report.bench_tables import TypePlan
-from dlcloud.results.bench import BenchJob, BenchmarkMatrix, TypeResult, fits
 from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.program import RunProgram, probe_machine
 from dlcloud.runs.race import Race, RaceWatch

@@ -10,6 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dlcloud.analysis.bench import BenchmarkMatrix, TypeResult, count_cases, done_before, fault_of, fits
+from dlcloud.analysis.cost import ResultRow
+from dlcloud.analysis.resume import RESUME_WINDOW
+from dlcloud.analysis.user_job import UserJob
 from dlcloud.app.account.caches import trim_caches
 from dlcloud.app.bench.one_type import Shared, TypeRun, label_events, recipe_file
 from dlcloud.app.budget import hold_month
@@ -43,10 +47,6 @@ from dlcloud.report.bench_tables import (
 )
 from dlcloud.report.cost_tables import PLAIN, View, cost_report
 from dlcloud.report.table import Format, Report, render
-from dlcloud.results.bench import BenchmarkMatrix, TypeResult, count_cases, done_before, fault_of, fits
-from dlcloud.results.cost import ResultRow
-from dlcloud.results.resume import RESUME_WINDOW
-from dlcloud.results.user_job import UserJob
 from dlcloud.runs.matrix import matrix_of_benchmarks, matrix_of_recipe, repeat_matrix
 from dlcloud.runs.program import RunProgram, program_of
 from dlcloud.runs.race import Race

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from dlcloud.analysis.result import Run, RunState
+from dlcloud.analysis.trials import ExperimentProgress, Trial, TrialState, TrialStatus, best_trial, usd_at_end
 from dlcloud.app.clusters.experiment import ExperimentUp
 from dlcloud.app.context import Context
 from dlcloud.cloud.compute.batch_queues import BatchJob
@@ -19,8 +21,6 @@ from dlcloud.planning.storage import results_uri
 from dlcloud.recipe.batch import trials_definition
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.resources.texts import template
-from dlcloud.results.result import Run, RunState
-from dlcloud.results.trials import ExperimentProgress, Trial, TrialState, TrialStatus, best_trial, usd_at_end
 from dlcloud.runs.batch_results import BatchResults, make_manifest, pack_code
 from dlcloud.runs.experiment_runner import FIRST_FAILURES, refuse_failed
 from dlcloud.store.clusters import BATCH, BATCH_JOB

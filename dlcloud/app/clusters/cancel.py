@@ -4,6 +4,7 @@ The `up` in charge of the cluster sees that the program has ended, downloads wha
 run, and finds the intent that is stored here before anything is stopped: so it leaves the cluster up.
 """
 
+from dlcloud.analysis.result import Run, RunState
 from dlcloud.app.clusters.members import find_members
 from dlcloud.app.context import Context
 from dlcloud.app.terminal.screen import say
@@ -11,7 +12,6 @@ from dlcloud.launch.remote_jobs import folder_of
 from dlcloud.launch.setup import JOB
 from dlcloud.model.errors import RecipeError
 from dlcloud.report.table import Cell, Format, Report, Section, render
-from dlcloud.results.result import Run, RunState
 from dlcloud.store.clusters import CANCEL
 from dlcloud.system.parallel import all_or_raise, fan_out
 

@@ -6,6 +6,8 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
+from dlcloud.analysis.result import RunState
+from dlcloud.analysis.trials import TrialState, TrialStatus
 from dlcloud.app.clusters.workload import RecipeWorkload
 from dlcloud.app.context import Context
 from dlcloud.app.results.rows import costs_of_runs, rows_of_runs
@@ -22,8 +24,6 @@ from dlcloud.report.cost_tables import View, cost_report
 from dlcloud.report.experiment import ExperimentTable, experiment_report
 from dlcloud.report.table import Report, Section
 from dlcloud.resources.texts import template
-from dlcloud.results.result import RunState
-from dlcloud.results.trials import TrialState, TrialStatus
 from dlcloud.runs.experiment_records import ExperimentRecords, digest_of
 from dlcloud.runs.experiment_runner import (
     Ask,

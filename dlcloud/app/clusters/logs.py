@@ -5,13 +5,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from dlcloud.analysis.result import Run, RunState
 from dlcloud.app.context import Context
 from dlcloud.app.terminal.screen import say, writer_to
 from dlcloud.launch.remote_jobs import log_command
 from dlcloud.model.cluster import Cluster, ClusterState, Member
 from dlcloud.model.errors import RecipeError, UnreachableError
 from dlcloud.report.table import envelope
-from dlcloud.results.result import Run, RunState
 
 _PIECE = 1 << 16
 POLL_S = 1.0

@@ -7,6 +7,7 @@ from decimal import Decimal
 from itertools import groupby
 from typing import Any
 
+from dlcloud.analysis.run_progress import RunProgress, progress_of, progress_of_trials
 from dlcloud.app.context import Context
 from dlcloud.app.terminal.screen import clear, say
 from dlcloud.detached.locate import DetachedCluster, find_detached
@@ -18,7 +19,6 @@ from dlcloud.model.instance import SSH_PORT, Instance, InstanceState, Market
 from dlcloud.model.money import member_usd, money, rounded
 from dlcloud.report.cells import describe_progress, progress_record
 from dlcloud.report.table import Format, Report, Section, render
-from dlcloud.results.run_progress import RunProgress, progress_of, progress_of_trials
 from dlcloud.scheduling.outlook import Outlook, describe_outlook
 
 WATCH_S = 5.0

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
+from dlcloud.analysis.result import Run
 from dlcloud.app.account.caches import trim_caches
 from dlcloud.app.clusters.batch import BatchUp, take_late, uses_batch
 from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
@@ -37,7 +38,6 @@ from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.cost_tables import View, cost_report
 from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, Report, Section, render
-from dlcloud.results.result import Run
 from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.replacement import Replacements
 from dlcloud.runs.run import Runner

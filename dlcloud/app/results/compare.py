@@ -2,13 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from dlcloud.app.context import Context
-from dlcloud.app.results.rows import commands_again, load_rows
-from dlcloud.app.terminal.screen import say
-from dlcloud.model.errors import RecipeError
-from dlcloud.report.compare_tables import Sides, compare_report
-from dlcloud.report.table import Format, render
-from dlcloud.results.compare import (
+from dlcloud.analysis.compare import (
     Operand,
     StoredNames,
     describe_environment,
@@ -21,7 +15,13 @@ from dlcloud.results.compare import (
     summarize_rows,
     words_of,
 )
-from dlcloud.results.cost import ResultRow
+from dlcloud.analysis.cost import ResultRow
+from dlcloud.app.context import Context
+from dlcloud.app.results.rows import commands_again, load_rows
+from dlcloud.app.terminal.screen import say
+from dlcloud.model.errors import RecipeError
+from dlcloud.report.compare_tables import Sides, compare_report
+from dlcloud.report.table import Format, render
 from dlcloud.store.measurements import Measurements, Selection
 
 _COLUMNS = {"type": "instance_type", "setting": "setting", "benchmark": "workload", "case": "case_name"}

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from dlcloud.analysis.cost import BilledCost, ResultRow, reconcile
+from dlcloud.analysis.spending import ClusterCost, costs_of_clusters
 from dlcloud.app.context import Context
 from dlcloud.app.results.predict import prices_of_types
 from dlcloud.app.results.rows import commands_again, load_rows, refuse_unknown
@@ -31,8 +33,6 @@ from dlcloud.report.training import (
 )
 from dlcloud.resources.texts import template
 from dlcloud.resources.type_table import type_table
-from dlcloud.results.cost import BilledCost, ResultRow, reconcile
-from dlcloud.results.spending import ClusterCost, costs_of_clusters
 from dlcloud.store.measurements import Selection
 
 PICTURES = (".png", ".svg")

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from dlcloud.analysis.cost import ResultRow
 from dlcloud.app.context import Context
 from dlcloud.app.recipe_files import read_recipe_text
 from dlcloud.app.results.rows import load_rows, refuse_unknown
@@ -23,7 +24,6 @@ from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.cost_tables import cost_report
 from dlcloud.report.files import report_file, write_parquet
 from dlcloud.report.table import Format, Report, Section, envelope, render
-from dlcloud.results.cost import ResultRow
 from dlcloud.store.measurements import Selection
 from dlcloud.store.transfer import RunTransfer
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
+from dlcloud.analysis.cost import ResultRow
 from dlcloud.app.context import Context
 from dlcloud.app.results.rows import load_rows, refuse_unknown
 from dlcloud.app.terminal.screen import say
@@ -25,7 +26,6 @@ from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.prediction import prediction_report
 from dlcloud.report.table import Format, Report, render
 from dlcloud.resources.type_table import type_table
-from dlcloud.results.cost import ResultRow
 from dlcloud.store.measurements import Selection
 
 FEW = 15

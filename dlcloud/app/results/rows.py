@@ -5,12 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from dlcloud.app.context import Context
-from dlcloud.cloud.offers.catalog import Catalog
-from dlcloud.model.errors import RecipeError
-from dlcloud.model.instance import Market, hardware_of
-from dlcloud.resources.texts import recipe_names
-from dlcloud.results.cost import (
+from dlcloud.analysis.cost import (
     InstanceRuns,
     MeasuredRun,
     ResultRow,
@@ -20,7 +15,12 @@ from dlcloud.results.cost import (
     prices_of_run,
     rows_of_run,
 )
-from dlcloud.results.result import Run
+from dlcloud.analysis.result import Run
+from dlcloud.app.context import Context
+from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.instance import Market, hardware_of
+from dlcloud.resources.texts import recipe_names
 from dlcloud.runs.matrix import sweepable_benchmarks
 from dlcloud.store.measurements import Measurements, Selection
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from dlcloud.analysis.result import Run
 from dlcloud.app.context import Context
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.errors import DlcloudError
 from dlcloud.model.events import Info, Warned
 from dlcloud.planning.storage import results_uri
 from dlcloud.recipe.recipe import Recipe
-from dlcloud.results.result import Run
 from dlcloud.runs.run_archive import SUFFIX, unpack_run
 from dlcloud.store.measurements import Selection
 from dlcloud.store.transfer import RunTransfer

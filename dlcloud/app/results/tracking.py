@@ -8,13 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from dlcloud.app.context import Context
-from dlcloud.app.results.rows import costs_of_runs
-from dlcloud.model.errors import RecipeError, TrackerError, TrackerRefusedError
-from dlcloud.model.events import Info, Warned
-from dlcloud.recipe.recipe import Recipe, read_recipe
-from dlcloud.results.result import Run, RunState, parse_record
-from dlcloud.results.tracking import (
+from dlcloud.analysis.result import Run, RunState, parse_record
+from dlcloud.analysis.tracking import (
     COST,
     TrackedPoint,
     milliseconds,
@@ -23,6 +18,11 @@ from dlcloud.results.tracking import (
     points_of_log,
     tags_of,
 )
+from dlcloud.app.context import Context
+from dlcloud.app.results.rows import costs_of_runs
+from dlcloud.model.errors import RecipeError, TrackerError, TrackerRefusedError
+from dlcloud.model.events import Info, Warned
+from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.trackers.mlflow import MlflowServer, TrackedRun
 
 

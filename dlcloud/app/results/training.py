@@ -4,15 +4,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dlcloud.app.context import Context
-from dlcloud.app.terminal.screen import say
-from dlcloud.model.cluster import Cluster
-from dlcloud.model.errors import RecipeError
-from dlcloud.recipe.recipe import read_recipe
-from dlcloud.report.table import Format, Report, render
-from dlcloud.report.training import training_report
-from dlcloud.results.result import parse_record
-from dlcloud.results.training import (
+from dlcloud.analysis.result import parse_record
+from dlcloud.analysis.training import (
     Course,
     Timeline,
     Training,
@@ -20,6 +13,13 @@ from dlcloud.results.training import (
     course_of,
     summarize_training,
 )
+from dlcloud.app.context import Context
+from dlcloud.app.terminal.screen import say
+from dlcloud.model.cluster import Cluster
+from dlcloud.model.errors import RecipeError
+from dlcloud.recipe.recipe import read_recipe
+from dlcloud.report.table import Format, Report, render
+from dlcloud.report.training import training_report
 from dlcloud.store.clusters import RESIZE
 from dlcloud.store.measurements import Measurements, Selection
 

@@ -1,7 +1,7 @@
 """The schema of the records that a benchmark writes: JSON, one object a line, flushed as they come.
 
 Instances write these values (`records.Recorder`) and the launcher reads them back into the same classes
-(`dlcloud.results.result`), so that a measurement keeps its class from the instance to the table. Commands
+(`dlcloud.analysis.result`), so that a measurement keeps its class from the instance to the table. Commands
 import this module when they start: it has enumerations and dataclasses only.
 
 Every record has `schema` (1), `record` (its kind) and `time` (UTC, ISO 8601). A reader ignores keys and kinds

@@ -5,12 +5,12 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from dlcloud.analysis.cost import BilledCost
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import translate_errors
 from dlcloud.cloud.api.partitions import service_region
 from dlcloud.model.cluster import CLUSTER_TAG
 from dlcloud.model.errors import CloudError
-from dlcloud.results.cost import BilledCost
 
 BILLING_REGION = "us-east-1"  # Source: Cost Explorer API reference, endpoints
 BILLING_ENDPOINT = "ce"

@@ -54,9 +54,9 @@ def test_every_public_name_exists_and_the_package_is_typed():
 
 
 def test_results_stays_a_function_beside_the_subpackage_of_its_name():
-    from dlcloud.results.cost import RunCost  # noqa: PLC0415
+    from dlcloud.analysis.cost import RunCost  # noqa: PLC0415
 
-    assert RunCost.__module__ == "dlcloud.results.cost"
+    assert RunCost.__module__ == "dlcloud.analysis.cost"
     assert dlcloud.results() == []
 
 

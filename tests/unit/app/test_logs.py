@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from dlcloud.analysis.result import RunState
 from dlcloud.app.clusters.logs import run as print_log
 from dlcloud.launch.remote_jobs import folder_of, log_command
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import UnreachableError
-from dlcloud.results.result import RunState
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs

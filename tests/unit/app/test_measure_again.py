@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from dlcloud.analysis.ranking import MOST
 from dlcloud.app.bench.one_type import recipe_file
 from dlcloud.app.bench.run import offer_again, read_matrix
 from dlcloud.app.results.rows import commands_again
 from dlcloud.report.cost_tables import PLAIN
 from dlcloud.resources.texts import recipe_text
-from dlcloud.results.ranking import MOST
 from dlcloud.runs.matrix import matrix_of_recipe
 from tests.fakes.samples import recipe, run
 from tests.unit.report.conftest import BILL, lines, metric, quote, result

@@ -8,14 +8,14 @@ from decimal import Decimal
 
 import pytest
 
+from dlcloud.analysis.compare import pairs_of
+from dlcloud.analysis.cost import tflops_per_usd
 from dlcloud.app.context import Context
 from dlcloud.app.results.rows import load_rows
 from dlcloud.model.instance import Market, Price
 from dlcloud.model.money import MarketPrices
 from dlcloud.report.cost_tables import cost_report
 from dlcloud.report.table import Format, render
-from dlcloud.results.compare import pairs_of
-from dlcloud.results.cost import tflops_per_usd
 from dlcloud.store.measurements import Selection
 from tests.fakes.samples import PRICE_DATE, run
 

@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
+from dlcloud.analysis.result import RunState
 from dlcloud.cli.main import dlcloud
 from dlcloud.model.cluster import ClusterState, Member
-from dlcloud.results.result import RunState
 from dlcloud.ssh.keys import create_key
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database

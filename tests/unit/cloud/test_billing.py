@@ -5,9 +5,9 @@ from decimal import Decimal
 
 import pytest
 
+from dlcloud.analysis.cost import BilledCost
 from dlcloud.cloud.account.billing import Billing
 from dlcloud.model.errors import CloudError, CredentialsError
-from dlcloud.results.cost import BilledCost
 
 NOW = datetime(2026, 9, 20, 15, 0, tzinfo=UTC)
 SINCE = datetime(2026, 8, 30, 9, 0, tzinfo=UTC)

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
+from dlcloud.analysis.result import RunState
 from dlcloud.detached.state import copy_cluster, import_cluster
 from dlcloud.model.cluster import ClusterState, Member
 from dlcloud.model.errors import StoreError
-from dlcloud.results.result import RunState
 from dlcloud.store.clusters import FETCH, HAND_OVER, IN_CHARGE, RESIZE, Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs

@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
+from dlcloud.analysis.result import RunState
 from dlcloud.elastic.agents import AgentExited
 from dlcloud.elastic.controller import MOST_FAILURES
 from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.errors import CloudError, CredentialsError, InstanceError, RemoteCommandError
 from dlcloud.model.events import Warned
 from dlcloud.model.instance import Market
-from dlcloud.results.result import RunState
 from dlcloud.scheduling.scaling import InstanceStage
 from dlcloud.trainer.drain import DRAINED
 from dlcloud.trainer.records import EventName

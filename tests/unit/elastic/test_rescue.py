@@ -2,11 +2,11 @@
 
 import pytest
 
+from dlcloud.analysis.result import RunState
 from dlcloud.elastic.rescue import bring_home
 from dlcloud.elastic.train import warn_if_nothing_is_kept
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.model.cluster import Member
-from dlcloud.results.result import RunState
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.home import Paths, Store

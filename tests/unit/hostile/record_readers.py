@@ -3,6 +3,9 @@
 import json
 import re
 
+from dlcloud.analysis.ranking import By, Group
+from dlcloud.analysis.resume import finished_cases
+from dlcloud.analysis.training import summarize_training
 from dlcloud.app.results.rows import load_rows
 from dlcloud.app.results.training import timelines_of_runs
 from dlcloud.app.terminal.console import line_of
@@ -15,9 +18,6 @@ from dlcloud.report.page import page
 from dlcloud.report.table import Format, render
 from dlcloud.report.training import timeline_charts, training_report
 from dlcloud.resources.texts import template
-from dlcloud.results.ranking import By, Group
-from dlcloud.results.resume import finished_cases
-from dlcloud.results.training import summarize_training
 from dlcloud.runs.run import LiveOutput, Runner
 from dlcloud.store.measurements import Measurements, Selection
 from dlcloud.store.runs import Runs

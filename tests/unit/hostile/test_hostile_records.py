@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
+from dlcloud.analysis.result import parse_record
 from dlcloud.benchmarks.harness.schema import Measurement
 from dlcloud.model.untrusted import parse_json, printable
-from dlcloud.results.result import parse_record
 from dlcloud.store.database import Database
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -2,11 +2,11 @@
 
 import pytest
 
+from dlcloud.analysis.result import RunState
 from dlcloud.model.cluster import ClusterState
 from dlcloud.model.errors import HostKeyError, UnreachableError
 from dlcloud.model.events import Warned
 from dlcloud.model.instance import Market
-from dlcloud.results.result import RunState
 from dlcloud.store.clusters import RESIZE
 from tests.fakes.machine import FakeMachine
 from tests.fakes.samples import price, recipe, run

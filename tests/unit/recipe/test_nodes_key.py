@@ -4,9 +4,9 @@ from decimal import Decimal
 
 import pytest
 
+from dlcloud.analysis.cost import RunCost, cost_of_nodes
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe
-from dlcloud.results.cost import RunCost, cost_of_nodes
 
 JOB = """
 name: job

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from decimal import Decimal
 
+from dlcloud.analysis.cost import MeasuredRun, RunCost, prices_of_run, rows_of_run
 from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result
 from dlcloud.model.instance import Hardware, Market
 from dlcloud.model.money import MarketPrices
-from dlcloud.results.cost import MeasuredRun, RunCost, prices_of_run, rows_of_run
 from tests.fakes.samples import price, run
 
 HARDWARE = Hardware(cpu_model="Xeon 8488C", physical_cores=2)

@@ -6,14 +6,14 @@ from html import escape
 
 import pytest
 
+from dlcloud.analysis.compare import pairs_of
+from dlcloud.analysis.ranking import By
+from dlcloud.analysis.user_job import read_job
 from dlcloud.report.cells import duration
 from dlcloud.report.compare_tables import Sides, compare_report
 from dlcloud.report.cost_tables import View, cost_report
 from dlcloud.report.page import page
 from dlcloud.report.table import Format, render
-from dlcloud.results.compare import pairs_of
-from dlcloud.results.ranking import By
-from dlcloud.results.user_job import read_job
 from tests.fakes.samples import run
 from tests.unit.report.conftest import BILL, lines, metric, quote, result
 

@@ -1,10 +1,10 @@
 """The plan of a bench states how long a rehearsal takes before it starts."""
 
+from dlcloud.analysis.bench import rehearsal_s
 from dlcloud.planning.fit import Fit
 from dlcloud.recipe.workload import Workload
 from dlcloud.report.bench_tables import TypePlan, plan_report
 from dlcloud.report.table import Format, render
-from dlcloud.results.bench import rehearsal_s
 from dlcloud.runs.matrix import matrix_of_benchmarks, matrix_of_recipe
 from tests.fakes.samples import RECIPE, plan, recipe
 

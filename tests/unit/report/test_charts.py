@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from dlcloud.analysis.training import Step, Timeline, TrainingEvent
 from dlcloud.model.instance import Market
 from dlcloud.report.chart import PALETTE, SHAPES
 from dlcloud.report.cost_charts import cost_charts
@@ -13,7 +14,6 @@ from dlcloud.report.cost_tables import cost_report
 from dlcloud.report.page import page, themed
 from dlcloud.report.training import MOST_POINTS, timeline_charts
 from dlcloud.resources.texts import template
-from dlcloud.results.training import Step, Timeline, TrainingEvent
 from tests.fakes.samples import THEN, run
 from tests.unit.report.conftest import comparison, lines, metric, quote, result
 

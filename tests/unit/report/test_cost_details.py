@@ -4,11 +4,11 @@ from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 
+from dlcloud.analysis.cost import BilledCost, reconcile
 from dlcloud.model.cluster import Member
 from dlcloud.model.money import cluster_usd
 from dlcloud.report.cost_tables import billed_records, billed_section
 from dlcloud.report.table import Format, Report, render
-from dlcloud.results.cost import BilledCost, reconcile
 from tests.fakes.samples import THEN, cluster, instance
 
 HOUR = THEN + timedelta(hours=1)

@@ -3,10 +3,10 @@
 from datetime import timedelta
 from decimal import Decimal
 
+from dlcloud.analysis.cost import RunCost
+from dlcloud.analysis.result import RunState
+from dlcloud.analysis.trials import TrialState, TrialStatus, number_trials
 from dlcloud.report.experiment import MOST_POINTS, ExperimentTable, experiment_charts
-from dlcloud.results.cost import RunCost
-from dlcloud.results.result import RunState
-from dlcloud.results.trials import TrialState, TrialStatus, number_trials
 from tests.fakes.samples import THEN, run
 
 COST = RunCost(

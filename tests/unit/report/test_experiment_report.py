@@ -3,9 +3,9 @@
 import json
 from dataclasses import replace
 
+from dlcloud.analysis.trials import TrialState, TrialStatus, number_trials
 from dlcloud.report.experiment import MOST_ROWS, ExperimentTable, experiment_report
 from dlcloud.report.table import Format, render
-from dlcloud.results.trials import TrialState, TrialStatus, number_trials
 from tests.fakes.samples import run
 
 TRIALS = number_trials([{"lr": "0.1"}, {"lr": "0.3", "depth": "2"}, {"lr": "1.0"}])

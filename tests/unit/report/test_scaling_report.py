@@ -6,7 +6,7 @@ from dlcloud.model.instance import Market
 from dlcloud.report.cost_charts import cost_charts
 from dlcloud.report.cost_tables import cost_report
 from dlcloud.report.table import Format, render
-from tests.unit.results.test_scaling import counted
+from tests.unit.analysis.test_scaling import counted
 
 
 def test_the_table_has_efficiency_and_cost_by_count_and_names_the_cheapest():

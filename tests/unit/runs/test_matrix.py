@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from dlcloud.analysis.bench import TypeResult, done_before, fault_of, fits
+from dlcloud.analysis.result import RunState
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import CapacityError, InstanceError, PartialError, QuotaError, RecipeError
 from dlcloud.planning.fit import Machine
-from dlcloud.results.bench import TypeResult, done_before, fault_of, fits
-from dlcloud.results.result import RunState
 from dlcloud.runs.matrix import matrix_of_benchmarks, matrix_of_recipe, sweepable_benchmarks
 from tests.fakes.samples import RECIPE, recipe, run
 

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
+from dlcloud.analysis.user_job import read_job
 from dlcloud.model.errors import UnreachableError
 from dlcloud.prediction.racing import Verdict
-from dlcloud.results.user_job import read_job
 from dlcloud.runs.race import Race, RaceWatch
 
 PRICES = {"c7i.xlarge": 0.2, "c5.xlarge": 0.2, "m5.xlarge": 0.2}

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from dlcloud.analysis.result import RunState
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.model.cluster import ClusterState, Member
 from dlcloud.model.errors import CloudError, InstanceError, PartialError, RemoteCommandError
 from dlcloud.model.events import Progress, StageDone, Warned
 from dlcloud.model.instance import Market
-from dlcloud.results.result import RunState
 from dlcloud.runs.nodes import NodesRunner
 from dlcloud.runs.program import RunProgram
 from dlcloud.runs.run import Runner

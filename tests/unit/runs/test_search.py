@@ -4,8 +4,8 @@ import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+from dlcloud.analysis.trials import TrialState, TrialStatus
 from dlcloud.recipe.experiment import Search
-from dlcloud.results.trials import TrialState, TrialStatus
 from dlcloud.runs.search import OptunaSearch
 
 SPACE = {

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dlcloud.results.trials import TrialState, TrialStatus, number_trials
+from dlcloud.analysis.trials import TrialState, TrialStatus, number_trials
 from dlcloud.runs.experiment_runner import Background, TrialTally
 
 TRIALS = number_trials([{"a": str(number)} for number in range(3)])

@@ -2,7 +2,7 @@
 
 import threading
 
-from dlcloud.results.trials import number_trials
+from dlcloud.analysis.trials import number_trials
 from dlcloud.runs.experiment_runner import TrialQueue
 
 TRIALS = number_trials([{"a": str(number)} for number in range(3)])

@@ -14,8 +14,8 @@ import signal
 import sys
 from pathlib import Path
 
+from dlcloud.analysis.result import RunState
 from dlcloud.model.cluster import ClusterState
-from dlcloud.results.result import RunState
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs

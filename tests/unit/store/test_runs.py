@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from dlcloud.analysis.result import RunState
 from dlcloud.model.instance import hardware_of
-from dlcloud.results.result import RunState
 from dlcloud.store.measurements import Selection
 from tests.fakes.samples import THEN, run
 

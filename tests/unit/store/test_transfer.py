@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dlcloud.analysis.result import RunState
+from dlcloud.analysis.transfer import results_schema
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import RecipeError
-from dlcloud.results.result import RunState
-from dlcloud.results.transfer import results_schema
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.measurements import Measurements, Selection

@@ -5,9 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.model.cluster import Member
-from dlcloud.results.result import RunState, result_of
-from dlcloud.results.trials import (
+from dlcloud.analysis.result import RunState, result_of
+from dlcloud.analysis.trials import (
     ExperimentProgress,
     Trial,
     TrialState,
@@ -21,6 +20,7 @@ from dlcloud.results.trials import (
     printed_of,
     usd_at_end,
 )
+from dlcloud.model.cluster import Member
 from tests.fakes.samples import THEN, instance, run
 
 ONE, TWO = number_trials([{"lr": "0.1"}, {"lr": "0.3", "depth": "2"}])

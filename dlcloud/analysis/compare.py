@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from dlcloud.analysis.cost import ResultRow
+from dlcloud.analysis.result import Run
 from dlcloud.benchmarks.harness.schema import Measurement, Verdict
 from dlcloud.model.errors import RecipeError
-from dlcloud.results.cost import ResultRow
-from dlcloud.results.result import Run
 
 KINDS = ("run", "cluster", "type", "setting", "benchmark", "case", "date")
 _ALWAYS_DIFFERENT = frozenset({"record", "schema", "time", "seed"})

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from dlcloud.analysis.result import RunState
+from dlcloud.analysis.run_progress import progress_of, progress_of_trials
 from dlcloud.report.cells import describe_progress
-from dlcloud.results.result import RunState
-from dlcloud.results.run_progress import progress_of, progress_of_trials
 from tests.fakes.samples import THEN, run
 
 

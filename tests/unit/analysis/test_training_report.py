@@ -6,12 +6,12 @@ from decimal import Decimal
 
 import pytest
 
+from dlcloud.analysis.training import build_timelines, market_usd, summarize_training
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
 from dlcloud.model.money import ADDRESS_USD_PER_HOUR, money
 from dlcloud.report.table import Format, render
 from dlcloud.report.training import timeline_charts, training_report
-from dlcloud.results.training import build_timelines, market_usd, summarize_training
 from tests.fakes.samples import THEN, instance
 
 SIZES = [3] * 10 + [2] * 10 + [3] * 10

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from dlcloud.analysis.selftest import Observations, SelftestVerdict, judge, read_probe, recipe_text
 from dlcloud.recipe.recipe import read_recipe
-from dlcloud.results.selftest import Observations, SelftestVerdict, judge, read_probe, recipe_text
 
 
 def verdicts(seen):

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlcloud.analysis.cost import BillingPeriod, InstanceRuns, cost_of_run
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
 from dlcloud.model.money import billed_seconds, cost_of_seconds, member_usd
-from dlcloud.results.cost import BillingPeriod, InstanceRuns, cost_of_run
 from tests.fakes.samples import THEN, instance, run
 
 

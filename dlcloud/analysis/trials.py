@@ -7,12 +7,12 @@ from decimal import Decimal
 from enum import StrEnum
 from statistics import median
 
+from dlcloud.analysis.result import Run, RunState
 from dlcloud.benchmarks.harness.numbers import read_number
 from dlcloud.benchmarks.harness.schema import Result
 from dlcloud.model.cluster import Member
 from dlcloud.model.events import describe_values
 from dlcloud.model.money import cost_of_seconds, money, total_usd
-from dlcloud.results.result import Run, RunState
 
 THROUGHPUT, TIME = "throughput", "time"
 MOST_STEPS = 1 << 31

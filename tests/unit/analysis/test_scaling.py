@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
+from dlcloud.analysis.node_scaling import rows_apart, scalings_of
+from dlcloud.analysis.ranking import By
 from dlcloud.model.instance import Market
-from dlcloud.results.node_scaling import rows_apart, scalings_of
-from dlcloud.results.ranking import By
 from tests.fakes.samples import run
 from tests.unit.report.conftest import lines, metric, quote, result
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from dlcloud.analysis.compare import differences, pairs_of, ratio_of
+from dlcloud.analysis.cost import MeasuredRun, ResultRow
 from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result, Verdict
 from dlcloud.benchmarks.harness.statistics import bootstrap
 from dlcloud.model.instance import Market
 from dlcloud.model.money import MarketPrices
-from dlcloud.results.compare import differences, pairs_of, ratio_of
-from dlcloud.results.cost import MeasuredRun, ResultRow
 from tests.fakes.samples import price, run
 
 

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.results.spending import HomeMonth, MonthState, PendingPlan, month_of, still_pending
+from dlcloud.analysis.spending import HomeMonth, MonthState, PendingPlan, month_of, still_pending
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from dlcloud.analysis.cost import ResultRow
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
 from dlcloud.model.money import SECONDS_PER_HOUR
-from dlcloud.results.cost import ResultRow
 
 EXAMPLES = '"1.2M images", "90 epochs" with --epoch "1.28M images", or "8 h at 500 images/s"'
 _NUMBER = r"(\d[\d,_]{0,20}(?:\.\d{1,20})?(?:e\d{1,2})?)\s*"

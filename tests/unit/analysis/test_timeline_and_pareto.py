@@ -6,11 +6,11 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlcloud.analysis.ranking import pareto_front
+from dlcloud.analysis.training import build_timelines
 from dlcloud.model.instance import Market
-from dlcloud.results.ranking import pareto_front
-from dlcloud.results.training import build_timelines
 from tests.fakes.samples import THEN
-from tests.unit.results.test_ranking import line
+from tests.unit.analysis.test_ranking import line
 
 figures = st.tuples(st.floats(1, 100), st.floats(0.1, 10))
 

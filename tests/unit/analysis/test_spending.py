@@ -3,10 +3,10 @@
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
+from dlcloud.analysis.spending import costs_by_day, costs_of_clusters, total_of
 from dlcloud.model.cluster import Member
 from dlcloud.report.spending_tables import spending_sections, total_section
 from dlcloud.report.table import Format, Report, render
-from dlcloud.results.spending import costs_by_day, costs_of_clusters, total_of
 from tests.fakes.samples import cluster, instance
 
 EVENING = datetime(2026, 9, 1, 22, tzinfo=UTC)

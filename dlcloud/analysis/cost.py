@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 
+from dlcloud.analysis.result import Run
 from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result
 from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.instance import Hardware, Market, Price
@@ -25,7 +26,6 @@ from dlcloud.model.money import (
     volume_usd,
 )
 from dlcloud.model.untrusted import number_or_none
-from dlcloud.results.result import Run
 
 MILLION = 1_000_000
 

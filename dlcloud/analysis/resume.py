@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from dlcloud.results.result import Run, RunState, parse_record
+from dlcloud.analysis.result import Run, RunState, parse_record
 
 RESUME_WINDOW = timedelta(days=7)
 """Interrupted work older than this is measured again: prices, images and drivers have moved on."""

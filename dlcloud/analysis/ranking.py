@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
+from dlcloud.analysis.compare import FEWEST_SAMPLES, Ratio, ratio_of, ratio_of_rows, scale_ratio
+from dlcloud.analysis.cost import ResultRow
 from dlcloud.benchmarks.harness.schema import Measurement, Verdict
 from dlcloud.model.instance import Market
 from dlcloud.model.money import instance_usd, total_usd
-from dlcloud.results.compare import FEWEST_SAMPLES, Ratio, ratio_of, ratio_of_rows, scale_ratio
-from dlcloud.results.cost import ResultRow
 
 
 def reason_of(verdict: str) -> str:

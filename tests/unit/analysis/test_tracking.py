@@ -2,9 +2,9 @@
 
 import pytest
 
+from dlcloud.analysis.result import RunState
+from dlcloud.analysis.tracking import parameters_of, points_of, points_of_log, tags_of
 from dlcloud.model.instance import Market
-from dlcloud.results.result import RunState
-from dlcloud.results.tracking import parameters_of, points_of, points_of_log, tags_of
 from tests.fakes import samples
 
 TIME = "2026-11-01T00:00:01+00:00"

@@ -8,12 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result
-from dlcloud.model.instance import Market
-from dlcloud.model.money import MarketPrices
-from dlcloud.results.compare import ratio_of_rows
-from dlcloud.results.cost import MeasuredRun, ResultRow
-from dlcloud.results.ranking import (
+from dlcloud.analysis.compare import ratio_of_rows
+from dlcloud.analysis.cost import MeasuredRun, ResultRow
+from dlcloud.analysis.ranking import (
     By,
     Group,
     advantage,
@@ -23,6 +20,9 @@ from dlcloud.results.ranking import (
     newest_of_cases,
     rank,
 )
+from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result
+from dlcloud.model.instance import Market
+from dlcloud.model.money import MarketPrices
 from tests.fakes.samples import THEN, price, run
 
 

@@ -5,12 +5,12 @@ from decimal import Decimal
 
 import pytest
 
+from dlcloud.analysis.cost import RunCost
+from dlcloud.analysis.ranking import FEWEST, By, best_of_case, settle
+from dlcloud.analysis.user_job import estimate_job, read_job, sort_estimates
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
-from dlcloud.results.cost import RunCost
-from dlcloud.results.ranking import FEWEST, By, best_of_case, settle
-from dlcloud.results.user_job import estimate_job, read_job, sort_estimates
-from tests.unit.results.test_ranking import FAST_DEAR, SLOW_CHEAP, UNPRICED, line
+from tests.unit.analysis.test_ranking import FAST_DEAR, SLOW_CHEAP, UNPRICED, line
 
 BILL = RunCost(
     boot_s=30, setup_s=60, run_s=90, rest_s=0, instance_usd=Decimal(0), volume_usd=Decimal(0), final=True

@@ -7,9 +7,9 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from dlcloud.analysis.result import Run, RunState
 from dlcloud.model.events import describe_values
 from dlcloud.model.untrusted import count_or_none, number_or_none, parse_json
-from dlcloud.results.result import Run, RunState
 
 RECENT = 50
 """Steps from which the speed is taken."""

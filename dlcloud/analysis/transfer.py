@@ -18,10 +18,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
+from dlcloud.analysis.cost import BillingPeriod
+from dlcloud.analysis.result import Run, RunState, comparison_of, result_of
 from dlcloud.model.instance import Market, Price, hardware_of
 from dlcloud.model.money import MarketPrices
-from dlcloud.results.cost import BillingPeriod
-from dlcloud.results.result import Run, RunState, comparison_of, result_of
 
 SCHEMA = 1
 MOST_FAULTS = 20

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from dlcloud.results.result import RunState
-from dlcloud.results.resume import RESUME_WINDOW, finished_cases, resumable_runs
+from dlcloud.analysis.result import RunState
+from dlcloud.analysis.resume import RESUME_WINDOW, finished_cases, resumable_runs
 from tests.fakes.samples import run
 
 DONE, FAILED, LOST, RUNNING = RunState.DONE, RunState.FAILED, RunState.LOST, RunState.RUNNING

@@ -4,10 +4,10 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from dlcloud.analysis.compare import Ratio, ratio_of
+from dlcloud.analysis.cost import ResultRow
+from dlcloud.analysis.ranking import Best, By, best_of_case
 from dlcloud.model.instance import Market
-from dlcloud.results.compare import Ratio, ratio_of
-from dlcloud.results.cost import ResultRow
-from dlcloud.results.ranking import Best, By, best_of_case
 
 _COUNT = re.compile(r" on [0-9]+ nodes?$")
 """The end of the name of a case of a job over several nodes."""

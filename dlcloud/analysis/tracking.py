@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from dlcloud.analysis.result import Run, result_of
 from dlcloud.benchmarks.harness.numbers import matched_number, read_number
 from dlcloud.model.untrusted import number_of
-from dlcloud.results.result import Run, result_of
 
 RUN_TAG = "dlcloud.run"
 POSITION_TAG = "dlcloud.position"

@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from dlcloud.analysis.node_scaling import nodes_name
+from dlcloud.analysis.result import Run, RunState
 from dlcloud.benchmarks.harness.benchmark import Benchmark, Parameters
 from dlcloud.model.errors import CapacityError, CloudError, DlcloudError, InstanceError, PartialError
 from dlcloud.model.instance import InstanceType
 from dlcloud.planning.fit import Fit, Machine, fit, machine_of_type
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload import Workload
-from dlcloud.results.node_scaling import nodes_name
-from dlcloud.results.result import Run, RunState
 
 LONGEST_NAME = 31
 

@@ -6,11 +6,11 @@ from decimal import Decimal
 
 import pytest
 
+from dlcloud.analysis.training import NOT_RECORDED, Happening, build_timelines, course_of, summarize_training
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
 from dlcloud.report.table import Format, Report, render
 from dlcloud.report.training import course_charts, step_charts, training_records, trainings_section
-from dlcloud.results.training import NOT_RECORDED, Happening, build_timelines, course_of, summarize_training
 from tests.fakes.samples import THEN, instance
 
 NOW = THEN + timedelta(hours=1)
