@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
+from tests import leftovers
 from tests.programs import COREUTILS, OF_PYTHON, OF_THE_PRODUCT, PROGRAMS
 
 # No example fails because the machine is busy.
@@ -99,6 +100,7 @@ def pytest_collection_finish():
 def pytest_configure():
     """Take Ctrl-C as a terminal gives it: a shell that starts a run in the background has it ignored."""
     gc.disable()  # until the tests are collected
+    leftovers.watch()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get("DLCLOUD_TEST_PROGRAMS") == "listed":
