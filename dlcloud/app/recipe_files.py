@@ -7,7 +7,7 @@ from typing import Any
 from dlcloud.app.profiles import chosen_profile
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.profile import apply_profile, merge
-from dlcloud.recipe.recipe import Recipe, RecipeFile, read_recipe
+from dlcloud.recipe.recipe import Recipe, RecipeFile, read_recipe, with_name
 from dlcloud.recipe.requirements_file import include_requirements
 from dlcloud.resources.texts import LARGEST_RECIPE, recipe_text
 
@@ -45,7 +45,7 @@ def _completed(recipe: Recipe, text: str, file: str, path: str) -> RecipeFile:
 
 
 def read_recipe_text(name: str) -> tuple[str, Path | None]:
-    """Return the text of a recipe, with the packages of a requirements file that it names, and its path.
+    """Return the text of a recipe with its name and the packages of a file that it names, and its path.
 
     Raises:
         RecipeError: One of the files is missing or at fault.
@@ -53,7 +53,8 @@ def read_recipe_text(name: str) -> tuple[str, Path | None]:
     text, path = recipe_text(name)
     if path is None:
         return text, path
-    return include_requirements(text, str(path), lambda file: _beside(path, file)), path
+    whole = include_requirements(text, str(path), lambda file: _beside(path, file))
+    return with_name(whole, str(path)), path
 
 
 def _beside(recipe: Path, name: str) -> str | None:

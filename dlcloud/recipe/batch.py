@@ -202,7 +202,7 @@ def refuse_no_array(recipe: Recipe) -> None:
 def choose_trial(experiment: Experiment) -> str:
     """Return the lines of a script that set variables, arguments and the file of a child's trial."""
     cases = [
-        _case(index, values, has_arguments=experiment.arguments)
+        _case(index, values, arguments=experiment.arguments)
         for index, values in enumerate(experiment.trials())
     ]
     return "\n".join(
@@ -216,11 +216,11 @@ def choose_trial(experiment: Experiment) -> str:
     )
 
 
-def _case(index: int, values: Mapping[str, str], *, has_arguments: bool) -> str:
+def _case(index: int, values: Mapping[str, str], *, arguments: str) -> str:
     """Return what one child does; names of variables are such by the recipe's rules."""
     variables = trial_variables(values, index + 1)
     exports = shlex.join(["export", *(f"{name}={value}" for name, value in variables.items())])
-    words = shlex.join(["set", "--", *(trial_words(values) if has_arguments else [])])
+    words = shlex.join(["set", "--", *trial_words(values, arguments)])
     document = shlex.quote(json.dumps(dict(values), sort_keys=True))
     return f"{index}) {exports}; {words}; printf %s {document} > {VALUES_FILE};;"
 

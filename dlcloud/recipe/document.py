@@ -1,7 +1,8 @@
 """YAML read into a model, with every fault at its line.
 
 Every scalar stays the text that was written, so that `3.10` is never 3.1 and `no` never False; the declared
-type of a field converts it later. An empty value is an absent one. Duplicate keys and aliases are faults.
+type of a field converts it later. An empty value is an absent one, except in a mapping whose keys are free:
+a variable without a value is a fault. Duplicate keys and aliases are faults.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import AliasChoices, BaseModel, ValidationError
 
 from dlcloud.recipe.forms import form_of
 
@@ -64,7 +65,7 @@ def read_model(model: type[Model], text: str) -> tuple[Model | None, list[TextFa
     value = None
     if isinstance(document.value, dict):
         try:
-            value = model.model_validate(_without_absent(document.value))
+            value = model.model_validate(document.value)
         except ValidationError as error:
             document.faults.extend(_faults(error, document, model))
     elif not document.faults:
@@ -174,21 +175,12 @@ def _dotted(path: Path) -> str:
     return text
 
 
-def _without_absent(value: Any) -> Any:  # noqa: ANN401  a tree of JSON
-    """Leave out keys with an empty value: `setup:` alone says nothing, and means the default."""
-    if isinstance(value, dict):
-        return {key: _without_absent(inner) for key, inner in value.items() if inner is not None}
-    if isinstance(value, list):
-        return [_without_absent(inner) for inner in value]
-    return value
-
-
 def _faults(error: ValidationError, document: Document, model: type[BaseModel]) -> list[TextFault]:
     faults: dict[tuple[Any, ...], TextFault] = {}
     for detail in error.errors(include_url=False):
         path = _written_path(detail["loc"], document.value)
         if detail["type"] == "extra_forbidden":
-            message = f"unknown key{_suggestion(model, path)}"
+            message = _unknown(model, path)
         else:
             text = detail["msg"]
             if detail["type"] == "string_pattern_mismatch":
@@ -199,16 +191,20 @@ def _faults(error: ValidationError, document: Document, model: type[BaseModel]) 
     return list(faults.values())
 
 
-def _suggestion(model: type[BaseModel], path: Path) -> str:
-    """Return the key of the same mapping that is most like an unknown one, as the end of a message."""
+def _unknown(model: type[BaseModel], path: Path) -> str:
+    """Return the message of a key that its mapping does not have, with the key that it is most like."""
     for part in path[:-1]:
         field = model.model_fields.get(str(part))
         inner = next(_models(field.annotation), None) if field else None
-        if inner is None:
-            return ""
-        model = inner
-    near = get_close_matches(str(path[-1]), list(model.model_fields), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+        if inner is None and not isinstance(part, int):
+            return "unknown key"
+        model = inner or model
+    key = str(path[-1])
+    for name, field in model.model_fields.items():
+        if isinstance(field.validation_alias, AliasChoices) and key in field.validation_alias.choices:
+            return f"means the same as {name}, which is written, too"
+    near = get_close_matches(key, list(model.model_fields), n=1)
+    return f"unknown key; did you mean {near[0]}?" if near else "unknown key"
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
@@ -242,6 +238,8 @@ def _written_path(loc: tuple[int | str, ...], value: Any) -> tuple[int | str, ..
 def _message(kind: str, message: str, value: object) -> str:
     if kind == "missing":
         return "is missing"
+    if value is None:
+        return "has no value" + ('; write "" for an empty text' if kind == "string_type" else "")
     text = message.removeprefix("Value error, ")
     if isinstance(value, str) and kind != UNQUOTED:
         return f"{text[:1].lower()}{text[1:]} (it is {value!r})"

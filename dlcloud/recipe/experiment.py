@@ -2,11 +2,12 @@
 
 import itertools
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from dlcloud.model.events import describe_values
 from dlcloud.recipe.part import Part
@@ -16,11 +17,28 @@ MOST_TRIALS = 10_000
 VALUES_FILE = "values.json"
 """In the folder in which a trial's command runs."""
 
-ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,39}$")]
+ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z+~][A-Za-z0-9_.+@/-]{0,79}$")]
+"""`lr`, `optimizer.lr`, or as Hydra writes them: `+trainer.epochs`, `model/encoder`."""
 ParameterValue = Annotated[str, StringConstraints(max_length=1000)]
 Values = dict[ParameterName, ParameterValue]
 ValuesList = list[Values]
 Axis = Annotated[list[ParameterValue], Field(min_length=1)]
+
+
+FLAGS = "--NAME VALUE"
+
+
+def _arguments(value: object) -> object:
+    """Return the form of arguments that yes and no are short for."""
+    words = {
+        **dict.fromkeys(("yes", "true", "on", "1"), FLAGS),
+        **dict.fromkeys(("no", "false", "off", "0"), ""),
+    }
+    return words.get(value.lower(), value) if isinstance(value, str) else value
+
+
+_Form = Literal["--NAME VALUE", "--NAME=VALUE", "NAME=VALUE"]
+Arguments = Annotated[_Form | Literal[""], BeforeValidator(_arguments, json_schema_input_type=bool | _Form)]
 
 
 class Range(Part):
@@ -96,9 +114,10 @@ class Experiment(Part):
     attempts: int = Field(
         default=2, ge=1, le=100, description="How often a trial may fail before it is given up."
     )
-    arguments: bool = Field(
-        default=True,
-        description="Append the values to the command, as --NAME VALUE; variables and a file have them, too.",
+    arguments: Arguments = Field(
+        default=FLAGS,
+        description="How the values are appended to the command: --NAME VALUE, --NAME=VALUE, NAME=VALUE (as "
+        "Hydra reads them), or no. Variables and a file have them, too.",
     )
 
     @model_validator(mode="after")
@@ -115,11 +134,20 @@ class Experiment(Part):
             raise ValueError(f"{self.count} trials; at most {MOST_TRIALS} are run")
         if not self.count:
             raise ValueError("exclude leaves no trial")
+        self._distinct_variables()
         counts = Counter(tuple(sorted(values.items())) for values in self.trials())
         for values, times in counts.most_common(1):
             if times > 1:
                 raise ValueError(f"{times} trials have the same values: {describe_values(dict(values))}")
         return self
+
+    def _distinct_variables(self) -> None:
+        """Refuse parameters that would share a variable: `a.b` and `a_b`."""
+        names = {name for values in self.trials() for name in values}
+        first: dict[str, str] = {}
+        for name in sorted(names | set(self.search.space if self.search is not None else ())):
+            if (other := first.setdefault(_variable(name), name)) != name:
+                raise ValueError(f"{other} and {name} would both be the variable {_variable(name)}")
 
     @property
     def count(self) -> int:
@@ -142,15 +170,31 @@ class Experiment(Part):
         return _include(left, self.include, set(self.matrix))
 
 
-def trial_words(values: Mapping[str, str]) -> list[str]:
-    """Return the values of a trial as a command gets them: `--lr 0.1`."""
-    return [word for name, value in values.items() for word in (f"--{name}", value)]
+def trial_words(values: Mapping[str, str], form: str) -> list[str]:
+    """Return the values of a trial as a command gets them: `--lr 0.1`; none if the form is empty.
+
+    After a blank, a program would take a value that begins with a dash for an option.
+    """
+    if form != FLAGS:
+        return [
+            form.replace("NAME", name, 1).replace("VALUE", value, 1) for name, value in values.items() if form
+        ]
+    pairs = (
+        (f"--{name}={value}",) if value.startswith("-") else (f"--{name}", value)
+        for name, value in values.items()
+    )
+    return [word for pair in pairs for word in pair]
 
 
 def trial_variables(values: Mapping[str, str], number: int) -> dict[str, str]:
     """Return the variables of a trial: its values, its number, and the name of the file with all values."""
-    own = {f"DLCLOUD_VALUE_{name.upper().replace('-', '_')}": value for name, value in values.items()}
+    own = {_variable(name): value for name, value in values.items()}
     return {**own, "DLCLOUD_VALUES": VALUES_FILE, "DLCLOUD_TRIAL": str(number)}
+
+
+def _variable(name: str) -> str:
+    """Return the name of a parameter's variable."""
+    return f"DLCLOUD_VALUE_{re.sub(r'[^A-Z0-9]+', '_', name.upper()).strip('_')}"
 
 
 def refuse_unfit(experiment: Experiment, workload: Workload) -> None:

@@ -2,13 +2,13 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from dlcloud.recipe.part import Part
 
 
-class Incident(BaseModel):
+class Incident(Part):
     """One event of a rehearsal: an interruption, the loss of an instance, or a change of capacity."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     after: float = Field(ge=0, le=86400, description="Seconds after the first step.")
     interrupt: int | None = Field(

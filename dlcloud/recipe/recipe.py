@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
-from pathlib import PurePosixPath
+from pathlib import PurePath, PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 import yaml
@@ -23,13 +24,13 @@ from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.account import BOUNDARY, TAGS, PolicyArn, Tags
 from dlcloud.recipe.data import DataItem, S3Uri
 from dlcloud.recipe.deadline import Deadline, read_duration, refuse_no_choice
-from dlcloud.recipe.document import read_model
+from dlcloud.recipe.document import parse, read_model
 from dlcloud.recipe.experiment import Experiment, refuse_unfit
 from dlcloud.recipe.incident import Incident
 from dlcloud.recipe.instances import Count, Instances
 from dlcloud.recipe.kept_files import DEFAULT_BYTES, GIB, KeptFiles, refuse_hopeless
 from dlcloud.recipe.network import Network
-from dlcloud.recipe.part import Name, Part, Texts
+from dlcloud.recipe.part import LONGEST_NAME, Name, Part, Texts
 from dlcloud.recipe.track import Track
 from dlcloud.recipe.workload import MEASURED_REPEATS, Setup, Workload
 
@@ -122,7 +123,7 @@ class Keep(Part):
 class Recipe(Part):
     """A whole recipe."""
 
-    name: Name
+    name: Name = Field(description="By default the name of the file.")
     cloud: Literal["aws", "local"] = Field(
         default="aws", description="local rehearses on this machine: no account, no bill, same code."
     )
@@ -291,6 +292,21 @@ def read_recipe(text: str, file: str) -> Recipe:
     return recipe
 
 
+def with_name(text: str, file: str) -> str:
+    """Return a recipe's text with a name, of its file if it has none; a text at fault as it is."""
+    document = parse(text)
+    if not isinstance(document.value, dict) or document.value.get("name") is not None or document.faults:
+        return text
+    words = re.sub(r"[^a-z0-9]+", "-", PurePath(file).stem.lower()).strip("-")
+    name = (words if words[:1].isalpha() else f"run-{words}".strip("-"))[:LONGEST_NAME].rstrip("-")
+    named = f"{text.rstrip()}\nname: {name}\n"
+    values = parse(named).value
+    if isinstance(values, dict) and values.get("name") == name:
+        return named
+    written = {key: value for key, value in document.value.items() if value is not None}
+    return yaml.safe_dump({"name": name, **written}, sort_keys=False, allow_unicode=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeFile:
     """A recipe with the text it was read from and the path of that (empty for a bundled one).
@@ -313,6 +329,11 @@ class RecipeFile:
 def recipe_schema() -> dict[str, Any]:
     """Return the JSON Schema of a recipe, for editors."""
     schema = _as_editors_read(Recipe.model_json_schema())
+    schema["required"].remove("name")
+    for part in schema["$defs"].values():
+        keys = part.get("properties", {})
+        if "environment" in keys:
+            keys["env"] = {**keys["environment"], "description": "The same as environment."}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "dlcloud recipe"}
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from dlcloud.recipe.part import Environment, Lines, Part
+from dlcloud.recipe.part import ENVIRONMENT_KEYS, Environment, Lines, Part, Script
 from dlcloud.recipe.requirements_file import PINNED
 from dlcloud.recipe.secrets import RESERVED, Secrets
 from dlcloud.trainer.drain import LEAVE_S
@@ -15,7 +15,9 @@ from dlcloud.trainer.settings import CHECKPOINT_S
 class Setup(Part):
     """What an instance needs before the workload: commands, then pinned packages of its own environment."""
 
-    commands: str = Field(default="", description="Shell commands, run once per instance, before anything.")
+    commands: Script = Field(
+        default="", description="Shell commands, a text or a list, run once per instance, before anything."
+    )
     requirements: Lines = Field(
         default_factory=list,
         description="Pinned Python packages (name==version) for the user's command: a list, one a line, or "
@@ -50,7 +52,11 @@ class Setting(Part):
     """One way to run the user's command; the first of a list is the baseline."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=40)]
-    environment: Environment = Field(default_factory=dict)
+    environment: Environment = Field(
+        default_factory=dict,
+        validation_alias=ENVIRONMENT_KEYS,
+        description="Variables in this setting alone; `env` for short.",
+    )
     arguments: list[str] = Field(default_factory=list, description="Appended to the command.")
 
 
@@ -136,7 +142,9 @@ class Workload(Part):
         "`up --cloud local` and `bench --tiny` run it, once instead of `repeats` times.",
     )
     environment: Environment = Field(
-        default_factory=dict, description="Variables of the program, in every setting and on every instance."
+        default_factory=dict,
+        validation_alias=ENVIRONMENT_KEYS,
+        description="Variables of the program, in every setting and on every instance; `env` for short.",
     )
     secrets: Secrets = Field(
         default_factory=dict,
@@ -157,7 +165,7 @@ class Workload(Part):
     @classmethod
     def _repeat_settings(cls, written: Any) -> Any:  # noqa: ANN401  whatever is written there
         """Measure settings often enough to name a winner, unless the recipe says how often."""
-        if isinstance(written, dict) and "repeats" not in written:
+        if isinstance(written, dict) and written.get("repeats") is None:
             settings = written.get("settings")
             if isinstance(settings, list) and len(settings) > 1:
                 return {**written, "repeats": MEASURED_REPEATS}

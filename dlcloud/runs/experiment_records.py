@@ -17,7 +17,7 @@ from dlcloud.analysis.trials import (
     printed_of,
 )
 from dlcloud.model.untrusted import parse_json
-from dlcloud.recipe.experiment import Experiment
+from dlcloud.recipe.experiment import FLAGS, Experiment
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.sent_files import FileSet
 from dlcloud.store.runs import Runs
@@ -92,11 +92,15 @@ def digest_of(recipe: Recipe, files: FileSet | None) -> str:
         "workload": workload,
         "repeats": experiment.repeats if experiment else 1,
         "per_instance": experiment.per_instance if experiment else 1,
-        "arguments": experiment.arguments if experiment else True,
+        "arguments": _ARGUMENTS.get(experiment.arguments, experiment.arguments) if experiment else True,
         "data": [item.model_dump(mode="json") for item in recipe.data],
         "files": [] if files is None else [(str(entry.name), _digest(entry.path)) for entry in files.entries],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+_ARGUMENTS = {FLAGS: True, "": False}
+"""Forms of arguments as they were stored before there were others."""
 
 
 def _digest(path: Path) -> str:

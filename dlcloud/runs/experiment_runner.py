@@ -41,7 +41,7 @@ from dlcloud.model.errors import DlcloudError, InstanceError, PartialError, Unre
 from dlcloud.model.events import Info, Progress, Warned
 from dlcloud.model.money import member_usd, total_usd
 from dlcloud.model.remote import Connection
-from dlcloud.recipe.experiment import VALUES_FILE, trial_variables, trial_words
+from dlcloud.recipe.experiment import FLAGS, VALUES_FILE, trial_variables, trial_words
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload import Setting
 from dlcloud.runs.experiment_records import ExperimentRecords
@@ -494,13 +494,12 @@ class TrialStarter:
 def trial_setting(recipe: Recipe, trial: Trial) -> Setting:
     """Return the setting of the command that has a trial's values."""
     experiment = recipe.experiment
-    has_arguments = experiment is None or experiment.arguments
     is_search = experiment is not None and experiment.search is not None
     records = {"DLCLOUD_RECORDS": RECORDS} if is_search else {}
     return Setting(
         name=trial_name(trial),
         environment={**trial_variables(trial.values, trial.number), **records},
-        arguments=trial_words(trial.values) if has_arguments else [],
+        arguments=trial_words(trial.values, FLAGS if experiment is None else experiment.arguments),
     )
 
 

@@ -176,7 +176,7 @@ def _refuse_lost_arguments(recipe: Recipe) -> None:
     workload, experiment = recipe.workload, recipe.experiment
     added = {
         "workload.settings": any(setting.arguments for setting in workload.settings),
-        "experiment": experiment is not None and experiment.arguments,
+        "experiment": experiment is not None and bool(experiment.arguments),
         "workload.tiny": bool(workload.tiny),
     }
     key = next((key for key, is_used in added.items() if is_used), None)

@@ -1,8 +1,11 @@
 """`experiment`: its trials, and its faults."""
 
+import argparse
+
 import pytest
 
 from dlcloud.model.errors import RecipeError
+from dlcloud.recipe.experiment import FLAGS, trial_variables, trial_words
 from dlcloud.recipe.recipe import read_recipe
 
 BASE = """
@@ -105,3 +108,41 @@ def test_what_has_no_trials_is_refused(workload, message):
     text = BASE.replace("{command: python3 train.py, facts: {accuracy: 'acc=(.*)'}}", workload)
     with pytest.raises(RecipeError, match=message):
         read_recipe(f"{text}  matrix: {{a: [1]}}", "sweep.yaml")
+
+
+def test_values_are_appended_in_the_form_that_the_command_reads():
+    text = "  arguments: {}\n  matrix: {{optimizer.lr: [0.1], +trainer.epochs: [3]}}"
+    words = {
+        form: trial_words(experiment.trials()[0], experiment.arguments)
+        for form in ("yes", "--NAME=VALUE", "NAME=VALUE", "no")
+        for experiment in [experiment_of(text.format(form))]
+    }
+    assert words == {
+        "yes": ["--optimizer.lr", "0.1", "--+trainer.epochs", "3"],
+        "--NAME=VALUE": ["--optimizer.lr=0.1", "--+trainer.epochs=3"],
+        "NAME=VALUE": ["optimizer.lr=0.1", "+trainer.epochs=3"],
+        "no": [],
+    }
+
+
+@pytest.mark.parametrize("value", ["-1e-4", "-inf", "--flag", "-", "-x y", "", "0.1"])
+def test_argparse_reads_every_value_as_a_value(value):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name")
+    parser.add_argument("-1", dest="one")
+    assert parser.parse_args(trial_words({"name": value}, FLAGS)).name == value
+
+
+def test_variables_of_dotted_parameters_are_names_that_a_shell_knows():
+    variables = trial_variables({"model/encoder.lr": "1", "+a": "2", "b-c": "3"}, 7)
+    assert {name for name in variables if name.startswith("DLCLOUD_VALUE_")} == {
+        "DLCLOUD_VALUE_MODEL_ENCODER_LR",
+        "DLCLOUD_VALUE_A",
+        "DLCLOUD_VALUE_B_C",
+    }
+
+
+def test_two_parameters_that_would_share_a_variable_are_refused():
+    with pytest.raises(RecipeError) as caught:
+        experiment_of("  matrix: {a.b: [1], a_b: [1]}")
+    assert "a.b and a_b would both be the variable DLCLOUD_VALUE_A_B" in caught.value.message

@@ -236,3 +236,34 @@ def test_any_text_gives_a_recipe_or_a_recipe_error_that_can_be_printed(text):
 def test_a_good_recipe_with_anything_put_into_it_is_still_read_or_refused(place, text):
     with contextlib.suppress(RecipeError):
         assert read_recipe(GOOD[:place] + text + GOOD[place:], "r.yaml").hash
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        (["command: x", "environment:", "  TOKEN:"], "r.yaml:7: workload.environment.TOKEN: has no value"),
+        (["command: x", "env:", "  TOKEN:"], "r.yaml:7: workload.env.TOKEN: has no value"),
+        (
+            ["command: x", "settings:", "  - name: a", "    environment: {TOKEN: }"],
+            "r.yaml:8: workload.settings[0].environment.TOKEN: has no value",
+        ),
+        (
+            ["benchmark: quantization", "parameters: {rounds: }"],
+            "r.yaml:6: workload.parameters.rounds: has no",
+        ),
+        (["command: x", "facts: {loss: }"], "r.yaml:6: workload.facts.loss: has no value"),
+        (["command: x", "secrets: {TOKEN: }"], "r.yaml:6: workload.secrets.TOKEN: has no value"),
+        (["command: x", "environment: {A: 1}", "env: {A: 2}"], "workload.env: means the same as environment"),
+    ],
+)
+def test_a_name_without_a_value_is_a_fault(lines, fault):
+    assert fault in only_fault(with_workload(*lines))
+
+
+def test_a_tag_without_a_value_is_a_fault():
+    assert 'tags.team: has no value; write "" for an empty text' in only_fault(GOOD + "tags:\n  team:\n")
+
+
+def test_an_empty_text_is_a_value():
+    recipe = read_recipe(with_workload("command: x", "environment: {TOKEN: ''}"), "r.yaml")
+    assert recipe.workload.environment == {"TOKEN": ""}

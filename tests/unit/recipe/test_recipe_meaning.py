@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from dlcloud.model.instance import Market
-from dlcloud.recipe.recipe import read_recipe, recipe_schema
+from dlcloud.recipe.recipe import read_recipe, recipe_schema, with_name
 from dlcloud.resources.texts import recipe_names, recipe_text, template
 
 FULL = """\
@@ -141,3 +141,56 @@ def test_the_schema_is_a_schema_and_refuses_what_the_reader_refuses():
     for key, value in (("cloud", "azure"), ("surprise", 1), ("instances", {"types": []})):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**good, key: value}, schema)
+
+
+def test_env_is_environment_and_commands_may_be_a_list():
+    long = read_recipe(
+        'name: a\ninstances: {types: c7i.large}\nsetup: {commands: "a\\nb"}\n'
+        "workload: {command: x, environment: {A: 1, env: 2}}\n",
+        "r.yaml",
+    )
+    short = read_recipe(
+        "name: a\ninstances: {types: c7i.large}\nsetup: {commands: [a, b]}\n"
+        "workload: {command: x, env: {A: 1, env: 2}}\n",
+        "r.yaml",
+    )
+    assert short == long
+    assert short.hash == long.hash
+    assert short.workload.environment == {"A": "1", "env": "2"}
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("train.yaml", "train"),
+        ("/a/My Job_2.yml", "my-job-2"),
+        ("2024.yaml", "run-2024"),
+        ("Größe.yaml", "gr-e"),
+        ("x" * 40 + ".yaml", "x" * 31),
+        (".yaml", "yaml"),
+    ],
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "instances: {types: c7i.large}\nworkload:\n  command: |\n    x",
+        "{instances: {types: c7i.large}, workload: {command: x}}",
+        "name:\ninstances: {types: c7i.large}\nworkload: {command: x}\n",
+        "---\ninstances: {types: c7i.large}\nworkload: {command: x}\n...\n",
+    ],
+)
+def test_a_recipe_without_a_name_has_that_of_its_file(text, file, name):
+    recipe = read_recipe(with_name(text, file), file)
+    assert recipe.name == name
+    assert recipe.workload.command.strip() == "x"
+
+
+def test_a_name_and_a_fault_stay_as_they_are():
+    for text in ("name: a\nworkload: x\n", "a: [", "- x\n", "a: 1\na: 2\n"):
+        assert with_name(text, "train.yaml") == text
+
+
+def test_the_schema_knows_what_the_reader_knows():
+    schema = recipe_schema()
+    recipe = {"instances": {"types": "c7i.large"}, "setup": {"commands": ["a"]}}
+    jsonschema.validate({**recipe, "workload": {"command": "x", "env": {"A": "1"}}}, schema)
