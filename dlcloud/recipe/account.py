@@ -3,9 +3,10 @@
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field
 
 from dlcloud.model.cluster import NAME_TAG
+from dlcloud.recipe.part import Form
 
 # Source: EC2 user guide, "Tag restrictions": fifty tags, of which ten are left to dlcloud and AWS.
 MOST_TAGS = 40
@@ -32,21 +33,22 @@ def _refuse_tags(tags: dict[str, str]) -> dict[str, str]:
 
 Tags = Annotated[dict[str, str], AfterValidator(_refuse_tags)]
 
-ProfileName = Annotated[str, StringConstraints(pattern=r"^([\w+=,.@-]{1,128})?$")]
+ProfileName = Annotated[
+    str, Form(r"([\w+=,.@-]{1,128})?", "the name of an instance profile, without its path")
+]
 """The name of an instance profile. Source: IAM API reference, CreateInstanceProfile."""
 
 KmsKey = Annotated[
     str,
-    StringConstraints(
-        pattern=r"^(arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:(key|alias)/[\w/-]+|alias/[\w/-]+|[0-9a-f-]{36}"
-        r"|mrk-[0-9a-f]{32})?$"
+    Form(
+        r"(arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:(key|alias)/[\w/-]+|alias/[\w/-]+|[0-9a-f-]{36}"
+        r"|mrk-[0-9a-f]{32})?",
+        "a KMS key: its id, alias/NAME, or the ARN of either",
     ),
 ]
 """A KMS key as EC2 takes it: its id, its alias, or the ARN of either."""
 
-PolicyArn = Annotated[
-    str, StringConstraints(pattern=r"^(arn:aws[a-z-]*:iam::(\d{12}|aws):policy/[\w+=,.@/-]+)?$")
-]
+PolicyArn = Annotated[str, Form(r"(arn:aws[a-z-]*:iam::(\d{12}|aws):policy/[\w+=,.@/-]+)?", "a policy's ARN")]
 
 TAGS: Any = Field(
     default_factory=dict,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from dlcloud.recipe.part import Part
+from dlcloud.recipe.part import Form, Part
 
 
 def _checked(uri: str) -> str:
@@ -15,7 +15,7 @@ def _checked(uri: str) -> str:
     return uri.rstrip("/")
 
 
-S3Uri = Annotated[str, StringConstraints(pattern=r"^s3://"), AfterValidator(_checked)]
+S3Uri = Annotated[str, AfterValidator(_checked), Form(r"s3://.*", "s3://BUCKET/PREFIX")]
 
 
 class DataItem(Part):
@@ -27,9 +27,12 @@ class DataItem(Part):
         alias="from",
         description="s3://BUCKET/PREFIX, or a folder relative to the recipe, which is uploaded once.",
     )
-    to: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.][A-Za-z0-9_./-]*$")] = Field(
-        description="Where the command finds it, below its working folder."
-    )
+    to: Annotated[
+        str,
+        Form(
+            r"[A-Za-z0-9_.][A-Za-z0-9_./-]*", "a path below the job's folder, of letters, digits, _, . and -"
+        ),
+    ] = Field(description="Where the command finds it, below its working folder.")
     mode: Literal["copy", "mount-point"] = Field(
         default="copy",
         description="copy: onto the instance's disk, an NVMe instance store where there is one; mount-point: "

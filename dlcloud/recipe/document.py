@@ -13,8 +13,6 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import AliasChoices, BaseModel, ValidationError
 
-from dlcloud.recipe.forms import form_of
-
 Model = TypeVar("Model", bound=BaseModel)
 
 LONGEST_TEXT = 1 << 18
@@ -182,10 +180,7 @@ def _faults(error: ValidationError, document: Document, model: type[BaseModel]) 
         if detail["type"] == "extra_forbidden":
             message = _unknown(model, path)
         else:
-            text = detail["msg"]
-            if detail["type"] == "string_pattern_mismatch":
-                text = f"must be {form_of(str(detail['ctx']['pattern']))}"
-            message = _message(detail["type"], text, detail.get("input"))
+            message = _message(detail["type"], detail["msg"], detail.get("input"))
         fault = TextFault(line=document.line_of(path), path=path, message=message)
         faults.setdefault(path, fault)
     return list(faults.values())

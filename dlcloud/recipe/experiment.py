@@ -10,14 +10,20 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from dlcloud.model.events import describe_values
-from dlcloud.recipe.part import Part
+from dlcloud.recipe.part import Form, Part
 from dlcloud.recipe.workload import Workload
 
 MOST_TRIALS = 10_000
 VALUES_FILE = "values.json"
 """In the folder in which a trial's command runs."""
 
-ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z+~][A-Za-z0-9_.+@/-]{0,79}$")]
+ParameterName = Annotated[
+    str,
+    Form(
+        r"[A-Za-z+~][A-Za-z0-9_.+@/-]{0,79}",
+        "letters, digits and _ - . / + @, a letter or + first, 80 at most",
+    ),
+]
 """`lr`, `optimizer.lr`, or as Hydra writes them: `+trainer.epochs`, `model/encoder`."""
 ParameterValue = Annotated[str, StringConstraints(max_length=1000)]
 Values = dict[ParameterName, ParameterValue]
@@ -25,7 +31,7 @@ ValuesList = list[Values]
 Axis = Annotated[list[ParameterValue], Field(min_length=1)]
 
 
-FLAGS = "--NAME VALUE"
+FLAGS: Literal["--NAME VALUE"] = "--NAME VALUE"
 
 
 def _arguments(value: object) -> object:

@@ -2,16 +2,20 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from dlcloud.model.cluster import NEW_GROUP
 from dlcloud.model.instance import Market
 from dlcloud.recipe.account import INSTANCE_PROFILE, KMS_KEY, KmsKey, ProfileName
-from dlcloud.recipe.part import Part, Texts, TypeNames
+from dlcloud.recipe.part import Form, Part, Texts, TypeNames
 from dlcloud.recipe.reservations import RESERVATIONS, AnyReservations
 
 PlacementGroupName = Annotated[
-    str, StringConstraints(pattern=r"^([\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?)?$")
+    str,
+    Form(
+        r"([\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?)?",
+        "a placement group's name, of at most 255 characters",
+    ),
 ]
 """Source: EC2 API reference, CreatePlacementGroup: up to 255 ASCII characters."""
 PLACEMENT_GROUP: Any = Field(
@@ -23,6 +27,18 @@ EFA: Any = Field(
     default=False,
     description="Instances have an Elastic Fabric Adapter; refused before the launch for types without one.",
 )
+
+
+Image = Annotated[
+    str,
+    Form(
+        r"auto|ami-[0-9a-f]+|dlcloud-[a-z0-9-]+|/[A-Za-z0-9_./-]+",
+        "auto, an AMI's id (ami-…), an image of dlcloud (dlcloud-…), or an SSM parameter (/…)",
+    ),
+]
+LoginName = Annotated[
+    str, Form(r"[a-z_][a-z0-9_-]*", "a login name: lower-case letters, digits, _ and -, no digit first")
+]
 
 
 class Count(Part):
@@ -67,16 +83,13 @@ class Instances(Part):
         description="Spread the instances of one job over the zones; by default they share one as far "
         "as it has capacity, since traffic between zones is billed.",
     )
-    image: str = Field(
+    image: Image = Field(
         default="auto",
-        pattern=r"^(auto|ami-[0-9a-f]+|dlcloud-[a-z0-9-]+|/[A-Za-z0-9_./-]+)$",
         description="auto (Ubuntu 24.04, or AWS's Deep Learning AMI where there is an NVIDIA GPU, for the "
         "architecture of the types), ami-…, dlcloud-… (what `dlcloud image` made), or the path of an SSM "
         "parameter that holds one.",
     )
-    user: str = Field(
-        default="ubuntu", pattern=r"^[a-z_][a-z0-9_-]*$", description="The login user of the image."
-    )
+    user: LoginName = Field(default="ubuntu", description="The login user of the image.")
     disk_gib: int = Field(
         default=50,
         ge=8,

@@ -1,5 +1,7 @@
 """What every key of a recipe is made of: the base of its models and the forms of its texts."""
 
+import re
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import (
@@ -8,13 +10,48 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    StringConstraints,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     model_validator,
 )
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import no_info_after_validator_function
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form of a text: `Annotated[str, Form(r"[a-z]+", "lower-case letters")]`.
+
+    Args:
+        pattern: A regular expression that the whole text matches; it is the same in the JSON Schema.
+        words: Completes the message "must be …" of a text of another form.
+    """
+
+    pattern: str
+    words: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401
+        """Check texts when they are read."""
+        return no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """State the pattern in the JSON Schema."""
+        return {**handler(schema), "pattern": f"^(?:{self.pattern})$"}
+
+    def _check(self, text: str) -> str:
+        if re.fullmatch(self.pattern, text) is None:
+            raise ValueError(f"must be {self.words}")
+        return text
+
 
 LONGEST_NAME = 31
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
-TypeName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")]
+Name = Annotated[
+    str,
+    Form(r"[a-z][a-z0-9-]{0,30}", "lower-case letters, digits and hyphens, a letter first, 31 at most"),
+]
+TypeName = Annotated[str, Form(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "an instance type, as c7i.xlarge")]
 
 
 def listed(value: object) -> object:
@@ -25,7 +62,9 @@ def listed(value: object) -> object:
 _SomeTypes = Annotated[list[TypeName], Field(min_length=1)]
 TypeNames = Annotated[_SomeTypes, BeforeValidator(listed, json_schema_input_type=_SomeTypes | TypeName)]
 Texts = Annotated[list[str], BeforeValidator(listed, json_schema_input_type=list[str] | str)]
-VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+VariableName = Annotated[
+    str, Form(r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name: letters, digits and _, no digit first")
+]
 Environment = dict[VariableName, str]
 ENVIRONMENT_KEYS = AliasChoices("environment", "env")
 """How the key of an `Environment` may be spelled."""

@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
 from dlcloud.model.account import Login
 from dlcloud.model.errors import RecipeError
@@ -22,13 +22,15 @@ from dlcloud.recipe.account import (
 from dlcloud.recipe.data import S3Uri
 from dlcloud.recipe.document import parse, read_model
 from dlcloud.recipe.network import Network
-from dlcloud.recipe.part import Part
+from dlcloud.recipe.part import Form, Part
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.recipe.reservations import RESERVATIONS, AnyReservations
 
-RoleArn = Annotated[str, StringConstraints(pattern=r"^(arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+)?$")]
-EndpointUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+(/\S*)?$")]
-Region = Annotated[str, StringConstraints(pattern=r"^([a-z]{2}(-[a-z]+)+-\d)?$")]
+RoleArn = Annotated[str, Form(r"(arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+)?", "a role's ARN")]
+EndpointUrl = Annotated[
+    str, Form(r"https?://[^\s/]+(/\S*)?", "an address that begins with http:// or https://")
+]
+Region = Annotated[str, Form(r"([a-z]{2}(-[a-z]+)+-\d)?", "a region, as us-east-1")]
 
 
 class Profile(Part):
@@ -42,7 +44,7 @@ class Profile(Part):
     )
     role: RoleArn = Field(default="", description="The ARN of a role to assume with these credentials.")
     external_id: str = Field(default="", description="The external id that the role asks for.")
-    session_name: Annotated[str, StringConstraints(pattern=r"^([\w+=,.@-]{2,64})?$")] = Field(
+    session_name: Annotated[str, Form(r"([\w+=,.@-]{2,64})?", "2 to 64 letters, digits and _+=,.@-")] = Field(
         default="", description="The name of the role's sessions."
     )
     mfa_serial: str = Field(
@@ -51,7 +53,9 @@ class Profile(Part):
     role_minutes: int = Field(
         default=60, ge=15, le=720, description="How long a session of the role is valid."
     )
-    endpoints: dict[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*$")], EndpointUrl] = Field(
+    endpoints: dict[
+        Annotated[str, Form(r"[a-z][a-z0-9-]*", "the name of a service, as ec2")], EndpointUrl
+    ] = Field(
         default_factory=dict,
         description="URLs of private endpoints by service (ec2, sts, s3, ...); AWS's own for all others. "
         "AWS_ENDPOINT_URL and endpoint_url of ~/.aws/config are not followed.",
@@ -129,9 +133,9 @@ class Configuration(Part):
     budget: MonthlyBudget | None = Field(default=None, description="The limit of a month.")
 
     default: str = Field(default="", description="The profile of commands without --profile.")
-    profiles: dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]{0,63}$")], Profile] = Field(
-        default_factory=dict, description="Profiles by name."
-    )
+    profiles: dict[
+        Annotated[str, Form(r"[A-Za-z0-9][\w.-]{0,63}", "letters, digits, _, . and -, 64 at most")], Profile
+    ] = Field(default_factory=dict, description="Profiles by name.")
 
     @model_validator(mode="after")
     def _has_default(self) -> "Configuration":

@@ -13,7 +13,6 @@ import yaml
 from pydantic import (
     AfterValidator,
     Field,
-    StringConstraints,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -30,7 +29,7 @@ from dlcloud.recipe.incident import Incident
 from dlcloud.recipe.instances import Count, Instances
 from dlcloud.recipe.kept_files import DEFAULT_BYTES, GIB, KeptFiles, refuse_hopeless
 from dlcloud.recipe.network import Network
-from dlcloud.recipe.part import LONGEST_NAME, Name, Part, Texts
+from dlcloud.recipe.part import LONGEST_NAME, Form, Name, Part, Texts
 from dlcloud.recipe.track import Track
 from dlcloud.recipe.workload import MEASURED_REPEATS, Setup, Workload
 
@@ -127,7 +126,7 @@ class Recipe(Part):
     cloud: Literal["aws", "local"] = Field(
         default="aws", description="local rehearses on this machine: no account, no bill, same code."
     )
-    region: Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")] = DEFAULT_REGION
+    region: Annotated[str, Form(r"[a-z]{2}(-[a-z]+)+-\d", "a region, as us-east-1")] = DEFAULT_REGION
     instances: Instances
     setup: Setup = Setup()
     workload: Workload

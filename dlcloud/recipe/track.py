@@ -2,11 +2,13 @@
 
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
-from dlcloud.recipe.part import Part
+from dlcloud.recipe.part import Form, Part
 
-ServerUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/@]+(/[^\s@]*)?$")]
+ServerUrl = Annotated[
+    str, Form(r"https?://[^\s/@]+(/[^\s@]*)?", "an address that begins with http:// or https://")
+]
 
 
 class Track(Part):

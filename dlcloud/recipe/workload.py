@@ -5,11 +5,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from dlcloud.recipe.part import ENVIRONMENT_KEYS, Environment, Lines, Part, Script
+from dlcloud.recipe.part import ENVIRONMENT_KEYS, Environment, Form, Lines, Part, Script
 from dlcloud.recipe.requirements_file import PINNED
 from dlcloud.recipe.secrets import RESERVED, Secrets
 from dlcloud.trainer.drain import LEAVE_S
 from dlcloud.trainer.settings import CHECKPOINT_S
+
+ContainerImage = Annotated[
+    str, Form(r"([a-z0-9][A-Za-z0-9._:/@-]*)?", "the name of a container image, as python:3.12")
+]
 
 
 class Setup(Part):
@@ -24,9 +28,8 @@ class Setup(Part):
         "the name of a file beside the recipe that lists them (requirements.txt).",
     )
 
-    image: str = Field(
+    image: ContainerImage = Field(
         default="",
-        pattern=r"^([a-z0-9][A-Za-z0-9._:/@-]*)?$",
         description="Container image in which the workload runs, by podman or docker of the instance; one of "
         "ECR is pulled by the instance's role.",
     )
@@ -45,7 +48,9 @@ class Setup(Part):
         return self
 
 
-FactName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
+FactName = Annotated[
+    str, Form(r"[a-z][a-z0-9_]{0,30}", "lower-case letters, digits and _, a letter first, 31 at most")
+]
 
 
 class Setting(Part):
