@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from dlcloud.local.control import ControlClient
 from dlcloud.local.site_files import AccessKey, SitePaths, SiteState, load_access_key, read_state
 from dlcloud.model.clock import wait_until
-from dlcloud.model.errors import LocalCloudError
+from dlcloud.model.errors import LocalCloudError, install_hint
 from dlcloud.system.files import FileLock, unwritable_hint
 
 ENDPOINT_VARIABLE = "DLCLOUD_LOCAL_ENDPOINT"
@@ -202,7 +202,7 @@ class LocalSite:
         tails = [_tail(path) for path in (self._paths.startup_log, self._paths.log)]
         text = "\n".join(tail for tail in tails if tail)
         missing = any(f"No module named '{name}" in text for name in ("moto", "asyncssh", "flask"))
-        hint = "pip install 'dlcloud[local]'" if missing else f"see {self._paths.log}"
+        hint = install_hint("local") if missing else f"see {self._paths.log}"
         return LocalCloudError(f"{message}\n{text}".rstrip(), hint)
 
     def _await_end_of_stopping_daemon(self) -> None:

@@ -44,6 +44,15 @@ _TEXT = re.compile(
 )
 
 
+SOURCE = " @ git+https://github.com/dlcloud/dlcloud"
+"""Where pip and uv find dlcloud; empty once it is on PyPI, where until then anybody may take the name."""
+
+
+def install_hint(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f"pip install 'dlcloud[{extra}]{SOURCE}'"
+
+
 class DlcloudError(Exception):
     """The base of all errors that a user sees.
 

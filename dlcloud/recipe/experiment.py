@@ -107,7 +107,7 @@ class Experiment(Part):
     )
     list: ValuesList | None = Field(default=None, description="The values of each trial.")
     search: Search | None = Field(
-        default=None, description="Values chosen by Optuna (pip install 'dlcloud[search]')."
+        default=None, description="Values chosen by Optuna (needs the extra `search`)."
     )
     metric: str = Field(
         default="throughput", description="What is compared: throughput, time, or one of workload.facts."

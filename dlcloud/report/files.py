@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dlcloud.model.errors import RecipeError
+from dlcloud.model.errors import RecipeError, install_hint
 from dlcloud.report.cost_columns import RECORD
 from dlcloud.report.table import Cell
 from dlcloud.system.files import replace_file
@@ -54,7 +54,7 @@ def write_parquet(records: Sequence[Mapping[str, Cell]], path: Path) -> None:
     write(Table.from_pydict(columns), str(path), compression="zstd(3)")
 
 
-HINT = "pip install 'dlcloud[parquet]'"
+HINT = install_hint("parquet")
 
 
 # What a column without any value would hold, so that files of different stores have the same types.

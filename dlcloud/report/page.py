@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dlcloud.model.errors import RecipeError
+from dlcloud.model.errors import RecipeError, install_hint
 from dlcloud.report.cells import UNSTABLE
 from dlcloud.report.chart import TEXT, Chart, Spec
 from dlcloud.report.table import Report, Section, is_command, without_optional
@@ -20,7 +20,7 @@ from dlcloud.system.files import write_file
 
 PLACE = re.compile(r"@([A-Z]+)@")
 VEGA_LITE = "6.1"
-HINT = "pip install 'dlcloud[plot]'"
+HINT = install_hint("plot")
 WIDTH_PX = 640
 PIXELS_PER_INCH = 300
 POINTS_PER_INCH = 72

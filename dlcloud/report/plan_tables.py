@@ -34,7 +34,7 @@ def _section(plan: Plan, *, detached: bool) -> Section:
     )
     machine = plan.machine
     notes = [
-        f"{count} instance(s) for {plan.workload}",
+        f"{count} instance{'' if count == '1' else 's'}: {plan.workload}",
         f"image {machine.image.image_id}{_architecture(plan)}, {machine.disk_gib} GiB of encrypted gp3",
         _way_in(plan),
         *filter(None, [machine.network.describe()]),

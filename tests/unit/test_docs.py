@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dlcloud.model.errors import SOURCE
+from dlcloud.recipe.recipe import read_recipe
+
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
@@ -32,6 +35,17 @@ def test_the_readme_is_a_front_page():
     assert len(text.splitlines()) <= 150
     # .ci/run executes this line.
     assert text.count("python -m pytest") == 1
+
+
+def test_the_recipe_of_the_readme_is_valid(tmp_path):
+    recipe = (ROOT / "README.md").read_text("utf-8").partition("```yaml\n")[2].partition("```")[0]
+    assert read_recipe(recipe, str(tmp_path / "train.yaml")).name == "train"
+
+
+@page
+def test_the_install_line_names_where_dlcloud_is(page):
+    text = page.read_text("utf-8")
+    assert re.findall(rf"'dlcloud\[[\w,]+\](?!{re.escape(SOURCE)}').*", text) == []
 
 
 @page

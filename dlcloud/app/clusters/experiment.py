@@ -16,7 +16,7 @@ from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.launch.user_files import check_files
 from dlcloud.model.cluster import Cluster, Member
-from dlcloud.model.errors import DlcloudError, RecipeError
+from dlcloud.model.errors import DlcloudError, RecipeError, install_hint
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.experiment import Experiment
 from dlcloud.recipe.recipe import Recipe, read_recipe
@@ -77,7 +77,7 @@ class ExperimentUp:
             RecipeError: Either.
         """
         if self.experiment.search is not None and find_spec("optuna") is None:
-            raise RecipeError("experiment.search needs Optuna", "pip install 'dlcloud[search]'")
+            raise RecipeError("experiment.search needs Optuna", install_hint("search"))
         for status in self.statuses()[:1]:
             self._program_of(trial_recipe(self.workload.recipe, status.trial))
 

@@ -20,7 +20,7 @@ from botocore.awsrequest import AWSRequest
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import translate_errors
 from dlcloud.cloud.network.vpc import ready_endpoints
-from dlcloud.model.errors import CloudError, UnreachableError
+from dlcloud.model.errors import CloudError, UnreachableError, install_hint
 
 SERVICE = "ec2-instance-connect"
 LONGEST_S = 3600
@@ -58,7 +58,7 @@ class EndpointTunnels:
             from websockets.sync.client import connect  # noqa: PLC0415  as above
         except ImportError as error:
             message = "access: instance-connect-endpoint needs the library websockets"
-            raise UnreachableError(message, "pip install 'dlcloud[tunnel]'") from error
+            raise UnreachableError(message, install_hint("tunnel")) from error
         url = self._signed_url(self._endpoint_of(instance_id), host, port)
         try:
             # It outlives this function: the threads that carry its bytes close it.

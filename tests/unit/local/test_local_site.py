@@ -20,7 +20,7 @@ from botocore.exceptions import ClientError
 
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.local.site_files import SiteState, write_state
-from dlcloud.model.errors import InstanceGoneError, LocalCloudError
+from dlcloud.model.errors import InstanceGoneError, LocalCloudError, install_hint
 from tests.fakes.local_ec2 import Rig, processes_of, wait_for
 from tests.needs import needs
 
@@ -181,7 +181,7 @@ def test_a_missing_library_is_named_with_its_cure(site, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(LocalCloudError, match="No module named 'moto'") as caught:
         site.start()
-    assert caught.value.hint == "pip install 'dlcloud[local]'"
+    assert caught.value.hint == install_hint("local")
 
 
 def test_the_state_file_is_its_owners_alone(rig):

@@ -97,7 +97,7 @@ def test_a_plan_shows_its_pools_its_money_and_its_reasons():
     assert " ".join(first.split()) == "1 c7i.xlarge on-demand any 0.1785 2026-07-20, bundled table"
     flat = " ".join(text.split())
     for words in (
-        "2 instance(s) for quantization",
+        "2 instances: quantization",
         "SSH from 203.0.113.7/32 only; account 123456789012, us-east-1",
         "0.3570 USD/h at most; worst case 1.51 USD",
         "after 240 minutes",
@@ -135,5 +135,5 @@ def test_a_plan_of_unknown_price_says_so():
 def test_a_plan_for_a_range_that_is_kept_says_so():
     text = RECIPE.replace("count: 2", "count: {min: 1, max: 4}") + "keep: {instances: yes}\n"
     flat = " ".join(shown(plan(text)).split())
-    assert "1 to 4 instance(s)" in flat
+    assert "1 to 4 instances" in flat
     assert "dlcloud down ends it" in flat
