@@ -21,6 +21,8 @@ ECR = re.compile(r"(\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\
 METADATA = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 ROOT = "DLCLOUD_ROOT"
 """Both are set on the local EC2 only: the address of the metadata service, and the instance's folder."""
+CHECKPOINTS = ("DLCLOUD_CHECKPOINTS", "DLCLOUD_RESUME")
+"""What `job.py` tells a program whose checkpoints are kept."""
 LOCAL = "localhost/"
 """How podman calls what was built or imported here: no registry has it."""
 HIDDEN = "; images of your machine are on instances of the local EC2 only with DLCLOUD_LOCAL_ISOLATION=none"
@@ -80,7 +82,7 @@ def log_in(words: "list[str]", registry: str, region: str) -> None:
 def run(image: str, name: str, names: str, *words: str) -> None:
     """Become a program in a container."""
     passed = tuple(filter(None, names.strip("-").split(",")))
-    passed += (METADATA,) if METADATA in os.environ else ()
+    passed += tuple(variable for variable in (METADATA, *CHECKPOINTS) if variable in os.environ)
     command = engine(passed)
     home = str(pathlib.Path.home())
     # What is built in one image does not run in another.

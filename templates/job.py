@@ -13,7 +13,9 @@ written FOLDER NAME...      print JSON: [[path, bytes, other], ...] of the files
                             `other` is another path of the same file, listed before, or empty
 stop FOLDER                 end the program and its child processes, and run `sh FOLDER/stop` if there is one
 
-A program that cannot power the instance off, as in a container, asks for it: it makes FOLDER/power-off.
+If there is FOLDER/checkpoints.json, `checkpoints.py` keeps the program's checkpoints; the variable
+DLCLOUD_CHECKPOINTS is their first folder. A program that cannot power the instance off, as in a container,
+asks for it: it makes FOLDER/power-off.
 The program's output goes to FOLDER/log, its exit status to FOLDER/exit_status, written atomically. Secrets go
 from memory to memory: no file, no command line has them, and the log has *** in their place.
 """
@@ -110,11 +112,12 @@ def run_program(folder: pathlib.Path, given: "dict[str, typing.Any]") -> None:
     names = {NAMES: " ".join(secrets)} if secrets else {}
     adopt_orphans()
     masking = import_masking() if secrets else None  # before the program starts: none runs unmasked
+    keeper, kept = start_keeper(folder)
     program = subprocess.Popen(
         ["sh", str(folder / "command")],
         cwd=folder / "work",
         stdin=subprocess.DEVNULL,
-        env={**os.environ, **given.get("variables", {}), **secrets, **names},
+        env={**os.environ, **given.get("variables", {}), **secrets, **names, **kept},
         stdout=subprocess.PIPE if secrets else None,
         stderr=subprocess.STDOUT if secrets else None,
         bufsize=0,
@@ -127,10 +130,29 @@ def run_program(folder: pathlib.Path, given: "dict[str, typing.Any]") -> None:
     if secrets:
         # A process that it left behind may hold its output open: the job has ended all the same.
         copying.join(DRAIN_S)
+    if keeper is not None:
+        keeper.communicate(str(abs(status)).encode())  # its last state is complete before the job has ended
     end_descendants()
     write(folder / "exit_status", str(status if status >= 0 else 128 - status))
     if (folder / "power-off").exists():
         subprocess.run([*([] if os.getuid() == 0 else ["sudo", "-n"]), *POWER_OFF], check=False)
+
+
+def start_keeper(folder: pathlib.Path) -> "tuple[subprocess.Popen[bytes] | None, dict[str, str]]":
+    """Start what keeps the program's checkpoints, if any; return it, and variables of the program."""
+    try:
+        kept = json.loads((folder / "checkpoints.json").read_text())
+    except FileNotFoundError:
+        return None, {}
+    first = folder / "work" / kept["first"]
+    first.mkdir(parents=True, exist_ok=True)
+    program = pathlib.Path(__file__).absolute().with_name("checkpoints.py")
+    words = [sys.executable, "-I", "-S", str(program), "keep", str(folder)]
+    keeper = subprocess.Popen(words, stdin=subprocess.PIPE)
+    return keeper, {
+        "DLCLOUD_CHECKPOINTS": str(first),
+        **({"DLCLOUD_RESUME": "auto"} if kept["resume"] else {}),
+    }
 
 
 def adopt_orphans() -> None:

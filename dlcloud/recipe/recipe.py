@@ -154,8 +154,8 @@ class Recipe(Part):
     )
     checkpoints: S3Uri | None = Field(
         default=None,
-        description="s3://BUCKET/PREFIX: an elastic training's checkpoints are stored there, and the next up "
-        "goes on from the newest one.",
+        description="s3://BUCKET/PREFIX: the checkpoints of an elastic training, or of a command with "
+        "`workload.checkpoints`, are stored there, and the next up continues from the newest one.",
     )
     results: S3Uri | None = Field(
         default=None,
@@ -175,8 +175,10 @@ class Recipe(Part):
 
     @model_validator(mode="after")
     def _storage_fits(self) -> Self:
-        if self.checkpoints is not None and self.workload.elastic is None:
-            raise ValueError("checkpoints belongs to an elastic workload")
+        if self.checkpoints is not None and self.workload.elastic is None and not self.workload.checkpoints:
+            raise ValueError("checkpoints needs workload.checkpoints, or an elastic workload")
+        if self.workload.checkpoints and self.experiment is not None:
+            raise ValueError("workload.checkpoints belongs to a command that runs once, not to an experiment")
         paths = [PurePosixPath(item.to) for item in self.data]
         for path in paths:
             if paths.count(path) > 1 or any(other in path.parents for other in paths):

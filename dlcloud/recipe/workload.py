@@ -3,9 +3,10 @@
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from dlcloud.recipe.part import ENVIRONMENT_KEYS, Environment, Form, Lines, Part, Script
+from dlcloud.recipe.kept_files import refuse_hopeless
+from dlcloud.recipe.part import ENVIRONMENT_KEYS, Environment, Form, Lines, Part, Script, Texts
 from dlcloud.recipe.requirements_file import PINNED
 from dlcloud.recipe.secrets import RESERVED, Secrets
 from dlcloud.trainer.drain import LEAVE_S
@@ -89,6 +90,12 @@ class Elastic(Part):
     )
 
 
+def _check_checkpoints(patterns: list[str]) -> list[str]:
+    for pattern in patterns:
+        refuse_hopeless(pattern.rstrip("/") or pattern)
+    return patterns
+
+
 MEASURED_REPEATS = 6
 """The fewest measurements by which a winner is named."""
 
@@ -139,6 +146,24 @@ class Workload(Part):
         le=100,
         description="How often a command that fails by itself runs again. One whose instance is reclaimed or "
         "lost always starts again, on a replacement.",
+    )
+    checkpoints: Annotated[Texts, AfterValidator(_check_checkpoints)] = Field(
+        default_factory=list,
+        description="Folders or patterns below the working folder that are copied away while the command "
+        "runs, and are there again when it starts again: on a replacement, or by another `up`. To S3 if the "
+        "recipe has `checkpoints: s3://…`, otherwise to the dlcloud home.",
+    )
+    resume: Literal["none", "auto"] = Field(
+        default="none",
+        description="auto: a framework that dlcloud knows saves at a notice, and resumes from `checkpoints`.",
+    )
+    on_notice: str = Field(
+        default="",
+        description="A shell command that asks the command to stop when its instance ends soon, such as "
+        "`kill -USR1 $DLCLOUD_PID`. By default its process group receives SIGTERM.",
+    )
+    on_rebalance: bool = Field(
+        default=False, description="Take a rebalance recommendation for an interruption notice."
     )
     settings: list[Setting] = Field(default_factory=list)
     tiny: list[str] = Field(
@@ -192,6 +217,7 @@ class Workload(Part):
         measured = [key for key in ways if getattr(self, key)]
         if self.elastic and measured:
             raise ValueError(f"{measured[0]} is for a command that is measured, elastic for one that trains")
+        self._checkpoints_fit()
         if self.nodes and (self.command is None or self.elastic):
             raise ValueError("nodes: all belongs to a command that is not elastic")
         names = [setting.name for setting in self.settings]
@@ -210,6 +236,17 @@ class Workload(Part):
             if twice:
                 raise ValueError(f"{twice[0]} is named in both environment and secrets")
         return self
+
+    def _checkpoints_fit(self) -> None:
+        """Refuse checkpoints of what is no single run of a command, and keys that need checkpoints."""
+        if self.checkpoints and (self.command is None or self.elastic):
+            raise ValueError("checkpoints belongs to a command that is not elastic, which keeps its own")
+        if self.checkpoints and (self.repeats > 1 or len(self.settings) > 1):
+            raise ValueError("checkpoints belongs to a command that runs once: no settings, no repeats")
+        keys = [key for key in ("on_notice", "on_rebalance") if getattr(self, key)]
+        keys += ["resume"] if self.resume != "none" else []
+        if keys and not self.checkpoints:
+            raise ValueError(f"{keys[0]} needs checkpoints: the folder that the command saves to")
 
     def _one_reading(self) -> None:
         """Refuse two ways of reading the throughput, and a last value of none."""

@@ -4,6 +4,7 @@
 one is launched. A program that fails by itself is not run again unless `workload.retries` says so.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Collection, Sequence
 
@@ -16,9 +17,9 @@ FIRST_WAIT_S = 15.0
 LONGEST_WAIT_S = 300.0
 """Between two tries to launch a replacement; capacity comes back after minutes or hours."""
 
-Launch = Callable[[Collection[str], Member], Sequence[Member]]
-"""Launches what the cluster lacks next to the instances of some ids, in another pool than the lost instance's
-if there is one. Raises BudgetError once the budget leaves no time."""
+Launch = Callable[[Collection[str], Collection[str], Member], Sequence[Member]]
+"""Launches what the cluster lacks next to the instances of some ids, without counting others that end soon,
+in another pool than the lost instance's if there is one. Raises BudgetError if no time is left for it."""
 
 
 class Replacements:
@@ -35,7 +36,23 @@ class Replacements:
         self._connected = {member.instance.instance_id for member in members}
         self._launch, self._clock, self._emit = launch, clock, emit
         self._spare: list[Member] = []  # launched for another of several that were lost at the same time
+        self._leaving: set[str] = set()  # have a notice; their replacements are requested before they end
         self._lock = threading.Lock()
+
+    def request(self, lost: Member) -> None:
+        """Launch the instance that takes the place of one which ends soon, while its program stops."""
+        with self._lock:
+            self._leaving.add(lost.instance.instance_id)
+        name = f"replacement of {lost.instance.instance_id}"
+        threading.Thread(target=self._launch_early, args=(lost,), name=name, daemon=True).start()
+
+    def _launch_early(self, lost: Member) -> None:
+        with self._lock:
+            if self._spare or lost.instance.instance_id not in self._connected:
+                return
+            self._connected.discard(lost.instance.instance_id)
+            with contextlib.suppress(DlcloudError):  # `replace` has it again, and raises it
+                self._spare.append(self._launch_one(lost, InstanceError("it has a notice")))
 
     def replace(self, lost: Member, error: DlcloudError) -> Member:
         """Return the instance that takes the place of one that is gone; wait until there is capacity.
@@ -60,7 +77,7 @@ class Replacements:
         # Once termination has begun, the store records no request: Ctrl-C leaves nothing behind.
         while True:
             try:
-                new = list(self._launch(self._connected, lost))
+                new = list(self._launch(self._connected, self._leaving, lost))
                 reason = "no pool has capacity"
             except (CapacityError, QuotaError) as refusal:
                 new, reason = [], refusal.message

@@ -31,8 +31,10 @@ from dlcloud.model.events import Emit, Info, Progress, Warned, stage
 from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import number_or_none
 from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.kept_files import NOTHING
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.sent_files import FileSet
+from dlcloud.runs.checkpoints import REPLACED, Checkpoints, Copying
 from dlcloud.runs.program import EARLIER, RunProgram, is_sent, list_package
 from dlcloud.runs.race import RaceWatch
 from dlcloud.runs.replacement import Replacements
@@ -53,6 +55,7 @@ class Runner:
         is_live: Show the last line that a command of the user's printed while it runs.
         watch: Of a race: takes the records, and ends the program early.
         replacements: Replaces instances that are reclaimed or lost; None: their runs fail.
+        checkpoints: Of the recipe's command; None: none are kept.
     """
 
     def __init__(
@@ -68,10 +71,11 @@ class Runner:
         is_live: bool = False,
         watch: RaceWatch | None = None,
         replacements: Replacements | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self.managed, self.recipe, self.program, self.environment = managed, recipe, program, environment
         self.image_id, self.fresh, self.is_live, self.watch = image_id, fresh, is_live, watch
-        self.replacements = replacements
+        self.replacements, self.checkpoints = replacements, checkpoints
         self._prices = PriceLookup(managed.cloud.prices)
         self._jobs = RemoteJobs(managed=managed)
         self._sharing = Sharing(allow=self.allow_peers)
@@ -94,6 +98,8 @@ class Runner:
             PartialError: Some runs failed; the results of the others are stored.
         """
         self.expect(len(members))
+        if self.checkpoints is not None:
+            self.checkpoints.expect(list(members))
         outcomes = fan_out(self._run, members, width=None)
         return all_or_raise(outcomes, name=lambda member: member.instance.instance_id)
 
@@ -118,12 +124,20 @@ class Runner:
                 if self.is_lost(member, error):
                     if self.replacements is None:
                         raise
-                    member = self.replacements.replace(member, error)
+                    member = self.replace(member, error)
                 elif isinstance(error, RemoteCommandError) and retries:
                     retries -= 1
                     self.emit_retry(error, retries)
                 else:
                     raise
+
+    def replace(self, member: Member, error: DlcloudError) -> Member:
+        """Return the instance that takes the place of one that is gone, with its checkpoints."""
+        assert self.replacements is not None  # noqa: S101 - asked by the callers
+        new = self.replacements.replace(member, error)
+        if self.checkpoints is not None:
+            self.checkpoints.move(member.instance.instance_id, new.instance.instance_id)
+        return new
 
     def emit_retry(self, error: DlcloudError, left: int) -> None:
         """Emit that a program which failed by itself runs again (`workload.retries`)."""
@@ -157,12 +171,47 @@ class Runner:
         with stage(emit, clock, running, instance_id=run.instance_id), closing(display):
             if self.is_live and self.recipe.workload.command is not None:
                 display.follow(partial(jobs.stream_log, member, run))
-            with self._race(member, run):
-                ended = jobs.follow(member, run, lambda records: self._take_records(run, records, display))
+            with self._race(member, run), self._copying(member, run) as copying:
+
+                def take(records: Sequence[dict[str, Any]]) -> None:
+                    self._take_records(run, records, display)
+                    if copying is not None:
+                        self._take_notice(member, copying, records)
+
+                ended = jobs.follow(member, run, take)
+        if copying is not None and copying.reason and ended.exit_status:
+            self._end_interrupted(member, ended, copying.reason)
         ended = jobs.fetch_results(member, ended, self.recipe.kept_files)
         if ended.state is RunState.FAILED:
             raise jobs.error_of(ended, self.program.name)
+        if self.checkpoints is not None:
+            self.checkpoints.home_of(run.instance_id).clear()
         return ended
+
+    def _copying(self, member: Member, run: Run) -> AbstractContextManager[Copying | None]:
+        """Return the context in which the checkpoints of a run are copied away."""
+        return nullcontext() if self.checkpoints is None else self.checkpoints.copying(member, run)
+
+    def _take_notice(self, member: Member, copying: Copying, records: Sequence[dict[str, Any]]) -> None:
+        """Wake the copying, and at the first notice request the replacement while the program stops."""
+        before = copying.reason
+        for record in records:
+            copying.note(record)
+        if copying.reason and not before:
+            instance_id = member.instance.instance_id
+            message = f"{copying.reason}: its program is asked to stop, and its checkpoints are copied"
+            self.managed.emit(Warned(message=message, instance_id=instance_id))
+            if copying.reason in REPLACED and self.replacements is not None:
+                self.replacements.request(member)
+
+    def _end_interrupted(self, member: Member, run: Run, reason: str) -> None:
+        """Store the end of a run whose program stopped at a notice, with its log.
+
+        Raises:
+            LostInstanceError: Always; it says why.
+        """
+        self._jobs.fetch_results(member, replace(run, state=RunState.LOST), NOTHING)
+        raise LostInstanceError(f"{run.instance_id} has {reason}, and its program has stopped")
 
     def _send(self, connection: Connection, member: Member) -> Run:
         """Set an instance up, send it the program, and store the run that is about to start."""
@@ -210,6 +259,8 @@ class Runner:
     def _send_program(self, connection: Connection, run: Run, member: Member, python: str) -> None:
         folder = folder_of(run)
         self.send_files(connection, folder, member)
+        if self.checkpoints is not None:
+            self.checkpoints.place(connection, run)
         earlier = self._earlier_records(run)
         if earlier:
             connection.send_bytes(earlier, f"{folder}/{EARLIER}")

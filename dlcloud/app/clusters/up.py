@@ -38,6 +38,7 @@ from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.cost_tables import View, cost_report
 from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, Report, Section, render
+from dlcloud.runs.checkpoints import Checkpoints
 from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.replacement import Replacements
 from dlcloud.runs.run import Runner
@@ -282,6 +283,11 @@ class Up:
             recipe_folder=workload.folder,
             is_live=len(members) <= MOST_LINES,
             replacements=self._replacements(launcher, plan, members),
+            checkpoints=(
+                Checkpoints(managed=launcher, recipe=workload.recipe, fresh=self.fresh)
+                if workload.recipe.workload.checkpoints
+                else None
+            ),
         )
         if self.experiment is not None:
             self._experiment(self.experiment, runner, launcher, plan, members)
@@ -299,16 +305,20 @@ class Up:
         """Return what replaces instances that are reclaimed: within the time that the budget leaves them."""
         context, begun_at = self.context, min(member.instance.launched_at for member in members)
 
-        def launch(connected: Collection[str], lost: Member) -> list[Member]:
+        def launch(connected: Collection[str], leaving: Collection[str], lost: Member) -> list[Member]:
             rest = plan.shortened(billed_seconds(begun_at, context.clock.now()))
             if rest is None:
                 raise BudgetError("budget.max_hours leaves no time for it")
             # The pool that was just lost comes last.
             pool = lost.instance.instance_type, lost.instance.market, lost.instance.zone
-            rest = replace(rest, max_count=len(members), min_count=min(rest.min_count, len(members)))
+            living = launcher.describe_instances()
+            still_there = sum(name in living and living[name].alive for name in leaving)
+            count = len(members) + still_there
+            rest = replace(rest, max_count=count, min_count=min(rest.min_count, count))
             for tried in filter(None, (rest.without(*pool), rest)):
-                grown = launcher.grow(tried, connected=connected)
-                new = [one for one in grown.members if one.instance.instance_id not in connected]
+                grown = launcher.grow(tried, connected={*connected, *leaving})
+                known = {*connected, *leaving}
+                new = [one for one in grown.members if one.instance.instance_id not in known]
                 if new:
                     return new
             return []

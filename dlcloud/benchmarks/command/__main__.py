@@ -59,6 +59,7 @@ def _variant(
         keeps_all=arguments.exact,
         facts=read_facts(arguments.facts),
         turn=Turn(arguments.turn),
+        records=arguments.output,
         folder=arguments.folder,
         environment=program.environment(),
         echo=sys.stderr.buffer,

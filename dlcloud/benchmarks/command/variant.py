@@ -4,10 +4,11 @@ The command runs in a process group of its own, with the programs of this virtua
 Its output is copied and read as it comes; the run ends with the command, although a process that it left in
 the background may hold the output open. Secrets are masked in everything that is kept. With `--turn` a
 variant holds a file while it measures, so that of several programs on one machine only one measures at a
-time.
+time. Before its instance ends, a command whose checkpoints are kept is asked to stop, as an `_Asking` says.
 """
 
 import fcntl
+import json
 import os
 import re
 import select
@@ -27,6 +28,7 @@ from typing import Any, BinaryIO, ClassVar
 
 from ..harness import masking, redaction
 from ..harness.case import Finish, Slice, VariantError, WarmUp, describe_exit
+from ..harness.records import ASKED, NOTICE
 from ..harness.schema import Measurement, MetricName
 from . import reporting
 from .output import OutputLines, Reported, ThroughputReader, after_warm_up
@@ -107,6 +109,7 @@ class CommandVariant:
     facts: Mapping[str, re.Pattern[str]] = field(default_factory=dict)  # what else is read, by name
     turn: Turn = field(default_factory=Turn)  # held while it runs
     folder: Path = Path()  # in which it runs
+    records: Path | None = None  # a file next to them says when the command is to be asked to stop
     _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
     _printed: dict[str, list[str]] = field(init=False, default_factory=dict)
     _cpu_s: float = field(init=False, default=0.0)
@@ -202,7 +205,8 @@ class CommandVariant:
     def _run_with(self, variables: Mapping[str, str], reader: ThroughputReader | None) -> _Run:
         began = time.perf_counter()
         self._process = self._start_process(variables)
-        ending = _Ending(self._process)
+        asking = _Asking(self._process, self.records, self.folder)
+        ending = _Ending(self._process, asking)
         output = OutputLines(reader, self.facts)
         for piece in ending.output():
             self.echo.write(piece)
@@ -212,6 +216,10 @@ class CommandVariant:
         status = self._reap(ending)
         seconds = ending.at - began
         self.close()
+        if asking.is_done:
+            raise VariantError(
+                f"the command was asked to stop, as its instance ends; it {describe_exit(status)}"
+            )
         if status:
             last = masking.mask(output.last, masking.secret_texts(self.environment))
             last = f": {last[:LAST_LINE_CHARACTERS]}" if last else ""
@@ -253,15 +261,65 @@ class CommandVariant:
         return " ".join([self.command.strip(), *map(shlex.quote, self.setting.arguments)])
 
 
+class _Asking:
+    """Asks a command to stop: by the shell command that the notice names, else by SIGTERM to its group."""
+
+    def __init__(self, process: subprocess.Popen[bytes], records: Path | None, folder: Path) -> None:
+        self.is_done = False
+        self._process, self._folder = process, folder
+        self._notice = None if records is None else records.with_name(records.name + NOTICE)
+        self._answer = None if records is None else records.with_name(records.name + ASKED)
+
+    def look(self) -> None:
+        """Ask if there is a notice; the answer says whether any process catches the signal."""
+        if self.is_done or self._notice is None or self._answer is None or not self._notice.exists():
+            return
+        own_way = json.loads(self._notice.read_text(encoding="utf-8"))["run"]
+        caught = bool(own_way) or any(_catches_sigterm(pid) for pid in self._group())
+        unfinished = self._answer.with_name(self._answer.name + ".new")
+        unfinished.write_text(json.dumps({"catches": caught}), encoding="utf-8")
+        unfinished.replace(self._answer)
+        self.is_done = True
+        if own_way:
+            environment = {**activate(os.environ), "DLCLOUD_PID": str(self._process.pid)}
+            subprocess.Popen(
+                shell_words(own_way), cwd=self._folder, stdin=subprocess.DEVNULL, env=environment
+            )
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+
+    def is_group_alive(self) -> bool:
+        """True while a process of the group runs: a shell ends before the program that saves its state."""
+        return next(iter(self._group()), None) is not None
+
+    def _group(self) -> Iterator[int]:
+        """Yield the processes of the group, without zombies. Source: proc_pid_stat(5)."""
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError, ValueError):
+                state, _, group = path.read_text(errors="replace").rpartition(")")[2].split()[:3]
+                if state != "Z" and int(group) == self._process.pid:
+                    yield int(path.parent.name)
+
+
+def _catches_sigterm(pid: int) -> bool:
+    """True if a process has its own handler of SIGTERM, or ignores it. Source: proc_pid_status(5)."""
+    with suppress(OSError, ValueError):
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+        masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigCgt:", "SigIgn:"))]
+        return any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
+    return False
+
+
 class _Ending:
     """The end of a process: when, its exit status, and what it used.
 
     The run ends with the command. A server that it left in the background may hold its output open for hours.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], asking: _Asking) -> None:
         self.at, self.status = 0.0, 0
-        self._process = process
+        self._process, self._asking = process, asking
         self._waiting = threading.Thread(target=self._wait, name="end", daemon=True)
         self._waiting.start()
 
@@ -275,13 +333,19 @@ class _Ending:
         assert self._process.stdout is not None  # noqa: S101 - requested as a pipe
         stream, until = self._process.stdout.fileno(), None
         while until is None or time.perf_counter() < until:
-            if until is None and not self._waiting.is_alive():
+            self._asking.look()
+            is_over = not self._waiting.is_alive() and not (
+                self._asking.is_done and self._asking.is_group_alive()
+            )
+            if until is None and is_over:
                 until = time.perf_counter() + _LAST_OUTPUT_S
             if select.select([stream], [], [], _POLL_S)[0]:
                 if not (piece := os.read(stream, _PIECE)):
                     break
                 yield piece
-        self._waiting.join()
+        while self._waiting.is_alive() or (self._asking.is_done and self._asking.is_group_alive()):
+            self._asking.look()  # its output may end long before it does
+            self._waiting.join(_POLL_S)
 
 
 def activate(environment: Mapping[str, str]) -> dict[str, str]:

@@ -14,6 +14,9 @@ from .schema import SCHEMA, Comparison, Failure, Measurement, RecordKind, Result
 
 FINISH = ".finish"
 """What follows the name of the records in that of the file which asks a program to finish early."""
+NOTICE, ASKED = ".notice", ".asked"
+"""The same of the file which says that the instance ends soon, and of the answer, once the command was asked
+to stop: `templates/checkpoints.py` writes the first and reads the second."""
 
 
 @dataclass(slots=True, kw_only=True)

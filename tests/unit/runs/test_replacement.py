@@ -24,8 +24,9 @@ class World:
             self.members, launch=self.launch, clock=self.clock, emit=self.events.append
         )
 
-    def launch(self, connected, lost):
+    def launch(self, connected, leaving, lost):
         self.asked.append((sorted(connected), lost.instance.instance_id))
+        self.leaving = sorted(leaving)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
