@@ -16,7 +16,7 @@ from dlcloud.launch.managed import LAUNCH, UNSEEN, ManagedCluster
 from dlcloud.model.cluster import Member, client_token
 from dlcloud.model.errors import CapacityError, CloudError, QuotaError
 from dlcloud.model.events import Info, Warned
-from dlcloud.model.instance import Instance, Market
+from dlcloud.model.instance import Instance, Market, is_burstable
 from dlcloud.model.money import ZONE_TRAFFIC_USD_PER_GB
 from dlcloud.planning.attempts import (
     EVERY_ZONE,
@@ -60,7 +60,7 @@ class Provisioner:
 
     def __init__(self, *, managed: ManagedCluster, plan: Plan, security_group_id: str) -> None:
         self.managed, self.plan, self.security_group_id = managed, plan, security_group_id
-        self._templates: dict[tuple[str, int], str] = {}
+        self._templates: dict[tuple[str, int | None, bool], str] = {}
         self._withheld: dict[str, int] = {}
 
     def provision(self, *, minimum: int) -> Provisioned:
@@ -190,8 +190,7 @@ class Provisioner:
                     instances=_in_reservation(managed.cloud.instances.launch(request), attempt)
                 )
             else:
-                template = self._template(attempt, request)
-                launched = managed.cloud.fleets.launch(self._fleet_request(attempt, request, template))
+                launched = managed.cloud.fleets.launch(self._fleet_request(attempt, request))
         except (CapacityError, QuotaError) as error:
             zone = attempt.pools[0][1]
             launched = LaunchResult(
@@ -207,16 +206,24 @@ class Provisioner:
         clusters.end_launch(intent_id, launched.fleet_id or "", ids, managed.clock.now())
         return launched
 
-    def _template(self, attempt: LaunchAttempt, request: LaunchRequest) -> str:
-        """Return the launch template of a fleet; rounds that differ only in their market share one."""
-        key = (attempt.image.image_id, attempt.life_minutes)
+    def _template(self, attempt: LaunchAttempt, request: LaunchRequest, *, burstable: bool) -> str:
+        """Return the launch template of a fleet's types that are burstable, or that are not; empty for none.
+
+        Rounds that differ only in their market share one.
+        """
+        name = next((name for name, _ in attempt.pools if is_burstable(name) is burstable), None)
+        if name is None:
+            return ""
+        key = (attempt.image.image_id, attempt.life_minutes, burstable)
         if key not in self._templates:
-            self._templates[key] = self.managed.cloud.fleets.create_template(request)
+            of_types = replace(request, instance_type=name)
+            self._templates[key] = self.managed.cloud.fleets.create_template(of_types)
         return self._templates[key]
 
-    def _fleet_request(self, attempt: LaunchAttempt, request: LaunchRequest, template: str) -> FleetRequest:
+    def _fleet_request(self, attempt: LaunchAttempt, request: LaunchRequest) -> FleetRequest:
         return FleetRequest(
-            template=template,
+            template=self._template(attempt, request, burstable=False),
+            burstable_template=self._template(attempt, request, burstable=True),
             pools=attempt.pools,
             spot_count=attempt.spot_count,
             on_demand_count=attempt.on_demand_count,

@@ -38,6 +38,15 @@ sc-inspector-data (CC BY-SA 4.0), state of 2026-08-22."""
 SLOWEST_BOOT_S = 865.0
 """The longest of them; the next one took 570 s, all others at most 50 s."""
 _ACCELERATED = re.compile(r"(p[4-6][a-z-]*\d*|trn\d[a-z]*|dl\d[a-z]*|inf2)\.")
+_BURSTABLE = re.compile(r"t(?!1\.)\d+[a-z]*\.")
+
+
+def is_burstable(instance_type: str) -> bool:
+    """True for a type that is slowed down when its CPU credits are spent.
+
+    Source: EC2 API reference, UnlimitedSupportedInstanceFamily: t2, t3, t3a, t4g, t8i, t9g.
+    """
+    return _BURSTABLE.match(instance_type) is not None
 
 
 class Market(StrEnum):

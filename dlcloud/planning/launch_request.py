@@ -144,6 +144,8 @@ class FleetRequest:
     single_zone: bool = False
     subnets: Mapping[str, str] = field(default_factory=dict)
     """Subnet ids by zone; without one, the default subnet of the zone."""
+    burstable_template: str = ""
+    """The launch template of burstable types, if `pools` has any: no other type takes their credits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from decimal import Decimal
 
 from dlcloud.model.account import AccountPlan
 from dlcloud.model.errors import BudgetError, CapacityError, QuotaError
-from dlcloud.model.instance import Image, InstanceType, Market, Price
+from dlcloud.model.instance import Image, InstanceType, Market, Price, is_burstable
 from dlcloud.model.money import SECONDS_PER_HOUR, cost_of_seconds, rounded
 from dlcloud.planning.fit import KnownType, check_types, describe, successors
 from dlcloud.planning.launch_request import MachineSpec
@@ -258,6 +258,10 @@ class _Planner:
         pools = self._within_limits(pools)
         if facts.network is None:
             network = default_network({zone for pool in pools for zone in pool.zones}, self._subnets)
+        if slowed := [name for name in offered if is_burstable(name)]:
+            self._reasons.append(
+                f"{', '.join(slowed)}: EC2 slows it down when its CPU credits are spent, and bills none beyond"
+            )
         self._describe_disk()
         self._describe_scores()
         ceiling = _highest_ceiling(pools)

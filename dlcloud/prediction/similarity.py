@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log2
 
+from dlcloud.model.instance import is_burstable
 from dlcloud.prediction.processors import Processor
-
-_BURSTABLE = ("t2.", "t3.", "t3a.", "t4g.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +25,7 @@ class Traits:
     @property
     def is_burstable(self) -> bool:
         """True for a type that is slowed down when its CPU credits are spent."""
-        return self.name.startswith(_BURSTABLE)
+        return is_burstable(self.name)
 
     @property
     def is_metal(self) -> bool:

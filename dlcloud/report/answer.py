@@ -174,6 +174,7 @@ def _summary(answers: Sequence[CaseAnswer], question: Question) -> Section:
     notes.append("≈: no winner can be named between these; USD/M: USD per million items")
     if has_mark:
         notes.append("* rehearsal: the speed is of this machine, and of no instance type")
+    notes += cells.burst_note(row for answer in answers for row in answer.rows)
     bests = [best for answer in answers for best in answer.winners.values()]
     notes += dict.fromkeys(f"none: {best.reason}" for best in bests if best.row is None and not best.tied)
     return Section(
@@ -245,7 +246,7 @@ def _winner(best: Best) -> str:
 
 
 def _notes(answer: CaseAnswer, question: Question) -> list[str]:
-    notes = fact_notes(answer.rows, _name)
+    notes = [*fact_notes(answer.rows, _name), *cells.burst_note(answer.rows)]
     if answer.is_rehearsal:
         notes.append(_rehearsal_note(answer))
     for by, best in answer.winners.items():
@@ -315,7 +316,7 @@ def _superlative(by: By, question: Question) -> str:
 
 def _name(row: ResultRow) -> str:
     """Name a row by type and setting; a rehearsal is no figure of a type."""
-    return cells.setting(row) if row.rehearsal else f"{row.run.instance_type} {cells.setting(row)}"
+    return cells.setting(row) if row.rehearsal else f"{cells.instance_type(row)} {cells.setting(row)}"
 
 
 def _throughput(row: ResultRow) -> str:

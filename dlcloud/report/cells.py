@@ -4,19 +4,20 @@ Every table takes its figures from here, so that a figure looks the same whereve
 one place that adds the mark of a rehearsal.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from dlcloud.analysis.cost import ResultRow
 from dlcloud.analysis.run_progress import RunProgress
 from dlcloud.benchmarks.harness.schema import Measurement
-from dlcloud.model.instance import Market
+from dlcloud.model.instance import Market, is_burstable
 from dlcloud.model.money import SECONDS_PER_HOUR, exact, money
 from dlcloud.report.table import Cell
 
 _REHEARSED = "*"
 UNSTABLE = " ~"
+BURSTABLE = " †"
 NO_WINNER = "≈ "
 _BYTES_PER_MB = 1e6
 
@@ -48,6 +49,22 @@ def interval(metric: Measurement | None) -> str:
     """Format an interval as `low–high`; empty if there is none."""
     bounds = metric.interval if metric else None
     return f"{digits(bounds[0])}–{digits(bounds[1])}" if bounds else ""
+
+
+def instance_type(row: ResultRow) -> str:
+    """Format the type, marked if the figure was measured while the type had CPU credits to spend."""
+    return row.run.instance_type + (BURSTABLE if _measures_burst(row) else "")
+
+
+def burst_note(rows: Iterable[ResultRow]) -> list[str]:
+    """Return what the mark of burstable types means; nothing if no row has it."""
+    if not any(_measures_burst(row) for row in rows):
+        return []
+    return ["† burstable: this speed lasts until the CPU credits of the instance are spent"]
+
+
+def _measures_burst(row: ResultRow) -> bool:
+    return not row.rehearsal and is_burstable(row.run.instance_type)
 
 
 def setting(row: ResultRow) -> str:

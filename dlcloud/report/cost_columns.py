@@ -174,7 +174,13 @@ def _prices(prefix: str, market: Market, title: str) -> tuple[Column, ...]:
 
 RUN = Column(key="run", title="run", value=lambda row: row.run.run_id, kind=str)
 BENCHMARK = Column(key="workload", title="benchmark", value=lambda row: row.run.workload, kind=str)
-TYPE = Column(key="instance_type", title="type", value=lambda row: row.run.instance_type, kind=str)
+TYPE = Column(
+    key="instance_type",
+    title="type",
+    value=lambda row: row.run.instance_type,
+    kind=str,
+    text=cells.instance_type,
+)
 CASE = Column(key="case", title="case", value=lambda row: row.result.case, kind=str)
 SETTING = Column(
     key="setting", title="setting", value=lambda row: row.result.setting, kind=str, text=cells.setting

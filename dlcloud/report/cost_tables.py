@@ -140,7 +140,7 @@ def heading(rows: Sequence[ResultRow]) -> str:
     """Return what the rows of a table share."""
     workload, case = _shared(row.run.workload for row in rows), _shared(row.result.case for row in rows)
     text = ", ".join(dict.fromkeys(part for part in (workload, case) if part)) or "several benchmarks"
-    instance_type = _shared(row.run.instance_type for row in rows)
+    instance_type = _shared(cells.instance_type(row) for row in rows)
     label = _shared(row.measured.hardware.label for row in rows)
     text += f" on {instance_type}" if instance_type else ""
     if rows[0].rehearsal:
@@ -175,6 +175,7 @@ def _notes(rows: Sequence[ResultRow]) -> list[str]:
     if baselines:
         names = " or ".join(baselines)
         notes.append(f"over best: compared with {names}, the best baseline of the case; intervals: --wide")
+    notes += cells.burst_note(rows)
     return [*notes, *_undecided_note(rows), *_paired_note(rows), *_warnings(rows)]
 
 

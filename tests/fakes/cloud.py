@@ -8,7 +8,7 @@ from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.account import AccountPlan
 from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG, ControlClaim
 from dlcloud.model.errors import CapacityError, CloudError, QuotaError
-from dlcloud.model.instance import Image, Instance, InstanceState, Market
+from dlcloud.model.instance import Image, Instance, InstanceState, Market, is_burstable
 from dlcloud.planning.fit import KnownType
 from dlcloud.planning.launch_request import LaunchResult, PoolRefusal
 from dlcloud.planning.limits import CallerIdentity
@@ -176,6 +176,7 @@ class FakeFleets(_Subject):
 
     def create_template(self, request):
         name = f"dlcloud-{request.tags[CLUSTER_TAG]}"
+        name += "-burstable" if is_burstable(request.instance_type) else ""
         return self._cloud._call(
             "fleets.create_template", lambda: self._cloud.templates.setdefault(name, request) and name
         )
@@ -196,7 +197,10 @@ class FakeFleets(_Subject):
     def delete_templates(self, cluster_id):
         return self._cloud._call(
             "fleets.delete_templates",
-            lambda: self._cloud.templates.pop(f"dlcloud-{cluster_id}", None) and None,
+            lambda: [
+                self._cloud.templates.pop(f"dlcloud-{cluster_id}{end}", None) for end in ("", "-burstable")
+            ]
+            and None,
         )
 
 
@@ -500,7 +504,8 @@ class FakeCloud:
                 answer,
                 instances=tuple(self._as_of(self._records[i.instance_id], now) for i in answer.instances),
             )
-        template = self.templates[request.template]
+        for name, _ in request.pools:  # the template of each must be there
+            template = self.templates[request.burstable_template if is_burstable(name) else request.template]
         fleet_id = f"fleet-{len(self.fleets_made) + 1:04x}"
         self.fleets_made.add(fleet_id)
         instances, refusals = [], []

@@ -87,8 +87,6 @@ def _fleet(request: LaunchRequest) -> dict[str, Any]:
         )
     )
     del arguments["ClientToken"]
-    # A real fleet's volumes are tagged by its template.
-    arguments["TagSpecifications"].append(tag_specification("volume", request.tags))
     return arguments
 
 

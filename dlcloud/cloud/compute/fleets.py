@@ -16,7 +16,7 @@ from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import refusal, retry_launch, translate_errors
 from dlcloud.cloud.compute.requests import cluster_filter, tag_specification, template_data, template_name
 from dlcloud.model.cluster import CLUSTER_TAG
-from dlcloud.model.instance import Instance, InstanceState, Market
+from dlcloud.model.instance import Instance, InstanceState, Market, is_burstable
 from dlcloud.planning.launch_request import FleetRequest, LaunchRequest, LaunchResult, PoolRefusal
 
 NO_TEMPLATE = {
@@ -107,21 +107,28 @@ def fleet_arguments(request: FleetRequest) -> dict[str, Any]:
     price-capacity-optimized for spot; for on-demand, prioritized keeps the order of the recipe.
     """
     order = {name: index for index, name in enumerate(dict.fromkeys(name for name, _ in request.pools))}
-    overrides = [
-        {
-            "InstanceType": name,
-            "Priority": float(order[name]),
-            **_place(zone, request),
-            **({"MaxPrice": f"{request.max_usd[name]:f}"} if name in request.max_usd else {}),
-        }
-        for name, zone in request.pools
-    ]
-    template = {"LaunchTemplateName": request.template, "Version": "$Latest"}
+    overrides: dict[str, list[dict[str, Any]]] = {}
+    for name, zone in request.pools:
+        template = (is_burstable(name) and request.burstable_template) or request.template
+        overrides.setdefault(template, []).append(
+            {
+                "InstanceType": name,
+                "Priority": float(order[name]),
+                **_place(zone, request),
+                **({"MaxPrice": f"{request.max_usd[name]:f}"} if name in request.max_usd else {}),
+            }
+        )
     single = {"SingleAvailabilityZone": True} if request.single_zone else {}
     return {
         "Type": "instant",
         "ClientToken": request.client_token,
-        "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": template, "Overrides": overrides}],
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "$Latest"},
+                "Overrides": of_template,
+            }
+            for template, of_template in overrides.items()
+        ],
         "TargetCapacitySpecification": {
             "TotalTargetCapacity": request.spot_count + request.on_demand_count,
             "OnDemandTargetCapacity": request.on_demand_count,
@@ -135,7 +142,9 @@ def fleet_arguments(request: FleetRequest) -> dict[str, Any]:
         },
         "OnDemandOptions": {"AllocationStrategy": "prioritized", **single},
         "TagSpecifications": [
-            tag_specification(resource, request.tags) for resource in ("fleet", "instance")
+            # A policy may ask for the tags of volumes in the request itself, not only in its template.
+            tag_specification(resource, request.tags)
+            for resource in ("fleet", "instance", "volume")
         ],
     }
 

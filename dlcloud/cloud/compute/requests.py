@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dlcloud.model.cluster import CLUSTER_TAG, NEW_GROUP, SSH_PORT_TAG, placement_group_name
-from dlcloud.model.instance import SSH_PORT, Instance, InstanceState, Market
+from dlcloud.model.instance import SSH_PORT, Instance, InstanceState, Market, is_burstable
 
 if TYPE_CHECKING:  # most commands launch nothing
     from dlcloud.planning.launch_request import LaunchRequest, NetworkInterface
@@ -59,7 +59,10 @@ def run_instances_arguments(request: "LaunchRequest") -> dict[str, Any]:
 
 
 def template_data(request: "LaunchRequest", user_data_base64: str) -> dict[str, Any]:
-    """Return a launch template; the fleet adds types, zones, market and the tags of instances."""
+    """Return a launch template; the fleet adds types, zones, market and the tags of instances.
+
+    The request's type says only whether the template is for burstable types.
+    """
     resources = ("volume", "network-interface")
     return {
         # A fleet names the subnets itself.
@@ -142,7 +145,18 @@ def _machine(request: "LaunchRequest", subnet_id: str) -> dict[str, Any]:
         **({"IamInstanceProfile": {"Name": machine.profile}} if machine.profile else {}),
         **({"Placement": placement} if placement else {}),
         **_reservation(request),
+        **_credits(request),
     }
+
+
+def _credits(request: "LaunchRequest") -> dict[str, Any]:
+    """Return that a burstable type is slowed down when its CPU credits are spent, and bills none beyond them.
+
+    T3, T3a and T4g would bill surplus credits in addition to their price, as no plan could foresee. EC2
+    refuses the key for other types (InstanceCreditSpecification.NotSupported).
+    Source: EC2 API reference, RunInstances: CreditSpecification; terraform-provider-aws, issues 5067, 5081.
+    """
+    return {"CreditSpecification": {"CpuCredits": "standard"}} if is_burstable(request.instance_type) else {}
 
 
 def _placement(request: "LaunchRequest") -> dict[str, str]:

@@ -14,6 +14,7 @@ from moto.iam.exceptions import NotFoundException
 
 from dlcloud.local.capacity.pools import NOT_ELIGIBLE
 from dlcloud.local.instance.machine_images import snapshot_gib
+from dlcloud.model.instance import is_burstable
 
 # Before it is encoded. Source: EC2 user guide, "Run commands when you launch an EC2 instance".
 _USER_DATA_BYTES = 16384
@@ -42,12 +43,18 @@ def check_launch(backend: Any, request: Mapping[str, Any], instance_type: str) -
 
     Args:
         backend: moto's EC2 of a region.
-        request: ImageId, NetworkInterfaces and UserData of the launch.
+        request: CreditSpecification, ImageId, NetworkInterfaces and UserData of the launch.
         instance_type: The type to launch.
 
     Raises:
         EC2ClientError: With EC2's code.
     """
+    if request.get("CreditSpecification") and not is_burstable(instance_type):
+        # Source: terraform-provider-aws, issues 5067 and 5081, which have code and text.
+        raise refuse(
+            "InstanceCreditSpecification.NotSupported",
+            f"The {instance_type} instance type does not support T2 Unlimited.",
+        )
     _check_user_data(request.get("UserData"))
     _check_interfaces(request.get("NetworkInterfaces") or (), instance_type)
     image_id = request.get("ImageId")

@@ -320,3 +320,39 @@ def test_tenancy_is_asked_for_in_launches_and_templates(tenancy):
     expected = {} if tenancy == "default" else {"Tenancy": tenancy}
     assert run_instances_arguments(asked)["Placement"] == {"AvailabilityZone": "us-east-1a", **expected}
     assert template_data(asked, "").get("Placement", {}) == expected
+
+
+@pytest.mark.parametrize("name", ["t2.micro", "t3.xlarge", "t3a.large", "t4g.micro", "t8i.nano"])
+def test_a_burstable_type_bills_no_credits_beyond_its_price(name):
+    for arguments in (
+        run_instances_arguments(request(instance_type=name)),
+        template_data(request(instance_type=name), ""),
+    ):
+        assert arguments["CreditSpecification"] == {"CpuCredits": "standard"}
+
+
+@pytest.mark.parametrize("name", ["t1.micro", "trn1.2xlarge", "c7i.xlarge"])
+def test_other_types_say_nothing_of_credits_which_ec2_would_refuse(name):
+    assert "CreditSpecification" not in run_instances_arguments(request(instance_type=name))
+
+
+def test_a_fleet_takes_burstable_types_from_a_template_with_their_credits_and_tags_volumes():
+    arguments = fleet_arguments(
+        FleetRequest(
+            template="plain",
+            burstable_template="credits",
+            pools=(("t3.xlarge", "us-east-1a"), ("c7i.xlarge", "us-east-1a"), ("t3.xlarge", "us-east-1b")),
+            spot_count=1,
+            on_demand_count=0,
+            client_token="token",
+            tags={},
+            requested_at=LAUNCHED,
+        )
+    )
+    assert {
+        config["LaunchTemplateSpecification"]["LaunchTemplateName"]: [
+            (override["InstanceType"], override["Priority"]) for override in config["Overrides"]
+        ]
+        for config in arguments["LaunchTemplateConfigs"]
+    } == {"credits": [("t3.xlarge", 0.0), ("t3.xlarge", 0.0)], "plain": [("c7i.xlarge", 1.0)]}
+    assert {"fleet", "instance", "volume"} == {each["ResourceType"] for each in arguments["TagSpecifications"]}

@@ -355,3 +355,9 @@ def test_one_request_gives_the_thousand_instances_of_the_largest_recipe(world, r
     many = recipe.replace("count: 2", "count: 1000").replace("max_usd: 5", "max_usd: 50000")
     assert len(world.provision(many)) == 1000
     assert len(world.cloud.requests) == 1
+
+
+def test_burstable_types_share_a_fleet_with_others_by_a_template_of_their_own(world):
+    world.provision(SPOT_FIRST.replace("[c7i.xlarge, c6i.xlarge]", "[t3.xlarge, c7i.xlarge]"))
+    asked = world.cloud.requests[0]
+    assert (asked.template, asked.burstable_template) == ("dlcloud-c0ffee", "dlcloud-c0ffee-burstable")

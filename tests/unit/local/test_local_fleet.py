@@ -211,3 +211,31 @@ def test_strategies_and_weights_of_other_fleets_are_named_as_gaps(rig, template)
         fleet(rig, template, [pool("c7i.large")], 1, SpotOptions={"AllocationStrategy": "diversified"})
     with pytest.raises(ClientError, match=r"UnsupportedOperation.*weighted capacity"):
         fleet(rig, template, [{**pool("c7i.large"), "WeightedCapacity": 2.0}], 1)
+
+
+def test_credits_are_for_burstable_types_only(rig):
+    rig.ec2.create_launch_template(
+        LaunchTemplateName="credits",
+        LaunchTemplateData={
+            "ImageId": UBUNTU,
+            "UserData": _encoded(rig.user_data()),
+            "CreditSpecification": {"CpuCredits": "standard"},
+        },
+    )
+    reply = fleet(rig, "credits", [pool("c7i.large"), pool("t3.micro")], 1)
+    assert count(reply) == {"t3.micro": 1}
+    assert [(error["ErrorCode"], pool_of(error)) for error in reply["Errors"]] == [
+        ("InstanceCreditSpecification.NotSupported", "c7i.large")
+    ]
+    with pytest.raises(ClientError, match="InstanceCreditSpecification.NotSupported"):
+        rig.ec2.run_instances(
+            ImageId=UBUNTU,
+            InstanceType="c7i.large",
+            MinCount=1,
+            MaxCount=1,
+            CreditSpecification={"CpuCredits": "standard"},
+        )
+
+
+def pool_of(error):
+    return error["LaunchTemplateAndOverrides"]["Overrides"]["InstanceType"]

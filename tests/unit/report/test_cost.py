@@ -303,3 +303,10 @@ def test_a_speed_up_that_the_medians_do_not_show_is_explained():
     assert note not in " ".join(render(agreeing, Format.TABLE).split())
     turned = cost_report(lines(slow, fast, compared=[comparison(ratio=0.82, low=0.6, high=1.1)]))
     assert note in " ".join(render(turned, Format.TABLE).split())
+
+
+def test_a_speed_that_lasts_only_while_credits_do_is_marked():
+    text = render(cost_report(lines(of=run(instance_type="t3.xlarge"))), Format.TABLE)
+    assert "t3.xlarge †" in text
+    assert "† burstable: this speed lasts until the CPU credits of the instance are spent" in text
+    assert "†" not in render(cost_report(lines()), Format.TABLE)
