@@ -326,15 +326,18 @@ class MonthBook:
         if self.cloud != "aws":
             return None
         now, cache = self.context.clock.now(), AnswerCache(self.context.database)
-        subject = f"billed {self.context.profile} {month_of(now)}"
+        account = self.context.clouds.clients.get(self.cloud, self.region).identity()
+        subject = f"billed {account} {month_of(now)}"
         answer = cache.get(subject)
         if answer is not None and now < answer[1] + BILLED_AGE:
-            return Decimal(answer[0])
+            return Decimal(answer[0]) if answer[0] else None
         try:
             usd = self.context.clouds.billing().of_month(now)
-        except CloudError:
-            return None
-        cache.put(subject, str(usd), now)
+        except CloudError as error:
+            self.context.emit(Warned(message=f"AWS's bill is not known: {error.message}; {error.hint}"))
+            usd = None
+        # A refusal is kept, too: each question costs 0.01 USD.
+        cache.put(subject, "" if usd is None else str(usd), now)
         return usd
 
     def _warn_of(self, state: MonthState) -> None:

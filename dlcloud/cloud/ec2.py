@@ -6,6 +6,7 @@ refusal of another kind.
 """
 
 from collections.abc import Callable
+from datetime import datetime
 
 from dlcloud.cloud.account.leftovers import Ec2Leftovers
 from dlcloud.cloud.account.roles import IamRoles
@@ -96,6 +97,10 @@ class Ec2Caller:
                 answer = self._clients.get("sts").get_caller_identity()
             self._identity = CallerIdentity(account=answer["Account"], arn=answer["Arn"])
         return self._identity
+
+    def session_ends_at(self) -> datetime | None:
+        """Return when the caller's login ends, where nothing renews it; None if that is unknown."""
+        return self._clients.session_ends_at()
 
     def cidr(self) -> str:
         """Return the address of the caller as EC2 sees it, as a /32 (or /128) network."""

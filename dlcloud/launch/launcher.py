@@ -393,6 +393,9 @@ def connect(managed: ManagedCluster, members: Sequence[Member], lost: LostInstan
         if waiting:
             listed = managed.describe_instances()
             give_up(_errors_of_ended(listed[name] for name in waiting if name in listed))
+        errors = {name: error for name, error in errors.items() if name in waiting}
+        if errors and not connected and all(isinstance(e.__cause__, TimeoutError) for e in errors.values()):
+            _give_up_blocked(managed, errors, give_up)
         return {name: error for name, error in errors.items() if name in waiting}
 
     timeout_s = _boot_timeout_s(members)
@@ -403,6 +406,23 @@ def connect(managed: ManagedCluster, members: Sequence[Member], lost: LostInstan
         error.message += f"; given up after {timeout_s:.0f} s ({describe_slow_boot(prices[name], timeout_s)})"
     give_up(silent)
     return connected
+
+
+def _give_up_blocked(
+    managed: ManagedCluster,
+    errors: Mapping[str, DlcloudError],
+    give_up: Callable[[Mapping[str, DlcloudError]], None],
+) -> None:
+    """Give all instances up if EC2 reaches each of them, and this machine none: waiting is in vain.
+
+    An instance whose network works refuses a connection until its SSH server runs; one that is silent after
+    EC2's own check has reached it is behind something that drops packets.
+    """
+    healthy = managed.cloud.instances.healthy(list(errors))
+    if healthy >= errors.keys():
+        for error in errors.values():
+            error.message += "; EC2's status checks reach it, so that waiting longer is in vain"
+        give_up(errors)
 
 
 def too_few_usable(usable: Sequence[Member], lost: Mapping[str, DlcloudError], minimum: int) -> InstanceError:

@@ -31,6 +31,7 @@ from dlcloud.planning.networks import (
     best_zones,
     default_network,
     plan_network,
+    refuse_network,
     usable_subnets,
 )
 from dlcloud.planning.placement import fabric_interfaces
@@ -47,7 +48,7 @@ REQUIRED = ("identity", "zones", "image", "prices", "network", "cidr")
 ACCOUNT_PLAN = "account plan"
 """The question for the account's plan of AWS."""
 
-NOT_NOTED = {*REQUIRED, ACCOUNT_PLAN}
+NOT_NOTED = {*REQUIRED, ACCOUNT_PLAN, "login"}
 """What a plan does not note as unchecked: policies of earlier versions do not allow the account's plan."""
 
 Answer = TypeVar("Answer")
@@ -88,6 +89,7 @@ def run_preflight(
     network = _Once(lambda: _find_network(recipe, account))
     questions: dict[str, Callable[[], Any]] = {
         "identity": cloud.caller.identity,
+        "login": cloud.caller.session_ends_at,
         "zones": lambda: cloud.types.zones(types),
         "hardware": hardware.value,
         "image": image.value,
@@ -147,7 +149,18 @@ class Preflight:
         reservations = ["reservations"] if self.recipe.instances.uses_reservations else []
         errors = (self.errors.get(name) for name in (*REQUIRED, *reservations))
         first = next((error for error in errors if isinstance(error, CloudError)), None)
+        first = first or self._network_refusal()
         return first or (self.launch.refusal if self.launch is not None else None)
+
+    def _network_refusal(self) -> CloudError | None:
+        """Return what the plan will say of the default network; EC2's dry runs refuse it in its own words."""
+        if self.recipe.network is not None:
+            return None
+        try:
+            refuse_network(self.recipe.region, self.answers.get("subnets"), named=self.recipe.instances.zones)
+        except CloudError as error:
+            return error
+        return None
 
     @property
     def launch(self) -> "LaunchChecks | None":
@@ -180,6 +193,7 @@ class Preflight:
             reservations=answers.get("reservations", ()),
             scores=_scores_by_zone(answers.get("scores", {}), self._zone_ids),
             account_plan=answers.get(ACCOUNT_PLAN),
+            session_ends_at=answers.get("login"),
             notes=(
                 *(f"not checked: {error}" for name, error in self.errors.items() if name not in NOT_NOTED),
                 *(error.message for error in (self.launch.errors if self.launch is not None else ())),

@@ -26,7 +26,8 @@ class Subnet:
     """The subnet of a zone: the default one, or the recipe's, whose `subnet_id` is given.
 
     `assigns_addresses`: instances have a public address without asking for one. `reaches_internet`: its route
-    table has an internet gateway; True if that is unknown. `has_nat`: it has another way out.
+    table has an internet gateway, and it is open; True if that is unknown. `is_blocked`: the account's VPC
+    Block Public Access closes the gateway. `has_nat`: it has another way out.
     """
 
     zone_id: str
@@ -34,6 +35,7 @@ class Subnet:
     reaches_internet: bool = True
     subnet_id: str = ""
     has_nat: bool = False
+    is_blocked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,7 @@ def usable_subnets(network: "Network", resolved: FoundNetwork, zones: Sequence[s
     reachable = {zone: subnet for zone, subnet in asked.items() if subnet.reaches_internet}
     if not reachable:
         names = ", ".join(subnet.subnet_id for subnet in asked.values())
+        _refuse_blocked(names, asked)
         raise CloudError(
             f"{names}: no route to an internet gateway: instances could not be reached by a public address",
             "set network.access in the recipe: instance-connect-endpoint, session-manager or bastion",
@@ -188,11 +191,26 @@ def refuse_network(region: str, subnets: Mapping[str, Subnet] | None, *, named: 
         )
     asked = [zone for zone in subnets if zone in named or not named]
     if asked and not any(subnets[zone].reaches_internet for zone in asked):
+        _refuse_blocked(f"the default subnet of {', '.join(asked)}", {zone: subnets[zone] for zone in asked})
         raise CloudError(
             f"no default subnet of {', '.join(asked)} has a route to an internet gateway: "
             "instances could not be reached",
             f"aws ec2 create-route --region {region} --destination-cidr-block 0.0.0.0/0 "
             "--gateway-id igw-… --route-table-id rtb-…",
+        )
+
+
+def _refuse_blocked(names: str, subnets: Mapping[str, Subnet]) -> None:
+    """Refuse subnets that VPC Block Public Access closes.
+
+    Raises:
+        CloudError: One of them has no other fault.
+    """
+    if any(subnet.is_blocked for subnet in subnets.values()):
+        raise CloudError(
+            f"{names}: VPC Block Public Access closes the internet gateway to connections from outside",
+            "set network.access in the recipe: instance-connect-endpoint, session-manager or bastion; or "
+            "exclude the VPC: aws ec2 create-vpc-block-public-access-exclusion",
         )
 
 

@@ -10,7 +10,7 @@ the most that the launch can cost, or that a price is unknown; it never guesses 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 from dlcloud.model.account import AccountPlan
@@ -100,6 +100,8 @@ class Plan:
     """The instances share one zone, as far as it has capacity."""
     reserved: tuple[ReservedCapacity, ...] = ()
     """What is taken of reservations, before every market; a shortfall is not bought instead."""
+    quota_needs: Mapping[str, tuple[Quota, int]] = field(default_factory=dict)
+    """By the code of each quota that a pool counts against: the quota, and the most vCPUs taken of it."""
 
     @property
     def reserved_count(self) -> int:
@@ -158,6 +160,8 @@ class PreflightFacts:
     """The account's reservations, where the recipe uses some."""
     asked_at: datetime | None = None
     """When they were asked for."""
+    session_ends_at: datetime | None = None
+    """When the caller's login ends, where nothing renews it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +264,7 @@ class _Planner:
             network = default_network({zone for pool in pools for zone in pool.zones}, self._subnets)
         if slowed := [name for name in offered if is_burstable(name)]:
             self._reasons.append(
-                f"{', '.join(slowed)}: EC2 slows it down when its CPU credits are spent, and bills none beyond"
+                f"{', '.join(slowed)}: EC2 slows it down once its CPU credits are spent, and bills no more"
             )
         self._describe_disk()
         self._describe_scores()
@@ -268,6 +272,7 @@ class _Planner:
         life_minutes = self._life_minutes(ceiling)
         self._reasons += self._machine.notes(recipe.region, recipe.instances.markets)
         self._describe_owner()
+        self._describe_session(life_minutes)
         if recipe.deadline is not None:
             self._reasons += self._describe_deadline(recipe.deadline)
         return Plan(
@@ -294,7 +299,19 @@ class _Planner:
             max_usd=recipe.budget.max_usd,
             one_zone=self._is_in_one_zone,
             reserved=self._reserved,
+            quota_needs=self._quota_needs(pools),
         )
+
+    def _quota_needs(self, pools: Sequence[CapacityPool]) -> dict[str, tuple[Quota, int]]:
+        needs: dict[str, tuple[Quota, int]] = {}
+        for pool in pools:
+            hardware = self._facts.hardware.get(pool.instance_type)
+            key = quota_key(pool.instance_type, pool.market)
+            quota = self._facts.quotas.get(key) if key else None
+            if hardware is not None and quota is not None:
+                vcpus = min(quota.left, hardware.vcpus * self._paid)
+                needs[quota.code] = quota, max(vcpus, needs.get(quota.code, (quota, 0))[1])
+        return needs
 
     def _describe_owner(self) -> None:
         recipe = self._recipe
@@ -303,6 +320,18 @@ class _Planner:
             self._reasons.append(f"everything is tagged {tags}")
         if recipe.permissions_boundary:
             self._reasons.append(f"roles have the permissions boundary {recipe.permissions_boundary}")
+
+    def _describe_session(self, life_minutes: int) -> None:
+        """Note a login that ends before the instances do: nothing could terminate them in between."""
+        asked_at, ends_at = self._facts.asked_at, self._facts.session_ends_at
+        if asked_at is None or ends_at is None or asked_at + timedelta(minutes=life_minutes) <= ends_at:
+            return
+        minutes = max(0, int((ends_at - asked_at).total_seconds() // 60))
+        self._reasons.append(
+            f"your login ends in {minutes} minutes, at {ends_at:%H:%M} UTC: after that dlcloud cannot "
+            f"terminate instances, and they terminate themselves after {life_minutes} minutes. Log in "
+            "first, lower budget.max_hours, or use --detach"
+        )
 
     def _describe_disk(self) -> None:
         asked, machine = self._recipe.instances.disk_gib, self._machine

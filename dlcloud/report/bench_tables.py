@@ -9,6 +9,7 @@ from dlcloud.analysis.bench import BenchmarkMatrix, rehearsal_s
 from dlcloud.model.errors import CloudError
 from dlcloud.model.money import exact, money, rounded, total_usd
 from dlcloud.planning.fit import Fit, LeftOut
+from dlcloud.planning.limits import Quota
 from dlcloud.planning.plan import Plan
 from dlcloud.prediction.race_result import RaceCandidate, RaceResult
 from dlcloud.prediction.racing import Verdict
@@ -34,6 +35,15 @@ class TypePlan:
     waiting: tuple[str, ...]
     plan: Plan | None = None
     refused: CloudError | None = None
+
+
+def shared_needs(types: Sequence[TypePlan]) -> dict[str, tuple[Quota, int]]:
+    """Return the quotas that the types count against by their codes, with the vCPUs of all types together."""
+    needs: dict[str, tuple[Quota, int]] = {}
+    for planned in types:
+        for code, (quota, vcpus) in (planned.plan.quota_needs if planned.plan else {}).items():
+            needs[code] = quota, vcpus + needs.get(code, (quota, 0))[1]
+    return needs
 
 
 def plan_report(types: Sequence[TypePlan], matrix: BenchmarkMatrix) -> Report:
@@ -75,6 +85,12 @@ def _plan_section(types: Sequence[TypePlan], matrix: BenchmarkMatrix) -> Section
         notes.append("rehearsal on this machine, one type after the other: nothing is billed")
         notes.append(_estimate(types, matrix))
     notes.append(_cost(plans))
+    for quota, vcpus in shared_needs(types).values():
+        if vcpus > quota.left:
+            notes.append(
+                f"types wait for each other: together they take {vcpus} vCPUs; {quota.describe()}. "
+                f"To run them together: {quota.increase(vcpus, matrix.base.region)}"
+            )
     for planned in types:
         reasons = planned.plan.reasons if planned.plan else ()
         notes += [f"{planned.instance_type}: {reason}" for reason in reasons]

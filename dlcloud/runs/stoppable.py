@@ -1,7 +1,8 @@
 """Run long work for several items in parallel; on Ctrl-C each item cleans up after itself."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -74,6 +75,47 @@ class ExclusiveSlot:
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             self._lock.release()
+
+
+class SharedQuota:
+    """Limits that several threads draw from: each waits until what it needs is free.
+
+    Each need must be within its limit; whoever holds one needs nothing more.
+
+    Args:
+        stop: Ends the waiting.
+        left: What is free of each limit, by its name.
+    """
+
+    def __init__(self, stop: threading.Event, left: Mapping[str, int]) -> None:
+        self._stop = stop
+        self._left = dict(left)
+        self._changed = threading.Condition()
+
+    def has_room(self, needs: Mapping[str, int]) -> bool:
+        """True if a thread with these needs does not have to wait."""
+        return all(self._left[name] >= amount for name, amount in needs.items())
+
+    @contextmanager
+    def taking(self, needs: Mapping[str, int]) -> Iterator[None]:
+        """Hold what is needed of each limit while the block runs.
+
+        Raises:
+            StoppedError: All are to stop.
+        """
+        with self._changed:
+            while not self._changed.wait_for(lambda: self.has_room(needs), timeout=SLOT_POLL_S):
+                if self._stop.is_set():
+                    raise StoppedError
+            for name, amount in needs.items():
+                self._left[name] -= amount
+        try:
+            yield
+        finally:
+            with self._changed:
+                for name, amount in needs.items():
+                    self._left[name] += amount
+                self._changed.notify_all()
 
 
 def run_parallel(

@@ -33,6 +33,11 @@ _PROOF_ANSWER_S = 15.0
 ANSWER_S = 15.0
 """Seconds for an answer of the server; more, up to the longest, if the dial waits longer."""
 LONGEST_ANSWER_S = 60.0
+BLOCKED_HINT = (
+    "nothing between here and there answers: this network may block port 22, or SSH may leave it by another "
+    "address than HTTPS. dlcloud up RECIPE --cidr NETWORK admits that, or set network.access in the recipe: "
+    "session-manager or instance-connect-endpoint"
+)
 OTHER_KEY_HINT = "another machine may answer at this address, or intercept the connection"
 
 
@@ -137,7 +142,8 @@ class Dialer:
                 failed, cause = f"{label(endpoint)}: no SSH connection: {explain(e)}", e
             log.debug("%s", failed)
             if not wait.pause():
-                raise UnreachableError(f"{failed}{wait.duration()}", getattr(cause, "hint", "")) from cause
+                hint = BLOCKED_HINT if isinstance(cause, TimeoutError) else getattr(cause, "hint", "")
+                raise UnreachableError(f"{failed}{wait.duration()}", hint) from cause
 
     def _attempt(self, endpoint: Endpoint, wait: "_Wait") -> SshConnection:
         answer_timeout_s = max(ANSWER_S, min(wait.left_s(), LONGEST_ANSWER_S))

@@ -68,6 +68,9 @@ class FakeCaller(_Subject):
             "caller.identity", lambda: CallerIdentity(account="123456789012", arn="arn:aws:iam::1:user/me")
         )
 
+    def session_ends_at(self):
+        return None
+
     def cidr(self):
         return self._cloud._call("caller.cidr", lambda: "203.0.113.7/32")
 
@@ -133,6 +136,9 @@ class FakeInstances(_Subject):
 
         return self._cloud._call("instances.find", list_instances)
 
+    def healthy(self, instance_ids):
+        return self._cloud._call("instances.healthy", lambda: self._cloud.healthy & set(instance_ids))
+
     def launch(self, request):
         return self._cloud._call("instances.launch", lambda: self._cloud._launch(request))
 
@@ -197,10 +203,10 @@ class FakeFleets(_Subject):
     def delete_templates(self, cluster_id):
         return self._cloud._call(
             "fleets.delete_templates",
-            lambda: [
-                self._cloud.templates.pop(f"dlcloud-{cluster_id}{end}", None) for end in ("", "-burstable")
-            ]
-            and None,
+            lambda: (
+                [self._cloud.templates.pop(f"dlcloud-{cluster_id}{end}", None) for end in ("", "-burstable")]
+                and None
+            ),
         )
 
 
@@ -408,6 +414,7 @@ class FakeCloud:
     boot_s: float = 2.0
     shutdown_s: float = 3.0
     runs_without_address: bool = False
+    healthy: set = field(default_factory=set)
     protected: set = field(default_factory=set)
     failures: list = field(default_factory=list)
     requests: list = field(default_factory=list)

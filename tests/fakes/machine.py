@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from dlcloud.model.errors import RemoteCommandError, UnreachableError
 from dlcloud.model.remote import Completed, Fetched
+from dlcloud.ssh.dial import BLOCKED_HINT
 
 GONE = "gone"
 
@@ -47,6 +48,8 @@ class FakeMachine:
     answers_from: int = 0
     dialled: int = 0
     gone: bool = False
+    dropped: bool = False
+    """What is sent to it is dropped: its silence is a time-out."""
 
 
 @dataclass
@@ -179,7 +182,9 @@ class FakeDial:
         if machine.gone or machine.dialled <= machine.answers_from:
             if self.clock is not None and wait_s:
                 self.clock.sleep(wait_s)
-            raise UnreachableError(f"{endpoint.instance_id}: nothing answers")
+            silence = TimeoutError("timed out") if machine.dropped else None
+            hint = BLOCKED_HINT if machine.dropped else ""
+            raise UnreachableError(f"{endpoint.instance_id}: nothing answers", hint) from silence
         return FakeConnection(machine, endpoint)
 
     def close(self):

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -26,7 +27,13 @@ from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.program import RunProgram, probe_machine
 from dlcloud.runs.race import Race, RaceWatch
 from dlcloud.runs.run import Runner
-from dlcloud.runs.stoppable import ExclusiveSlot, StoppableClock, StoppedError, stop_emitting
+from dlcloud.runs.stoppable import (
+    ExclusiveSlot,
+    SharedQuota,
+    StoppableClock,
+    StoppedError,
+    stop_emitting,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +49,7 @@ class Shared:
         fresh: Measure again what an interrupted run had measured.
         stop: Set when all are to stop.
         slot: Held from a type's launch until all of it is measured.
+        quota: The account's vCPUs, held from a type's launch until its instances are terminated.
         dials: The connections of all types; closed when all are to stop.
         race: Of the types; None if each is measured to its own end.
     """
@@ -54,6 +62,7 @@ class Shared:
     fresh: bool
     stop: threading.Event
     slot: ExclusiveSlot
+    quota: SharedQuota
     dials: list[Dial] = field(default_factory=list)
     race: Race | None = None
 
@@ -125,16 +134,27 @@ class TypeRun:
         if self.shared.stop.is_set():
             return
         context = self.context
-        with acquire_for_command(context, recipe_file(self.shared.matrix, self.name)) as acquired:
+        with (
+            ExitStack() as ended,
+            acquire_for_command(context, recipe_file(self.shared.matrix, self.name)) as acquired,
+        ):
             launcher = context.machines.launcher(acquired.cluster)
             context.benches.add_cluster(self.shared.bench_id, launcher.cluster_id)
             self.shared.dials.append(launcher.dialer)
             with destroy_at_end(launcher, acquired, keep=False):
-                # The end itself is neither stopped nor silenced.
+                # The end itself is neither stopped nor silenced; the quota is free only after it.
+                self._wait_for_quota(ended)
                 if self.shared.slot.is_taken:
                     self.emit(Info(message="waits: on one machine only one type is measured at a time"))
                 with self.shared.slot:  # before the launch: an instance that waits would be billed for it
                     self._run_all(replace(launcher, clock=self.clock, emit=self.emit))
+
+    def _wait_for_quota(self, ended: ExitStack) -> None:
+        """Wait until the account's vCPU quotas have room for the type, next to those that run."""
+        needs = {code: vcpus for code, (_, vcpus) in self.plan.quota_needs.items()}
+        if not self.shared.quota.has_room(needs):
+            self.emit(Info(message="waits until others have ended: the vCPU quota does not hold all types"))
+        ended.enter_context(self.shared.quota.taking(needs))
 
     def _run_all(self, launcher: Launcher) -> None:
         prepare_access(launcher, self.shared.matrix.recipe_of_type(self.name))

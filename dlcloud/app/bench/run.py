@@ -27,7 +27,14 @@ from dlcloud.app.terminal.screen import agrees, confirm, say
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.launch.acquire import resolve_cluster
 from dlcloud.model.cluster import Cluster
-from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, RecipeError
+from dlcloud.model.errors import (
+    BudgetError,
+    CloudError,
+    CredentialsError,
+    DlcloudError,
+    QuotaError,
+    RecipeError,
+)
 from dlcloud.model.events import PREFLIGHT, Info, stage
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money
@@ -44,13 +51,14 @@ from dlcloud.report.bench_tables import (
     plan_report,
     race_record,
     race_section,
+    shared_needs,
 )
 from dlcloud.report.cost_tables import PLAIN, View, cost_report
 from dlcloud.report.table import Format, Report, render
 from dlcloud.runs.matrix import matrix_of_benchmarks, matrix_of_recipe, repeat_matrix
 from dlcloud.runs.program import RunProgram, program_of
 from dlcloud.runs.race import Race
-from dlcloud.runs.stoppable import ExclusiveSlot, run_parallel
+from dlcloud.runs.stoppable import ExclusiveSlot, SharedQuota, run_parallel
 from dlcloud.system.parallel import fan_out
 
 
@@ -259,6 +267,8 @@ class Bench:
         if not any(plan.fit.benchmarks for plan in plans):
             reasons = [left_out.reason for plan in plans for left_out in plan.fit.left_out]
             raise RecipeError("nothing fits: " + "; ".join(reasons), "choose other --type or --benchmark")
+        if self.is_race:
+            check_quota_of_race(plans, self.matrix.base.region)
         return plans
 
     def show(self, plans: Sequence[TypePlan]) -> None:
@@ -279,7 +289,7 @@ class Bench:
         self._confirm_spending(plans, yes=yes)
         if self.matrix.base.cloud == "local":
             trim_caches(self.context)
-        shared = self._shared(self._begin())
+        shared = self._shared(self._begin(), plans)
         for plan in plans:
             self.context.benches.put_left_out(shared.bench_id, plan.instance_type, plan.fit.left_out)
         try:
@@ -335,8 +345,7 @@ class Bench:
         self.context.benches.begin(bench_id, self.matrix.digest, self.context.clock.now())
         return bench_id
 
-    def _shared(self, bench_id: str) -> Shared:
-
+    def _shared(self, bench_id: str, plans: Sequence[TypePlan]) -> Shared:
         stop = threading.Event()
         return Shared(
             bench_id=bench_id,
@@ -348,6 +357,7 @@ class Bench:
             stop=stop,
             # Programs that measure on one machine would disturb each other.
             slot=ExclusiveSlot(stop, exclusive=self.matrix.base.cloud == "local" and not self.is_race),
+            quota=SharedQuota(stop, {code: quota.left for code, (quota, _) in shared_needs(plans).items()}),
             race=self.race,
         )
 
@@ -471,6 +481,20 @@ def offer_again(rows: Sequence[ResultRow], matrix: BenchmarkMatrix, view: View) 
 
 
 FEWEST_TYPES = 2
+
+
+def check_quota_of_race(plans: Sequence[TypePlan], region: str) -> None:
+    """Refuse a race whose types do not fit into the account's vCPU quotas together.
+
+    Raises:
+        QuotaError: They would have to wait for each other.
+    """
+    for quota, vcpus in shared_needs(plans).values():
+        if vcpus > quota.left:
+            raise QuotaError(
+                f"--race launches all types together, which takes {vcpus} vCPUs; {quota.describe()}",
+                f"leave types out, or {quota.increase(vcpus, region)}",
+            )
 
 
 def check_race(matrix: BenchmarkMatrix) -> None:

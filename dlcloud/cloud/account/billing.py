@@ -52,8 +52,11 @@ class Billing:
             self._add_costs(ids[start : start + MOST_VALUES], first, last, costs)
         return costs
 
-    def of_month(self, now: datetime) -> Decimal:
+    def of_month(self, now: datetime) -> Decimal | None:
         """Return the billed costs of all clusters of the account in this month, about a day behind.
+
+        None if they are not known: Cost Explorer sees no cost of a tag that is not activated, so that a sum
+        of 0 says nothing without the tag's state.
 
         Raises:
             CredentialsError, ThrottledError, CloudError: Cost Explorer does not answer.
@@ -69,7 +72,20 @@ class Billing:
         costs = [period["Total"]["UnblendedCost"] for period in answer["ResultsByTime"]]
         if any(cost.get("Unit", "USD") != "USD" for cost in costs):
             raise CloudError("Cost Explorer does not bill in USD, and dlcloud counts in USD")
-        return sum((Decimal(cost["Amount"]) for cost in costs), Decimal(0))
+        usd = sum((Decimal(cost["Amount"]) for cost in costs), Decimal(0))
+        return usd if usd or self._is_tag_active() else None
+
+    def _is_tag_active(self) -> bool:
+        """True if the payer's account has activated the clusters' tag as a cost allocation tag.
+
+        Raises:
+            CredentialsError, ThrottledError, CloudError: That is not known.
+        """
+        with translate_errors("looking up the cost allocation tag (ce:ListCostAllocationTags)"):
+            answer = self._clients.get("ce", billing_region(self._clients.region)).list_cost_allocation_tags(
+                TagKeys=[CLUSTER_TAG], Status="Active"
+            )
+        return bool(answer["CostAllocationTags"])
 
     def _add_costs(self, ids: list[str], first: date, last: date, costs: dict[str, BilledCost]) -> None:
         """Add the costs of some clusters, page by page.

@@ -52,6 +52,7 @@ ROLE_TRIES = 60
 ROLE_PAUSE_S = 1.0
 CLI_CACHE = Path("~/.aws/cli/cache")
 """Where the AWS CLI keeps sessions of roles, and this program with it: neither asks for a code again."""
+SSO_CACHE = Path("~/.aws/sso/cache")
 CACHED_PROVIDERS = ("assume-role", "assume-role-with-web-identity", "sso")
 SSO_ERRORS = (boto.SSOError, boto.TokenRetrievalError)
 Ask = Callable[[str], str]
@@ -132,6 +133,26 @@ class Clients:
         with self._lock, translate_errors("finding credentials"):
             return self._session_of(self.region).get_credentials().get_frozen_credentials()
 
+    def session_ends_at(self) -> datetime | None:
+        """Return when the login ends that no call can renew: begun with an MFA code, or stated with its end.
+
+        None for what renews itself, for the local EC2, and where the end is not known.
+        """
+        if self.endpoint_url or self.on_instance:
+            return None
+        with self._lock, translate_errors("finding credentials"):
+            session = self._session_of(self.region)
+            found = session.get_credentials()
+            core = session._session  # noqa: SLF001  as above
+            profile = core.get_scoped_config() if core.get_config_variable("profile") else {}
+            if found is None:
+                return None
+            if found.method == "sso":
+                return _sso_ends_at(profile)
+            has_code = bool(self.login.mfa_serial or profile.get("mfa_serial"))
+            ends: datetime | None = getattr(found, "_expiry_time", None)
+            return ends if found.method == "env" or has_code else None
+
     def in_region(self, region: str) -> "Clients":
         """Return the clients of another region, which share the session: it is costly to load."""
         with self._lock, translate_errors(f"using AWS in {region}"):
@@ -207,6 +228,20 @@ def _account_name(session: Any) -> str:  # noqa: ANN401  boto3 has no types
     if frozen.token and profile:
         return json.dumps([profile, core.get_scoped_config()], sort_keys=True, default=str)
     return str(frozen.access_key)
+
+
+def _sso_ends_at(profile: dict[str, Any]) -> datetime | None:
+    """Return when the token of an SSO login ends; None if it renews itself, or is not found.
+
+    Source: botocore.utils.SSOTokenLoader, for the name of its file.
+    """
+    name = profile.get("sso_session") or profile.get("sso_start_url") or ""
+    file = SSO_CACHE.expanduser() / f"{hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()}.json"
+    try:
+        token = json.loads(file.read_text())
+        return None if token.get("refreshToken") else parse_timestamp(token["expiresAt"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def ignore_configured_endpoints(core: Any) -> None:  # noqa: ANN401  boto3 has no types

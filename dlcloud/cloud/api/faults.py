@@ -83,9 +83,33 @@ NO_FREE_TIER = "not eligible for Free Tier"
 """In EC2's message, for a type or an image that an account of AWS's Free plan may not launch; its code,
 InvalidParameterCombination, stands for many faults.
 Source: splunk/attack_range, issue 1302; bitnami/vms, issue 1838."""
+NO_DEFAULT_VPC_HINT = (
+    "aws ec2 create-default-vpc, in the region of the recipe; or name a VPC in the recipe: network"
+)
 INVALID_HINTS = {
     "InvalidBlockDeviceMapping": "change disk_gib in the recipe to what the message asks for",
+    "MissingInput": NO_DEFAULT_VPC_HINT,
+    "VPCIdNotSpecified": NO_DEFAULT_VPC_HINT,
 }
+UNKNOWN_KEYS_HINT = (
+    "if aws sts get-caller-identity --region us-east-1 succeeds, the region is switched off "
+    "(aws account list-regions --region-opt-status-contains DISABLED) or this machine's clock is wrong "
+    "(date -u)"
+)
+DENIED_HINTS = {
+    "AWS was not able to validate": UNKNOWN_KEYS_HINT,
+    "security token included in the request is invalid": UNKNOWN_KEYS_HINT,
+    "Signature expired": "this machine's clock is wrong: compare date -u",
+    "Signature not yet current": "this machine's clock is wrong: compare date -u",
+    "User not enabled for cost explorer": (
+        "open Cost Explorer once, https://console.aws.amazon.com/costmanagement; it has figures a day later"
+    ),
+}
+"""The hints for denials that are no question of policies, by a part of their message.
+
+A region that is switched off, and a clock that is wrong, look like wrong keys. Sources: aws-okta, issue 225;
+steampipe-plugin-aws, issue 75; aws-sdk-ruby, issue 2850; aws-cost-explorer-report, issue 15.
+"""
 NOT_VISIBLE = {
     "InvalidGroup.NotFound",
     "InvalidInstanceID.NotFound",
@@ -163,7 +187,8 @@ def refusal(action: str, error: boto.ClientError) -> CloudError:
         return CredentialsError(text, LOGIN_HINT)
     refused = CloudError(text, INVALID_HINTS.get(code, ""))
     if code in DENIED or code in ACCOUNT_HINTS:
-        refused = CredentialsError(text, denial.advise() if denial else ACCOUNT_HINTS.get(code, POLICY_HINT))
+        known = next((hint for part, hint in DENIED_HINTS.items() if part in message), POLICY_HINT)
+        refused = CredentialsError(text, denial.advise() if denial else ACCOUNT_HINTS.get(code, known))
         refused.denial = denial
     # A failure on EC2's own side does not say whether the request had an effect.
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

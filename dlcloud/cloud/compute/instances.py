@@ -4,6 +4,7 @@
 has the same token and is harmless; terminating what is gone is no error.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -25,11 +26,13 @@ ENDS_A_CALL = 500
 
 Source: EC2 API reference, TerminateInstances: up to 1,000, and rather fewer.
 """
+CHECKED_A_CALL = 100
 MOST_NAMED = 5
 NOT_YET = {"InvalidParameterValue", "IncorrectInstanceState", "InvalidInstanceID.NotFound"}
 """EC2's answers before it knows of a new profile, and before an instance runs."""
 OCCUPIED = {"IncorrectState"}
 PROFILE_PAUSES_S = [1.0] * 59
+log = logging.getLogger(__name__)
 
 
 class Ec2Instances:
@@ -59,6 +62,25 @@ class Ec2Instances:
             for answer in reservation["Instances"]
         ]
         return sorted(instances, key=lambda instance: (instance.launched_at, instance.instance_id))
+
+    def healthy(self, instance_ids: Sequence[str]) -> set[str]:
+        """Return those that EC2's status checks reach; none where the question is denied."""
+        healthy: set[str] = set()
+        for start in range(0, len(instance_ids), CHECKED_A_CALL):
+            try:
+                with translate_errors("looking up status checks (ec2:DescribeInstanceStatus)"):
+                    answer = self._clients.get("ec2").describe_instance_status(
+                        InstanceIds=list(instance_ids[start : start + CHECKED_A_CALL])
+                    )
+            except CloudError as error:
+                log.info("%s", error.message)
+                return set()
+            healthy |= {
+                status["InstanceId"]
+                for status in answer["InstanceStatuses"]
+                if status["InstanceStatus"]["Status"] == status["SystemStatus"]["Status"] == "ok"
+            }
+        return healthy
 
     def launch(self, request: "LaunchRequest") -> list[Instance]:
         """Make one RunInstances call; its token makes a repeated one harmless."""

@@ -26,6 +26,9 @@ ROUTE_TARGETS = (
 )
 """What a route leads to, by its kind. Source: EC2 API reference, Route."""
 
+NO_BLOCK = {"InvalidAction", "UnsupportedOperation"}
+"""The answers of a region that has no VPC Block Public Access yet."""
+
 log = logging.getLogger(__name__)
 
 
@@ -46,6 +49,7 @@ def find_network(clients: Clients, network: "Network") -> FoundNetwork:
         raise CloudError(f"network.subnets are of several VPCs: {', '.join(vpcs)}", "set network.vpc to one")
     vpc_id = vpcs[0]
     ways_out = _ways_out(clients, [vpc_id])
+    is_blocked = _blocked(clients)
     subnets: dict[str, Subnet] = {}
     for subnet in sorted(listed, key=lambda subnet: -int(subnet["AvailableIpAddressCount"])):
         subnets.setdefault(
@@ -54,7 +58,8 @@ def find_network(clients: Clients, network: "Network") -> FoundNetwork:
                 zone_id=subnet.get("AvailabilityZoneId", ""),
                 subnet_id=subnet["SubnetId"],
                 assigns_addresses=bool(subnet["MapPublicIpOnLaunch"]),
-                reaches_internet=any(way.startswith("igw-") for way in ways_out(subnet) or ()),
+                reaches_internet=_has_gateway(ways_out(subnet)) and not is_blocked(subnet),
+                is_blocked=_has_gateway(ways_out(subnet)) and is_blocked(subnet),
                 has_nat=any(way and not way.startswith("igw-") for way in ways_out(subnet) or ()),
             ),
         )
@@ -80,11 +85,13 @@ def default_subnets(clients: Clients) -> dict[str, Subnet]:
             ways = [ways_out(subnet) for subnet in listed]
     except CloudError as error:
         log.warning("routes are not checked: %s", error.message)
+    is_blocked = _blocked(clients)
     return {
         subnet["AvailabilityZone"]: Subnet(
             zone_id=subnet.get("AvailabilityZoneId", ""),
             assigns_addresses=bool(subnet["MapPublicIpOnLaunch"]),
-            reaches_internet=targets is None or any(way.startswith("igw-") for way in targets),
+            reaches_internet=(targets is None or _has_gateway(targets)) and not is_blocked(subnet),
+            is_blocked=(targets is None or _has_gateway(targets)) and is_blocked(subnet),
         )
         for subnet, targets in zip(listed, ways, strict=True)
     }
@@ -109,6 +116,40 @@ def _ways_out(clients: Clients, vpc_ids: Sequence[str]) -> Callable[[Mapping[str
         for association in table["Associations"]:
             targets[association.get("SubnetId") or table["VpcId"]] = ways
     return lambda subnet: targets.get(subnet["SubnetId"], targets.get(subnet["VpcId"]))
+
+
+def _has_gateway(targets: Sequence[str] | None) -> bool:
+    return any(way.startswith("igw-") for way in targets or ())
+
+
+def _blocked(clients: Clients) -> Callable[[Mapping[str, Any]], bool]:
+    """Return what says of a subnet whether VPC Block Public Access keeps connections from outside out.
+
+    Where the question is denied, as by policies of earlier versions, it is taken to be off, as it is by
+    default. Source: VPC user guide, "Block public access to VPCs and subnets".
+    """
+    try:
+        with translate_errors(
+            "looking up VPC Block Public Access (ec2:DescribeVpcBlockPublicAccessOptions)", ignore=NO_BLOCK
+        ):
+            options = clients.get("ec2").describe_vpc_block_public_access_options()
+            mode = options["VpcBlockPublicAccessOptions"].get("InternetGatewayBlockMode", "off")
+            if mode == "off":
+                return lambda _: False
+            open_arns = {
+                exclusion["ResourceArn"]
+                for exclusion in clients.get("ec2").describe_vpc_block_public_access_exclusions()[
+                    "VpcBlockPublicAccessExclusions"
+                ]
+                if exclusion.get("InternetGatewayExclusionMode") == "allow-bidirectional"
+                and exclusion.get("State") in {"create-complete", "update-complete"}
+            }
+            # The ARNs of excluded things end as .../vpc-ID or .../subnet-ID.
+            names = {arn.rpartition("/")[2] for arn in open_arns}
+            return lambda subnet: not names & {str(subnet["VpcId"]), str(subnet["SubnetId"])}
+    except CloudError as error:
+        log.warning("VPC Block Public Access is not checked: %s", error.message)
+    return lambda _: False
 
 
 def _vpc_id(clients: Clients, network: "Network") -> str:

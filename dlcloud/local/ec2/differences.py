@@ -211,6 +211,7 @@ _CHANGES = frozenset(
         *("CreateNetworkInterface", "DeleteNetworkInterface"),
         *("CreateRouteTable", "AssociateRouteTable", "DisassociateRouteTable", "DeleteRouteTable"),
         *("CreateRoute", "DeleteRoute", "CreateVpcEndpoint", "DeleteVpcEndpoints"),
+        *("ModifyVpcBlockPublicAccessOptions", "CreateVpcBlockPublicAccessExclusion"),
         *("CreateInternetGateway", "AttachInternetGateway"),
         *("DetachInternetGateway", "DeleteInternetGateway"),
     }

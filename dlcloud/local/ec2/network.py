@@ -84,6 +84,40 @@ def has_public_address(instance: Any, cards: Sequence[Mapping[str, Any]]) -> boo
     return str(instance.nics[0].subnet.map_public_ip_on_launch).lower() == "true"
 
 
+class PublicAccessResponses(ImageResponses):
+    """The answers on VPC Block Public Access: the mode of a region, and what is excluded from it.
+
+    Source: VPC user guide, "Block public access to VPCs and subnets". No packet is dropped for it here.
+    """
+
+    def describe_vpc_block_public_access_options(self) -> ActionResult:
+        mode = getattr(self.ec2_backend, _BLOCK_MODE, "off")
+        return ActionResult({"VpcBlockPublicAccessOptions": {"InternetGatewayBlockMode": mode}})
+
+    def modify_vpc_block_public_access_options(self) -> ActionResult:
+        setattr(self.ec2_backend, _BLOCK_MODE, str(self.params["InternetGatewayBlockMode"]))
+        return self.describe_vpc_block_public_access_options()
+
+    def create_vpc_block_public_access_exclusion(self) -> ActionResult:
+        kind = "vpc" if self.params.get("VpcId") else "subnet"
+        resource = self.params.get("VpcId") or self.params.get("SubnetId")
+        exclusion = {
+            "ExclusionId": f"vpcbpa-exclude-{secrets.token_hex(8)}",
+            "InternetGatewayExclusionMode": self.params["InternetGatewayExclusionMode"],
+            "ResourceArn": f"arn:aws:ec2:{self.region}:{self.current_account}:{kind}/{resource}",
+            "State": "create-complete",
+        }
+        setattr(self.ec2_backend, _EXCLUSIONS, [*self._exclusions(), exclusion])
+        return ActionResult({"VpcBlockPublicAccessExclusion": exclusion})
+
+    def describe_vpc_block_public_access_exclusions(self) -> ActionResult:
+        return ActionResult({"VpcBlockPublicAccessExclusions": self._exclusions()})
+
+    def _exclusions(self) -> list[dict[str, Any]]:
+        return list(getattr(self.ec2_backend, _EXCLUSIONS, ()))
+
+
+_BLOCK_MODE, _EXCLUSIONS = "dlcloud_block_mode", "dlcloud_block_exclusions"
 MOST_IN_VPC = 1
 """Source: EC2 user guide, "Quotas for EC2 Instance Connect Endpoint"."""
 _FILTERS = {
@@ -97,7 +131,7 @@ _FILTERS = {
 _HOME = "dlcloud_connect_endpoints"
 
 
-class ConnectEndpointResponses(ImageResponses):
+class ConnectEndpointResponses(PublicAccessResponses):
     """The answers on endpoints; bound to one site by a subclass."""
 
     def create_instance_connect_endpoint(self) -> ActionResult:

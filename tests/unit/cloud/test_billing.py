@@ -115,3 +115,16 @@ def test_a_month_is_that_of_all_clusters(clients, explorer):
     }
     explorer.add_response("get_cost_and_usage", answer, expected)
     assert Billing(clients).of_month(NOW) == Decimal("12.5")
+
+
+@pytest.mark.parametrize("is_active", [True, False])
+def test_a_bill_of_nothing_is_believed_only_if_the_tag_is_activated(clients, explorer, is_active):
+    period = {**month({}), "Total": {"UnblendedCost": {"Amount": "0", "Unit": "USD"}}}
+    explorer.add_response("get_cost_and_usage", {"ResultsByTime": [period]})
+    tag = {"TagKey": "dlcloud:cluster", "Type": "UserDefined", "Status": "Active"}
+    explorer.add_response(
+        "list_cost_allocation_tags",
+        {"CostAllocationTags": [tag] if is_active else []},
+        {"TagKeys": ["dlcloud:cluster"], "Status": "Active"},
+    )
+    assert Billing(clients).of_month(NOW) == (Decimal(0) if is_active else None)

@@ -1,8 +1,13 @@
 """boto3 clients: how the times of their answers are read."""
 
+import hashlib
+import json
+from datetime import UTC, datetime
+
 import botocore.utils
 import pytest
 
+import dlcloud.cloud.api.clients as clients_module
 from dlcloud.cloud.api.clients import Clients, parse_timestamp
 
 
@@ -34,3 +39,26 @@ def test_each_client_reads_times_so():
     client = Clients(region="us-east-1", endpoint_url="http://127.0.0.1:9").get("ec2")
     parser = client._endpoint._response_parser_factory.create_parser("ec2")
     assert parser._timestamp_parser is parse_timestamp
+
+
+def test_a_login_with_a_code_or_a_stated_end_has_an_end(monkeypatch):
+    ends = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    assert Clients(region="us-east-1").session_ends_at() is None
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
+    monkeypatch.setenv("AWS_CREDENTIAL_EXPIRATION", ends.isoformat())
+    assert Clients(region="us-east-1").session_ends_at() == ends
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "CREDENTIAL_EXPIRATION"):
+        monkeypatch.delenv(f"AWS_{name}")
+
+
+@pytest.mark.parametrize("refreshes", [True, False])
+def test_an_sso_login_ends_with_its_token_unless_it_renews_itself(tmp_path, monkeypatch, refreshes):
+    monkeypatch.setattr(clients_module, "SSO_CACHE", tmp_path)
+    name = hashlib.sha1(b"work").hexdigest()
+    token = {"expiresAt": "2030-01-01T12:00:00Z", **({"refreshToken": "again"} if refreshes else {})}
+    (tmp_path / f"{name}.json").write_text(json.dumps(token))
+    ends = clients_module._sso_ends_at({"sso_session": "work"})
+    assert ends == (None if refreshes else datetime(2030, 1, 1, 12, 0, tzinfo=UTC))
+    assert clients_module._sso_ends_at({"sso_session": "other"}) is None

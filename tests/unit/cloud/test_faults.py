@@ -211,3 +211,22 @@ def test_a_plain_denial_needs_no_decoding_and_loses_its_code(clients, stub):
         cloud_over(clients).instances.find("c0ffee")
     assert "abc" not in error.value.message
     assert "administrator" in error.value.hint
+
+
+LOOKS_LIKE_WRONG_KEYS = [
+    ("AuthFailure", "AWS was not able to validate the provided access credentials", "list-regions"),
+    ("InvalidClientTokenId", "The security token included in the request is invalid.", "list-regions"),
+    ("UnrecognizedClientException", "The security token included in the request is invalid.", "date -u"),
+    ("SignatureDoesNotMatch", "Signature expired: 20260901T1200 is now earlier than 2026", "date -u"),
+    ("AccessDeniedException", "User not enabled for cost explorer access", "costmanagement"),
+    ("VPCIdNotSpecified", "No default VPC for this user", "create-default-vpc"),
+    ("MissingInput", "No subnets found for the default VPC 'vpc-1'. Please specify a subnet.", "default-vpc"),
+]
+
+
+@pytest.mark.parametrize(("code", "message", "hint"), LOOKS_LIKE_WRONG_KEYS)
+def test_what_looks_like_wrong_keys_or_a_bad_request_is_explained(clients, stub, code, message, hint):
+    stub(clients.get_without_retries()).add_client_error("run_instances", code, message, 400)
+    with pytest.raises(CloudError) as caught:
+        cloud_over(clients).instances.launch(request())
+    assert hint in caught.value.hint

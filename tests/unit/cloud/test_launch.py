@@ -355,4 +355,6 @@ def test_a_fleet_takes_burstable_types_from_a_template_with_their_credits_and_ta
         ]
         for config in arguments["LaunchTemplateConfigs"]
     } == {"credits": [("t3.xlarge", 0.0), ("t3.xlarge", 0.0)], "plain": [("c7i.xlarge", 1.0)]}
-    assert {"fleet", "instance", "volume"} == {each["ResourceType"] for each in arguments["TagSpecifications"]}
+    assert {"fleet", "instance", "volume"} == {
+        each["ResourceType"] for each in arguments["TagSpecifications"]
+    }

@@ -19,6 +19,7 @@ from moto.ec2.models import ec2_backends
 from dlcloud.cloud.account.billing import Billing
 from dlcloud.cloud.account.limits import Ec2Account
 from dlcloud.cloud.api.clients import Clients, decode
+from dlcloud.cloud.network.vpc import ready_endpoints
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.call import read_call
 from dlcloud.local.api.policy import AccessRequest, is_allowed
@@ -184,6 +185,7 @@ class Tour:
         cloud.leftovers.delete_volumes([volume])
         cloud.leftovers.delete_interfaces([interface])
         ask(lambda: Billing(self.clients).by_cluster(["c0ffee"], since=clock.now(), now=clock.now()))
+        ask(lambda: Billing(self.clients)._is_tag_active())
         cloud.instances.terminate([instance.instance_id])
         cloud.network.delete_groups("c0ffee")
         ask(lambda: cloud.capacity.delete_placement_group("c0ffee"))
@@ -206,6 +208,9 @@ class Tour:
             account.account_plan,
             account.usage,
             account.subnets,
+            self.clients.get("ec2").describe_vpc_block_public_access_exclusions,
+            lambda: ready_endpoints(self.clients, "vpc-1"),
+            lambda: cloud.instances.healthy(["i-0123456789abcdef0"]),
             lambda: account.network(Network(access=Access.INSTANCE_CONNECT_ENDPOINT)),
             lambda: account.spot_scores([TYPE], 1),
         ]

@@ -162,3 +162,24 @@ def test_a_silent_instance_is_given_up_with_the_price_of_either(world):
         connected(world, members)
     assert "given up after 300 s (0.015 USD so far; to wait for a boot as slow as" in caught.value.message
     assert "0.028 USD more, another instance 0.003 USD)" in caught.value.message
+
+
+def test_where_ec2_reaches_every_instance_and_this_machine_none_nobody_waits_on(world):
+    members = addresses(world, world.provision())
+    for name in ("i-0001", "i-0002"):
+        world.dial.machines[name] = FakeMachine(name, answers_from=10**6, dropped=True)
+    world.cloud.healthy = {"i-0001", "i-0002"}
+    with pytest.raises(UnreachableError, match="in vain") as caught:
+        connected(world, members)
+    assert "--cidr" in caught.value.hint
+    assert "session-manager" in caught.value.hint
+    assert world.clock.monotonic() < 60
+
+
+@pytest.mark.parametrize("healthy", [set(), {"i-0001"}])
+def test_an_instance_that_still_boots_is_waited_for_although_it_is_silent(world, healthy):
+    members = addresses(world, world.provision())
+    for name in ("i-0001", "i-0002"):
+        world.dial.machines[name] = FakeMachine(name, answers_from=4, dropped=True)
+    world.cloud.healthy = healthy
+    assert sorted(connected(world, members)) == ["i-0001", "i-0002"]

@@ -227,7 +227,7 @@ def test_credits_are_for_burstable_types_only(rig):
     assert [(error["ErrorCode"], pool_of(error)) for error in reply["Errors"]] == [
         ("InstanceCreditSpecification.NotSupported", "c7i.large")
     ]
-    with pytest.raises(ClientError, match="InstanceCreditSpecification.NotSupported"):
+    with pytest.raises(ClientError, match=r"InstanceCreditSpecification\.NotSupported"):
         rig.ec2.run_instances(
             ImageId=UBUNTU,
             InstanceType="c7i.large",

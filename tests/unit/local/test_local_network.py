@@ -9,8 +9,9 @@ from dlcloud.cloud.account.limits import Ec2Account
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.compute.requests import run_instances_arguments, template_data
 from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Image
-from dlcloud.planning.networks import PlannedNetwork
+from dlcloud.planning.networks import PlannedNetwork, refuse_network
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_ec2 import UBUNTU
 from tests.fakes.samples import request
@@ -137,3 +138,26 @@ def test_without_a_default_vpc_launches_and_groups_are_refused(rig):
     assert there.subnets() == {}
     ec2.create_default_vpc()
     assert all(subnet.reaches_internet for subnet in there.subnets().values())
+
+
+def test_vpc_block_public_access_closes_the_gateways_except_of_excluded_vpcs(rig):
+    found = subnets_of(rig)
+    try:
+        for mode in ("block-bidirectional", "block-ingress"):
+            rig.ec2.modify_vpc_block_public_access_options(InternetGatewayBlockMode=mode)
+            blocked = account(rig).subnets(fresh=True)
+            assert all(one.is_blocked and not one.reaches_internet for one in blocked.values())
+            with pytest.raises(CloudError, match="VPC Block Public Access") as caught:
+                refuse_network("us-east-1", blocked)
+            assert "create-vpc-block-public-access-exclusion" in caught.value.hint
+        rig.control.add_fault(
+            "DescribeVpcBlockPublicAccessOptions", "UnauthorizedOperation", times=1, status=403
+        )
+        assert all(one.reaches_internet for one in account(rig).subnets(fresh=True).values())
+        rig.ec2.create_vpc_block_public_access_exclusion(
+            SubnetId=found[A]["SubnetId"], InternetGatewayExclusionMode="allow-bidirectional"
+        )
+        opened = account(rig).subnets(fresh=True)
+        assert [zone for zone, one in opened.items() if one.reaches_internet] == [A]
+    finally:
+        rig.ec2.modify_vpc_block_public_access_options(InternetGatewayBlockMode="off")

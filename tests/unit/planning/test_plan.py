@@ -1,6 +1,7 @@
 """The plan: pools in order, what is left out and why, and what it can cost, in numbers computed by hand."""
 
 from dataclasses import replace
+from datetime import timedelta
 from decimal import Decimal
 
 import pytest
@@ -8,8 +9,9 @@ import pytest
 from dlcloud.model.errors import BudgetError, CapacityError
 from dlcloud.model.instance import Market
 from dlcloud.model.money import rounded
+from dlcloud.planning.limits import Quota, quota_key
 from dlcloud.planning.plan import make_plan
-from tests.fakes.samples import RECIPE, hardware, observed, price, recipe
+from tests.fakes.samples import RECIPE, THEN, hardware, observed, price, recipe
 
 BOTH = RECIPE.replace("  count: 2\n", "  count: 2\n  market: spot-then-on-demand\n")
 SPOT = Market.SPOT
@@ -205,3 +207,21 @@ def test_a_plan_for_dedicated_hardware_says_that_it_costs_more():
     )
     assert dedicated.machine.tenancy == "dedicated"
     assert [reason for reason in dedicated.reasons if "EC2 bills more than the prices shown" in reason]
+
+
+@pytest.mark.parametrize(("minutes", "is_short"), [(59, True), (239, True), (240, False), (None, False)])
+def test_a_login_that_ends_before_the_instances_is_stated(minutes, is_short):
+    ends_at = None if minutes is None else THEN + timedelta(minutes=minutes)
+    facts = replace(observed(), asked_at=THEN, session_ends_at=ends_at)
+    lines = [line for line in make_plan(recipe(), facts).reasons if "login" in line]
+    assert bool(lines) is is_short
+    assert all(f"ends in {minutes} minutes" in line and "--detach" in line for line in lines)
+
+
+def test_a_plan_says_how_much_of_each_quota_it_may_take():
+    quota = Quota(family="Standard", market=Market.ON_DEMAND, code="L-1216C47A", limit=96, used=4)
+    facts = replace(
+        observed(known=[hardware(), hardware("c6i.xlarge")]),
+        quotas={quota_key("c7i.xlarge", Market.ON_DEMAND): quota},
+    )
+    assert make_plan(recipe(BOTH), facts).quota_needs == {"L-1216C47A": (quota, 8)}

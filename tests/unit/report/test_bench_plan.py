@@ -1,7 +1,11 @@
 """The plan of a bench states how long a rehearsal takes before it starts."""
 
+from dataclasses import replace
+
 from dlcloud.analysis.bench import rehearsal_s
+from dlcloud.model.instance import Market
 from dlcloud.planning.fit import Fit
+from dlcloud.planning.limits import Quota
 from dlcloud.recipe.workload import Workload
 from dlcloud.report.bench_tables import TypePlan, plan_report
 from dlcloud.report.table import Format, render
@@ -45,3 +49,21 @@ def test_the_plan_of_a_rehearsal_says_how_long_it_takes():
         "about 62 min on two cores, environments apart: quantization 15 min, mixed_precision 10 min, "
         "tensorflow 33 min, language 4 min" in text
     )
+
+
+def test_types_that_do_not_fit_the_quota_together_are_said_to_wait_with_the_increase():
+    matrix = matrix_of("c5.18xlarge", "c7i.16xlarge")
+    quota = Quota(family="Standard", market=Market.ON_DEMAND, code="L-1216C47A", limit=96, used=0)
+    types = [
+        TypePlan(
+            instance_type=name,
+            fit=Fit(benchmarks=("language",), left_out=(), advice=()),
+            waiting=("language",),
+            plan=replace(plan(), quota_needs={quota.code: (quota, vcpus)}),
+        )
+        for name, vcpus in (("c5.18xlarge", 72), ("c7i.16xlarge", 64))
+    ]
+    text = render(plan_report(types, matrix), Format.MARKDOWN)
+    assert "types wait for each other: together they take 136 vCPUs" in text
+    assert "--desired-value 136" in text
+    assert "wait for each other" not in render(plan_report(types[:1], matrix), Format.MARKDOWN)

@@ -3,12 +3,20 @@
 import os
 import signal
 import threading
+import time
 
 import pytest
 
 from dlcloud.model.clock import wait_until
 from dlcloud.model.events import Info
-from dlcloud.runs.stoppable import ExclusiveSlot, StoppableClock, StoppedError, run_parallel, stop_emitting
+from dlcloud.runs.stoppable import (
+    ExclusiveSlot,
+    SharedQuota,
+    StoppableClock,
+    StoppedError,
+    run_parallel,
+    stop_emitting,
+)
 from tests.fakes.clock import FakeClock
 
 
@@ -97,3 +105,29 @@ def test_turns_are_taken_one_at_a_time_only_where_asked():
         with pytest.raises(StoppedError), alone:
             pass
     assert not alone.is_taken
+
+
+def test_what_does_not_fit_a_shared_quota_waits_until_others_are_done():
+    quota, taken, most = SharedQuota(threading.Event(), {"vcpus": 96}), [], []
+
+    def work(vcpus):
+        with quota.taking({"vcpus": vcpus}):
+            taken.append(vcpus)
+            most.append(sum(taken))
+            time.sleep(0.02)
+            taken.remove(vcpus)
+        return vcpus
+
+    needs = [72, 64, 64, 64]
+    assert run_parallel(work, needs, stop=threading.Event(), on_stop=lambda: None) == needs
+    assert max(most) <= 96
+
+
+def test_ctrl_c_ends_the_wait_for_a_quota():
+    stop = threading.Event()
+    quota = SharedQuota(stop, {"vcpus": 4})
+    with quota.taking({"vcpus": 4}):
+        assert not quota.has_room({"vcpus": 1})
+        stop.set()
+        with pytest.raises(StoppedError), quota.taking({"vcpus": 1}):
+            pass
