@@ -1,6 +1,7 @@
 """Recipes as commands read them, with what the chosen profile adds."""
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,43 @@ from dlcloud.recipe.recipe import Recipe, RecipeFile, read_recipe, with_name
 from dlcloud.recipe.requirements_file import include_requirements
 from dlcloud.resources.texts import LARGEST_RECIPE, recipe_text
 
-SCRIPTS = {".py", ".sh", ".ipynb"}
-"""Endings of files that `dlcloud init` writes a recipe for, or that are none."""
+SCRIPTS = {".py", ".sh", ".bash", ".zsh", ".ipynb"}
+"""Endings of programs, which `dlcloud init` writes a recipe for."""
+MAKEFILES = {"Makefile", "makefile", "GNUmakefile"}
+YAML = {".yaml", ".yml"}
+
+
+def is_script(file: Path) -> bool:
+    """True if a file is a program by its name or, without an ending, by its first line."""
+    if file.suffix in SCRIPTS or file.name in MAKEFILES:
+        return True
+    try:
+        with file.open("rb") as opened:
+            return not file.suffix and opened.read(2) == b"#!"
+    except OSError:
+        return False
+
+
+def own_module(name: str, places: Sequence[Path]) -> Path | None:
+    """Return the file of a user's own module in the first of some folders that has it; None if none has.
+
+    Of a package without `__init__.py` it is the folder: Python needs no such file.
+    """
+    parts = name.split(".")
+    for place in places:
+        path = place.joinpath(*parts)
+        found = (path / "__init__.py", path.with_name(f"{path.name}.py"))
+        if (file := next((file for file in found if file.is_file()), None)) is not None:
+            return file
+        if path.is_dir() and next(path.rglob("*.py"), None) is not None:
+            return path
+    return None
+
+
+def own_names(modules: Iterable[str], places: Sequence[Path]) -> frozenset[str]:
+    """Return which of some imports are the user's own modules, files and folders with Python."""
+    roots = {module.partition(".")[0] for module in modules}
+    return frozenset(name for name in roots if own_module(name, places) is not None)
 
 
 def read_recipe_file(name: str) -> RecipeFile:
@@ -21,8 +57,10 @@ def read_recipe_file(name: str) -> RecipeFile:
     Raises:
         RecipeError: Either is at fault.
     """
-    if Path(name).suffix in SCRIPTS and Path(name).is_file():
-        raise RecipeError(f"{name} is a script, not a recipe", f"dlcloud init {name} writes its recipe")
+    if Path(name).is_file() and is_script(Path(name)):
+        raise RecipeError(
+            f"{name} is a script, not a recipe", f"dlcloud init {shlex.quote(name)} writes its recipe"
+        )
     text, path = read_recipe_text(name)
     file = str(path or name)
     return _completed(read_recipe(text, file), text, file, str(path.absolute() if path else ""))
@@ -53,8 +91,16 @@ def read_recipe_text(name: str) -> tuple[str, Path | None]:
     text, path = recipe_text(name)
     if path is None:
         return text, path
-    whole = include_requirements(text, str(path), lambda file: _beside(path, file))
-    return with_name(whole, str(path)), path
+    return with_name(include_files(text, path), str(path)), path
+
+
+def include_files(text: str, path: Path) -> str:
+    """Return the text of the recipe `path` with the packages of a requirements file that it names.
+
+    Raises:
+        RecipeError: The file is missing or at fault.
+    """
+    return include_requirements(text, str(path), lambda file: _beside(path, file))
 
 
 def _beside(recipe: Path, name: str) -> str | None:

@@ -1,6 +1,6 @@
 """The commands about recipes as texts: `init`, `validate` and `recipes`.
 
-The use cases are in `dlcloud/app/recipes`. They ask no cloud.
+The use cases are in `dlcloud/app/init.py` and `dlcloud/app/recipes.py`. They ask no cloud.
 """
 
 from pathlib import Path
@@ -18,20 +18,30 @@ commands = click.Group()
 
 
 @commands.command("init")
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default=Path("recipe.yaml"))
-@click.option("--trial/--no-trial", default=None, help="Run a script for ten seconds, to see what it prints.")
+@click.argument("file", type=click.Path(path_type=Path), default=Path("recipe.yaml"))
+@click.argument("arguments", nargs=-1)
+@click.option("-m", "--module", default="", metavar="MODULE", help="Python module that `python3 -m` runs.")
+@click.option(
+    "--trial/--no-trial",
+    default=None,
+    help="Run the program for ten seconds, in a copy of its folder, to see what it prints.",
+)
 @plain_output_option("Format of what is printed about it.")
-def init(*, file: Path, trial: bool | None, output: str) -> None:
-    """Write a commented recipe to FILE (recipe.yaml), or one for FILE if it is a Python script.
+def init(*, file: Path, arguments: tuple[str, ...], module: str, trial: bool | None, output: str) -> None:
+    """Write a commented recipe to FILE (recipe.yaml), or one for FILE if it is a program.
 
-    For train.py it writes train.yaml next to it: the packages that the script imports, pinned as they are
-    installed here or in requirements.txt; what it sends; and how its throughput is read, from what it prints.
-    With --trial the script runs here for ten seconds to see that; on a terminal it asks. The schema for
-    editors is written next to the recipe.
+    FILE may be a Python script, a notebook, a shell script, a Makefile, or a package with __main__.py; its
+    ARGUMENTS follow after --. For train.py it writes train.yaml next to it: the packages of requirements.txt,
+    or those that are imported, pinned as they are installed here; what it sends; and how its throughput is
+    read, from what it prints. With --trial the program runs here for ten seconds after its first line of
+    output to see that, at most for a minute; on a terminal it asks. The schema for editors is written next to
+    the recipe.
     """
-    from dlcloud.app.recipes import init as write_recipe
+    from dlcloud.app.init import init as write_recipe
 
-    write_recipe(file=file, trial=trial, output=output)
+    if module and file != Path("recipe.yaml"):
+        file, arguments = Path("recipe.yaml"), (str(file), *arguments)
+    write_recipe(file=file, module=module, arguments=arguments, trial=trial, output=output)
 
 
 @commands.command("validate")

@@ -10,6 +10,8 @@ SCHEMA_FILE = "recipe.schema.json"
 """Beside the recipe: editors complete and check its keys by it."""
 SCHEMA_LINE = "# yaml-language-server: $schema={}\n"
 GPU_TYPES, CPU_TYPES = "[g4dn.xlarge, g6.xlarge]", "[c7i.xlarge, c6i.xlarge]"
+BF16_TYPES = "[g6.xlarge, g5.xlarge]"
+"""The T4 of g4dn does not compute in bfloat16."""
 MARKET = "  market: on-demand # or spot-then-on-demand"
 ON_SPOT = ", then also on_demand_base: 1, which coordinates the others"
 TUNABLE = ("batch", "workers", "threads", "precision", "dtype", "amp", "compile")
@@ -25,20 +27,31 @@ class ScriptRecipe:
         script: What the script needs and prints.
         command: Runs it.
         files: The file or folder that is sent, relative to the recipe.
-        requirements: Pinned packages.
+        requirements: Pinned packages, or the name of the file that lists them.
         unpinned: Packages whose versions are not known.
         throughput: How it is read, if the script prints one.
         schema: The schema's file for editors.
+        commands: Set-up commands; empty without any.
+        path: Folders for PYTHONPATH.
     """
 
     name: str
     script: Script
     command: str
     files: str
-    requirements: Sequence[str]
+    requirements: Sequence[str] | str
     unpinned: Sequence[str]
     throughput: Throughput | None
     schema: str
+    commands: str = ""
+    path: Sequence[str] = ()
+
+    @property
+    def types(self) -> str:
+        """The instance types, as a list of YAML."""
+        if not self.script.gpu:
+            return CPU_TYPES
+        return BF16_TYPES if self.script.uses_bf16 else GPU_TYPES
 
     def text(self) -> str:
         """Return the recipe."""
@@ -52,43 +65,39 @@ class ScriptRecipe:
                 "cloud: local",
                 "",
                 "instances:",
-                f"  types: {GPU_TYPES if self.script.uses_cuda else CPU_TYPES} # in this order; bench: each",
+                f"  types: {self.types} # in this order; bench: each",
                 *(["  count: {min: 1, max: 3}"] if self.script.is_elastic else []),
                 MARKET + (ON_SPOT if self.script.is_elastic else ", spot"),
                 "",
                 *self._setup(),
                 *self._workload(),
                 "",
-                *self._keep(),
+                "# What the command writes in its folder is downloaded; keep.files narrows that.",
                 "budget:",
-                "  max_hours: 1 # each instance ends itself then, even if this machine is off",
+                "  max_hours: 1 # each instance terminates itself then, even if this machine is off",
                 "",
             ]
         )
 
     def _setup(self) -> list[str]:
-        if not self.requirements and not self.unpinned:
-            return []
-        lines = ["setup:", "  requirements: # pinned; python3 of the command has them"]
-        if not self.requirements:
-            lines = ["setup:", "  requirements: [] # pinned; python3 of the command has them"]
-        lines += [f"    - {json.dumps(requirement)}" for requirement in self.requirements]
+        lines = ["setup:"]
+        if self.commands:
+            lines.append(f"  commands: {json.dumps(self.commands)}")
+        if isinstance(self.requirements, str):
+            lines.append(f"  requirements: {json.dumps(self.requirements)}")
+        elif self.requirements or self.unpinned:
+            empty = "" if self.requirements else " []"
+            lines.append(f"  requirements:{empty} # pinned; python3 of the command has them")
+            lines += [f"    - {json.dumps(requirement)}" for requirement in self.requirements]
         lines += [f"    # - {name}==  which version? it is not installed here" for name in self.unpinned]
-        return [*lines, ""]
-
-    def _keep(self) -> list[str]:
-        if not self.script.written:
-            return []
-        return [
-            "keep:",
-            f"  files: {json.dumps(self.script.written)} # brought home: nothing else outlives the instance",
-            "",
-        ]
+        return [*lines, ""] if len(lines) > 1 else []
 
     def _workload(self) -> list[str]:
         lines = ["workload:", f"  command: {json.dumps(self.command)}", f"  files: {json.dumps(self.files)}"]
         if self.script.required:
             lines.append(f"  # it requires {', '.join(self.script.required)}: add them to the command")
+        if self.path:
+            lines.append(f"  environment: {{PYTHONPATH: {json.dumps(':'.join(self.path))}}}")
         if self.script.is_elastic:
             return [*lines, "  elastic: {} # a worker per GPU, or one; they join and leave at any step"]
         lines += self._reading()

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dlcloud.app.context import Context
-from dlcloud.app.recipe_files import file_of_recipe, read_recipe_file
+from dlcloud.app.recipe_files import file_of_recipe, own_names, read_recipe_file
 from dlcloud.app.routes import refuse_missing_program
 from dlcloud.elastic.agents import program_of as training_of
 from dlcloud.elastic.controller import TrainingControl
@@ -306,11 +306,11 @@ def _script_of(workload: Workload, recipe_folder: Path) -> tuple[str, Script, fr
     if not path.is_file():
         return None
     modules = sorted(path.parent.glob("*.py")) if files.is_dir() else [path]
-    folders = [folder.parent.name for folder in path.parent.glob("*/__init__.py")] if files.is_dir() else []
-    own = frozenset([*(module.stem for module in modules), *folders])
     text = "\n".join(module.read_text("utf-8", "replace") for module in {path, *modules})
     try:
-        return path.name, read_script(text, path.name), own
+        script = read_script(text, path.name)
+        places = [folder / name for folder in {files, path.parent} for name in ("", "src", *script.paths)]
+        return path.name, script, own_names(script.modules, places) if files.is_dir() else frozenset()
     except RecipeError:
         return None  # a future import in the middle, or another version of Python
 

@@ -22,6 +22,9 @@ LONGEST_SHOWN = 160
 LONGEST_FACT = 80
 """Characters of a fact that are kept."""
 
+_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "µs": 1e6}
+_TIME = re.compile(r"(.*[0-9])\s?(s|ms|us|µs)")
+
 
 class ThroughputReader(Protocol):
     """Reads throughputs from lines of output."""
@@ -164,7 +167,10 @@ def after_warm_up(values: list[float]) -> Values:
 
 
 def _number(text: str, line: str) -> float:
+    """Return a throughput; of a time, such as `9ms` of `9ms/step`, how many such times a second has."""
     value = read_number(text)
+    if value is None and (time := _TIME.fullmatch(text)) and (length := read_number(time[1])):
+        value = _PER_SECOND[time[2]] / length
     if value is None or value <= 0:
         where = "" if line.strip() == text else f", in the line {line.strip()[:LONGEST_SHOWN]!r}"
         raise VariantError(f"the throughput reads {text[:80]!r}, not a number above 0{where}")

@@ -2,20 +2,28 @@
 
 import json
 import os
+import re
+import shlex
+import subprocess
 import sys
 import textwrap
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from dlcloud.app.clusters.workload import refuse_missing_script, warn_of_requirements, warn_of_script
-from dlcloud.app.recipes import ScriptTrial, recipe_of_script, run_trial
+from dlcloud.app.init import ScriptTrial, program_of, recipe_of_program, run_trial
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe
+
+
+def recipe_of_script(file, trial):
+    return recipe_of_program(program_of(file), trial)
 
 
 @pytest.fixture
@@ -68,10 +76,10 @@ def test_versions_come_from_requirements_or_from_what_is_installed(folder):
     assert "pyyaml==" in text
     assert "# - nosuchpackage==" in text
     assert "versions are missing of nosuchpackage: pin them in the recipe" in notes
-    write(folder, "numpy==2.0.1  # why\nclick\n-r other.txt\n", "requirements.txt")
-    pins = read_recipe(recipe_of_script(file, ScriptTrial())[0], "train.yaml").setup.requirements
-    assert pins[0] == "numpy==2.0.1"
-    assert pins[1].startswith("click==")
+    write(folder, "numpy==2.0.1  # why\n", "requirements.txt")
+    text, notes = recipe_of_script(file, ScriptTrial())
+    assert '  requirements: "requirements.txt"' in text, "one reader of it for init and up"
+    assert "requirements.txt does not list nosuchpackage, pyyaml: only" in " ".join(notes)
 
 
 def test_a_trial_sees_what_the_script_prints_and_ends_it(folder):
@@ -86,7 +94,7 @@ def test_a_trial_sees_what_the_script_prints_and_ends_it(folder):
             time.sleep(0.01)
         """,
     )
-    trial = run_trial(file, 1.5)
+    trial = run_trial(program_of(file))
     assert (trial.ran, trial.status) == (True, None)
     text, notes = recipe_of_script(file, trial)
     assert read_recipe(text, "train.yaml").workload.unit == "images"
@@ -95,10 +103,199 @@ def test_a_trial_sees_what_the_script_prints_and_ends_it(folder):
 
 def test_a_trial_that_fails_shows_its_last_line(folder):
     file = write(folder, "import nosuchmodule")
-    _, notes = recipe_of_script(file, run_trial(file, 60))
-    assert any("the trial ended with status 1: ModuleNotFoundError" in note for note in notes)
+    _, notes = recipe_of_script(file, run_trial(program_of(file)))
+    assert any("ended with status 1: ModuleNotFoundError" in note for note in notes)
+    assert any(f"the trial, with {folder.parent}/bin/python3" in note for note in notes)
     with pytest.raises(RecipeError, match="there is no script"):
         recipe_of_script(folder / "other.py", ScriptTrial())
+
+
+def test_a_trial_leaves_nothing_behind_and_says_that_it_was_cut_off(folder):
+    file = write(
+        folder,
+        """
+        import os, pathlib, tempfile, time
+        pathlib.Path("out").mkdir()
+        pathlib.Path("out/model.pt").write_text("weights")
+        open("log.txt", "a").write("again")
+        tempfile.mkdtemp()
+        print("epoch 1", flush=True)
+        time.sleep(600)
+        """,
+    )
+    write(folder, "before", "log.txt")
+    trial = run_trial(program_of(file), seconds=0.3)
+    assert sorted(path.name for path in folder.iterdir()) == ["log.txt", "train.py"]
+    assert (folder / "log.txt").read_text() == "before"
+    notes = recipe_of_script(file, trial)[1]
+    assert any(re.match(r"the trial was cut off after \d+ s; its last line: epoch 1", note) for note in notes)
+
+
+def test_a_folder_that_is_too_large_is_not_tried(folder):
+    file = write(folder, "open('data.bin')")
+    with (folder / "data.bin").open("wb") as data:
+        data.truncate((1 << 30) + 1)
+    trial = run_trial(program_of(file))
+    assert not trial.ran
+    assert "it was not tried: workload.files" in " ".join(recipe_of_script(file, trial)[1])
+
+
+def test_results_of_earlier_runs_that_would_be_sent_are_named(folder):
+    write(folder, "x = 1", "model.py")
+    (folder / "out dir").mkdir()
+    write(folder / "out dir", "w" * 3000, "weights.bin")
+    file = write(folder, "import model\nTrainingArguments(output_dir='out')\nsave('out')")
+    assert not [note for note in recipe_of_script(file, ScriptTrial())[1] if "is sent" in note]
+    (folder / "out dir").rename(folder / "out")
+    (note,) = (note for note in recipe_of_script(file, ScriptTrial())[1] if "is sent" in note)
+    assert note.startswith("out (2.9 KiB), which the program writes, is sent; to leave it out: printf")
+    subprocess.run(["bash", "-c", note.partition("leave it out: ")[2]], check=True)
+    assert not [note for note in recipe_of_script(file, ScriptTrial())[1] if "is sent" in note]
+
+
+def test_folders_without_init_are_the_users_own_and_are_sent(folder):
+    for name in ("utils", "models/sub", "lib/inner"):
+        (folder / name).mkdir(parents=True)
+    write(folder / "utils", "import yaml", "data.py")
+    write(folder / "models/sub", "from . import other", "net.py")
+    write(folder / "models/sub", "import nosuchpackage", "other.py")
+    write(folder / "lib", "", "shared.py")
+    file = write(
+        folder,
+        """
+        import sys
+        sys.path.insert(0, "lib")
+        import shared
+        from utils.data import load
+        from models.sub.net import Net
+        """,
+    )
+    text, notes = recipe_of_script(file, ScriptTrial())
+    assert read_recipe(text, "x").workload.files == "."
+    assert "versions are missing of nosuchpackage: pin them in the recipe" in notes
+    assert "pyyaml==" in text, "what own modules import is installed, too"
+
+
+def test_a_src_layout_is_found_by_pythonpath(folder):
+    (folder / "src" / "mine").mkdir(parents=True)
+    write(folder / "src" / "mine", "", "__init__.py")
+    workload = read_recipe(recipe_of_script(write(folder, "import mine"), ScriptTrial())[0], "x").workload
+    assert (workload.files, workload.environment) == (".", {"PYTHONPATH": "src"})
+
+
+KINDS = {
+    "shell": ("run.sh", "python3 train.py --bf16 | tee log", "bash run.sh"),
+    "blanks": ("my train.py", "print('12 images/s')", "python3 'my train.py'"),
+    "makefile": ("Makefile", "all:\n\ttrue\ntrain:\n\tpython3 train.py\n", "make -f Makefile train"),
+    "shebang": ("go", "#!/bin/sh\npython3 train.py\n", "bash go"),
+    "python without ending": ("prog", "#!/usr/bin/env python3\nprint('12 images/s')\n", "python3 prog"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_programs_of_other_kinds_have_recipes(folder, kind):
+    name, text, command = KINDS[kind]
+    write(folder, "print('12 images/s')", "train.py")
+    (folder / name).write_text(text)
+    program = program_of(folder / name)
+    assert program.command == command
+    trial = run_trial(program)
+    assert trial.lines[-1] == "12 images/s", "the command runs as it is written"
+    text, _ = recipe_of_program(program, trial)
+    recipe = read_recipe(text, "x.yaml")
+    assert (recipe.workload.command, recipe.workload.unit) == (command, "images")
+    assert recipe.instances.types[0].startswith("g" if "--bf16" in KINDS[kind][1] else "c")
+
+
+def test_a_module_is_run_as_one(folder, monkeypatch):
+    (folder / "pack" / "deep").mkdir(parents=True)
+    for name in ("pack", "pack/deep"):
+        write(folder / name, "", "__init__.py")
+    write(folder / "pack", "x = 12", "data.py")
+    file = write(folder / "pack" / "deep", "from ..data import x\nprint(x, 'images/s')")
+    program = program_of(file)
+    assert (program.command, program.target) == ("python3 -m pack.deep.train", folder / "train.yaml")
+    assert run_trial(program).lines == ("12 images/s",)
+    monkeypatch.chdir(folder)
+    assert (
+        program_of(Path(), "pack.deep.train", ["--lr", "1 2"]).command
+        == "python3 -m pack.deep.train --lr '1 2'"
+    )
+    write(folder / "pack", "print('12 images/s')", "__main__.py")
+    assert program_of(Path("pack")).command == "python3 -m pack"
+    with pytest.raises(RecipeError, match="there is no module 'other'"):
+        program_of(Path(), "other")
+
+
+def test_a_script_that_names_files_of_this_folder_runs_here(folder, monkeypatch):
+    (folder / "scripts").mkdir()
+    (folder / "data").mkdir()
+    write(folder / "data", "1", "x.csv")
+    file = write(folder / "scripts", "print(open('data/x.csv').read(), 'images/s')")
+    monkeypatch.chdir(folder)
+    program = program_of(file.relative_to(folder))
+    assert (program.command, str(program.target)) == ("python3 scripts/train.py", "train.yaml")
+    assert run_trial(program).lines == ("1 images/s",)
+
+
+def test_a_notebook_is_run_by_ipython(folder):
+    cells = [
+        {"cell_type": "markdown", "source": ["# text"]},
+        {
+            "cell_type": "code",
+            "source": ["%matplotlib inline\n", "!pip install -q nosuchpackage==1.0\n", "import yaml\n"],
+        },
+        {"cell_type": "code", "source": "print(f'{1 + 1} images/s')"},
+    ]
+    file = write(
+        folder, json.dumps({"cells": cells, "nbformat": 4, "nbformat_minor": 5, "metadata": {}}), "a b.ipynb"
+    )
+    text, _ = recipe_of_script(file, ScriptTrial())
+    recipe = read_recipe(text, "x")
+    assert recipe.workload.command == "ipython --colors=NoColor 'a b.ipynb'"
+    assert (recipe.workload.files, recipe.workload.unit, recipe.name) == ("a b.ipynb", "images", "a-b")
+    assert "nosuchpackage==1.0" in recipe.setup.requirements
+    assert any(requirement.startswith("pyyaml==") for requirement in recipe.setup.requirements)
+    with pytest.raises(RecipeError, match="is no notebook"):
+        program_of(write(folder, "not json", "c.ipynb"))
+
+
+def test_what_is_installed_from_a_folder_is_not_pinned(folder, monkeypatch):
+    info = folder / "site" / "mine-1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / "site" / "mine.py").write_text("")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "direct_url.json").write_text('{"url": "file:///home/me/mine", "dir_info": {"editable": true}}')
+    monkeypatch.setenv("PYTHONPATH", str(folder / "site"))
+    (folder / "work").mkdir()
+    text, notes = recipe_of_script(write(folder / "work", "import mine"), ScriptTrial())
+    assert "mine==" not in text
+    assert (
+        "mine is installed here from file:///home/me/mine, not from an index: it is not in the recipe"
+        in notes
+    )
+
+
+@pytest.mark.parametrize("name", ["run.sh", "Makefile", "a b.py", "x.ipynb"])
+def test_the_hint_of_up_leads_to_a_recipe(dlcloud, home, name):
+    (home.parent / name).write_text('{"cells": []}' if name.endswith("b") else "true:\n")
+    done = dlcloud("up", name)
+    assert (done.status, "is a script, not a recipe" in done.stderr) == (2, True)
+    command = re.search(r"hint: dlcloud (.*) writes its recipe", done.stderr)[1]
+    (home.parent / name).write_text('{"cells": []}' if name.endswith("b") else "")
+    done = dlcloud(*shlex.split(command))
+    assert done.status == 0
+    written = shlex.split(re.search(r"next: dlcloud up (.*) --dry-run", done.stdout)[1])[0]
+    assert dlcloud("validate", written).status == 0
+
+
+def test_a_script_that_does_not_exist_is_not_written_as_a_recipe(dlcloud, home):
+    for name in ("new.ipynb", "new.sh", "new.py", "Makefile"):
+        done = dlcloud("init", name)
+        assert (done.status, f"there is no script {name}" in done.stderr) == (2, True)
+        assert not (home.parent / name).exists()
+    (home.parent / "notes.txt").write_text("x")
+    assert "is no script that init knows" in dlcloud("init", "notes.txt").stderr
 
 
 @pytest.mark.parametrize(
@@ -209,7 +406,7 @@ def test_the_environment_of_dlcloud_is_read_where_the_shell_has_another(folder):
     python.chmod(0o755)
     file = write(folder, "import yaml\nprint(yaml.__name__, '3 images/s')")
     assert "pyyaml==" in recipe_of_script(file, ScriptTrial())[0]
-    assert run_trial(file, 20).lines == ("yaml 3 images/s",)
+    assert run_trial(program_of(file)).lines == ("yaml 3 images/s",)
 
 
 ANSWERS = {
