@@ -10,7 +10,8 @@ hand. `tests/unit/test_docs.py` runs the check.
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 import agents
@@ -32,23 +33,55 @@ PAGES = (*sorted(DOCS.glob("*.md")), ROOT / "llms.txt", ROOT / "templates" / "sk
 SKILL = ROOT / ".claude" / "skills" / "dlcloud" / "SKILL.md"
 """The skill where agents that work in a clone look: the text that `dlcloud skill` prints."""
 
+SHARED_BY = 3
+"""An option that this many commands have, in the same words, is explained once."""
+LONG = re.compile(r"--[a-z-]+")
 BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 
 
 def commands() -> Iterator[str]:
     """Yield a section for each command and subcommand: what it does, and its options."""
-    context = click.Context(dlcloud, info_name="dlcloud")
     yield from table(
         ("command", "effect"), [(f"[{name}](#dlcloud-{name})", COMMANDS[name]) for name in COMMANDS]
     )
-    for name in dlcloud.list_commands(context):
-        command = dlcloud.get_command(context, name)
+    context = click.Context(dlcloud, info_name="dlcloud")
+    found = list(_below(dlcloud, context))
+    counts = Counter(record for command, inner in found for record in _records(command, inner))
+    most_common = {
+        LONG.findall(name)[-1]: (name, meaning)
+        for (name, meaning), _ in reversed(counts.most_common())
+        if "--" in name
+    }
+    shared = {record for record in most_common.values() if counts[record] >= SHARED_BY}
+    yield "## Shared options"
+    yield ""
+    yield from table(
+        ("option", "meaning"),
+        [(f"`{name}`", meaning) for name, meaning in counts if (name, meaning) in shared],
+    )
+    for command, inner in found:
+        yield from _command(command, inner, shared)
+
+
+def _below(group: click.Group, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         assert command is not None
-        yield from _command(command, click.Context(command, info_name=name, parent=context), level=2)
+        inner = click.Context(command, info_name=name, parent=context)
+        yield command, inner
+        if isinstance(command, click.Group):
+            yield from _below(command, inner)
 
 
-def _command(command: click.Command, context: click.Context, level: int) -> Iterator[str]:
-    yield f"{'#' * level} {context.command_path}"
+def _records(command: click.Command, context: click.Context) -> list[tuple[str, str]]:
+    records = (parameter.get_help_record(context) for parameter in command.params)
+    return [record for record in records if record and record[1]]
+
+
+def _command(
+    command: click.Command, context: click.Context, shared: Collection[tuple[str, str]]
+) -> Iterator[str]:
+    yield f"{'#' * len(context.command_path.split())} {context.command_path}"
     yield ""
     pieces = command.collect_usage_pieces(context)
     yield f"`{' '.join([context.command_path, *pieces])}`"
@@ -57,15 +90,14 @@ def _command(command: click.Command, context: click.Context, level: int) -> Iter
         literal = paragraph.startswith("\b\n")
         yield f"```text\n{paragraph[2:]}\n```" if literal else paragraph.strip()
         yield ""
-    records = [parameter.get_help_record(context) for parameter in command.params]
+    records = _records(command, context)
     yield from table(
-        ("option", "meaning"), [(f"`{record[0]}`", record[1]) for record in records if record and record[1]]
+        ("option", "meaning"), [(f"`{name}`", text) for name, text in records if (name, text) not in shared]
     )
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            inner = command.get_command(context, name)
-            assert inner is not None
-            yield from _command(inner, click.Context(inner, info_name=name, parent=context), level + 1)
+    if names := [LONG.findall(name)[-1] for name, text in records if (name, text) in shared]:
+        links = ", ".join(f"`{name}`" for name in names)
+        yield f"[Shared options](#shared-options): {links}."
+        yield ""
 
 
 def benchmarks() -> Iterator[str]:

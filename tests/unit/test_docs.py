@@ -30,6 +30,18 @@ def test_generated_tables_are_fresh():
     assert done.returncode == 0, done.stderr
 
 
+def test_the_site_is_built_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "-q", "-f", ROOT / ".github" / "site" / "mkdocs.yml"]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        [*command, "-d", tmp_path], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    front = (tmp_path / "index.html").read_text("utf-8")
+    assert 'href="your-own-script/"' in front
+    assert 'href="https://github.com/dlcloud/dlcloud/blob/main/LICENSE"' in front
+
+
 def test_the_readme_is_a_front_page():
     text = (ROOT / "README.md").read_text("utf-8")
     assert len(text.splitlines()) <= 150
