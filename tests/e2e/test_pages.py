@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.needs import needs
+
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = needs("bash")
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([\w.-]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = ["debugging"]
 LONG = ["hugging-face", "tensorflow"]
