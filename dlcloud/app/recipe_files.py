@@ -9,9 +9,11 @@ from dlcloud.app.profiles import chosen_profile
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.profile import apply_profile, merge
 from dlcloud.recipe.recipe import Recipe, RecipeFile, read_recipe, with_name
-from dlcloud.recipe.requirements_file import include_requirements
-from dlcloud.resources.texts import LARGEST_RECIPE, recipe_text
+from dlcloud.recipe.requirements import include_requirements
+from dlcloud.resources.texts import recipe_text
 
+LARGEST_LOCK = 8 << 20
+"""Bytes of a file of packages: a uv.lock has a line for each build of each package."""
 SCRIPTS = {".py", ".sh", ".bash", ".zsh", ".ipynb"}
 """Endings of programs, which `dlcloud init` writes a recipe for."""
 MAKEFILES = {"Makefile", "makefile", "GNUmakefile"}
@@ -103,11 +105,11 @@ def include_files(text: str, path: Path) -> str:
     return include_requirements(text, str(path), lambda file: _beside(path, file))
 
 
-def _beside(recipe: Path, name: str) -> str | None:
-    """Return the text of a file beside a recipe; None if there is none that can be read."""
+def _beside(recipe: Path, name: str) -> bytes | None:
+    """Return the content of a file beside a recipe; None if there is none that can be read."""
     try:
         with (recipe.parent / name).open("rb") as file:
-            return file.read(LARGEST_RECIPE).decode("utf-8", "replace")
+            return file.read(LARGEST_LOCK)
     except OSError:
         return None
 

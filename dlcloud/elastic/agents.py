@@ -28,13 +28,14 @@ from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, RECORDS, RemoteJobs, folder_of
 from dlcloud.launch.setup import OLDEST_PYTHON, EnvironmentPeer, prepare, requirements_on, send_command
-from dlcloud.launch.user_files import check_files, send_files
+from dlcloud.launch.user_files import check_files, send_files, with_projects
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, RecipeError, RemoteCommandError
 from dlcloud.model.remote import Connection
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.kept_files import NOTHING
 from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.requirements import pip_lines
 from dlcloud.recipe.workload import Elastic
 from dlcloud.trainer.drain import DRAINED
 from dlcloud.trainer.settings import LIGHTHOUSE_PORT
@@ -88,11 +89,12 @@ def program_of(recipe: Recipe, recipe_folder: Path, *, run: str) -> "TrainingPro
         check_files(files)
     return TrainingProgram(
         run=run,
-        command=workload.command,
+        command=with_projects(workload.command, recipe, recipe_folder),
         # An image brings its own PyTorch.
         requirements=""
         if recipe.setup.image
-        else "\n".join([REQUIREMENTS.read_text(), *recipe.setup.requirements]),
+        # Those of the trainer have no hashes, so that none may have.
+        else "\n".join([REQUIREMENTS.read_text(), *pip_lines(recipe.setup.requirements, with_hashes=False)]),
         files=files,
         elastic=workload.elastic,
         image=recipe.setup.image,

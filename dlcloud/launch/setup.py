@@ -216,7 +216,7 @@ def environment_key(requirements: str) -> str:
 
 def packages_of(requirements: str) -> list[str]:
     """Return the packages of a requirements text, sorted, without comments."""
-    lines = (line.split("#")[0].strip() for line in requirements.splitlines())
+    lines = (re.sub(r"(^|\s)#.*$", "", line).strip() for line in requirements.splitlines())
     return sorted(filter(None, lines))
 
 
@@ -228,7 +228,7 @@ def requirements_on(managed: "ManagedCluster", instance_type: str, requirements:
     """
     if managed.cluster.cloud == "local":
         return requirements
-    if not any(package.startswith("torch") for package in packages_of(requirements)):
+    if not any(re.match(r"torch|[^#]*\btorch\b", package) for package in packages_of(requirements)):
         return requirements
     hardware = managed.cloud.types.hardware([instance_type]).get(instance_type)
     if hardware is None or hardware.gpu is not None:

@@ -19,18 +19,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from dlcloud.launch.setup import COPY_TIMEOUT_S, FOLDER, KEY_BYTES, EnvironmentPeer, read_answer
 from dlcloud.model.clock import Clock
-from dlcloud.model.errors import DlcloudError, RemoteCommandError
+from dlcloud.model.errors import DlcloudError, RecipeError, RemoteCommandError
 from dlcloud.model.events import Emit, Progress, stage
 from dlcloud.model.remote import Connection, SentFile
 from dlcloud.model.untrusted import parse_json
+from dlcloud.recipe.requirements import projects_of
 from dlcloud.recipe.sent_files import Changes, FileSet, count_files, format_size
 from dlcloud.resources.texts import template
 from dlcloud.ssh.copy import pack_files
 from dlcloud.ssh.listing import list_files
+
+if TYPE_CHECKING:  # pydantic, which `logs` and `ssh` never need
+    from dlcloud.recipe.recipe import Recipe
 
 COPY = f"{FOLDER}/files"
 """The folder on an instance of the copy that runs are given; nothing else writes there."""
@@ -80,6 +84,32 @@ def check_files(source: Path) -> FileSet:
     files = list_files(source)
     files.check()
     return files
+
+
+def with_projects(command: str, recipe: "Recipe", recipe_folder: Path) -> str:
+    """Return a command that finds the modules of the recipe's projects (`-e .`) in the files that are sent.
+
+    Raises:
+        RecipeError: One of them is not among the files.
+    """
+    projects = projects_of(recipe.setup.requirements)
+    if not projects or not command:
+        return command
+    sent = recipe_folder / (recipe.workload.files or "nothing")
+    folders = []
+    for name in projects:
+        project = (recipe_folder / name).resolve()
+        source = project / "src" if (project / "src").is_dir() else project
+        if not sent.is_dir() or not source.is_relative_to(sent.resolve()):
+            raise RecipeError(
+                f"setup.requirements: the project {name} is not among the files that are sent",
+                f"workload.files: {recipe.workload.files or '.'} must be a folder that contains it",
+            )
+        if not source.is_dir():
+            raise RecipeError(f"setup.requirements: there is no project {name}")
+        folders.append(shlex.quote(str(source.relative_to(sent.resolve()))))
+    places = ":".join(f'"$PWD"/{folder}' for folder in folders)
+    return f'export PYTHONPATH={places}"${{PYTHONPATH:+:$PYTHONPATH}}"; {command}'
 
 
 def send_files(

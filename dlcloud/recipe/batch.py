@@ -19,6 +19,7 @@ from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import InstanceType
 from dlcloud.recipe.experiment import VALUES_FILE, Experiment, trial_variables, trial_words
 from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.requirements import pip_lines, projects_of
 
 IMAGE = "public.ecr.aws/docker/library/python:3.12"
 """The container image; a recipe's instances boot Ubuntu 24.04, whose Python is the same."""
@@ -115,6 +116,9 @@ def _refuse_foreign(recipe: Recipe) -> None:
             f"dlcloud up {recipe.name}",
         )
     refuse_no_array(recipe)
+    if projects := projects_of(recipe.setup.requirements):
+        message = f"{recipe.name} needs the project {projects[0]}, which a job of AWS Batch does not have"
+        raise RecipeError(message, "publish it as a package, or copy it into workload.files")
     if workload.command is None:
         raise RecipeError(
             f"{recipe.name} runs the bundled benchmark {workload.benchmark}, which is measured by dlcloud",
@@ -141,7 +145,8 @@ def _script(recipe: Recipe, arguments: Sequence[str]) -> str:
     setup, workload = recipe.setup, recipe.workload
     lines = [set_up_script(recipe)]
     if setup.requirements:
-        lines.append(f"pip install -q {shlex.join(setup.requirements)}\n")
+        packages = "\n".join(pip_lines(setup.requirements))
+        lines.append(f"pip install -q -r /dev/stdin <<'PACKAGES'\n{packages}\nPACKAGES\n")
     if workload.files:
         lines.append(_FETCH)
     if workload.nodes is not None:

@@ -74,7 +74,7 @@ def _lines(value: object) -> object:
     """Return the lines of a text, without comments; a list as it is."""
     if not isinstance(value, str):
         return value
-    return [line for text in value.splitlines() if (line := text.partition("#")[0].strip())]
+    return [line for text in value.splitlines() if (line := re.sub(r"(^|\s)#.*$", "", text).strip())]
 
 
 def _script(value: object) -> object:

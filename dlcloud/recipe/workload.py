@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from dlcloud.recipe.kept_files import refuse_hopeless
 from dlcloud.recipe.part import ENVIRONMENT_KEYS, Environment, Form, Lines, Part, Script, Texts
-from dlcloud.recipe.requirements_file import PINNED
+from dlcloud.recipe.requirements import checked_lines
 from dlcloud.recipe.secrets import RESERVED, Secrets
 from dlcloud.trainer.drain import LEAVE_S
 from dlcloud.trainer.settings import CHECKPOINT_S
@@ -23,10 +23,11 @@ class Setup(Part):
     commands: Script = Field(
         default="", description="Shell commands, a text or a list, run once per instance, before anything."
     )
-    requirements: Lines = Field(
+    requirements: Annotated[Lines, AfterValidator(checked_lines)] = Field(
         default_factory=list,
-        description="Pinned Python packages (name==version) for the user's command: a list, one a line, or "
-        "the name of a file beside the recipe that lists them (requirements.txt).",
+        description="Python packages of the command, as pip reads them: a list, one a line, or the name of a "
+        "file next to the recipe: requirements.txt, pyproject.toml with its uv.lock, or environment.yml. "
+        "What is not pinned (name==version) is pinned once by uv, before the launch.",
     )
 
     image: ContainerImage = Field(
@@ -39,13 +40,6 @@ class Setup(Part):
     def _packages_of_image(self) -> Self:
         if self.image and self.requirements:
             raise ValueError("image and requirements exclude each other: the image has the packages")
-        return self
-
-    @model_validator(mode="after")
-    def _pinned(self) -> Self:
-        for requirement in self.requirements:
-            if not PINNED.match(requirement):
-                raise ValueError(f"{requirement!r} is not pinned; write name==version")
         return self
 
 

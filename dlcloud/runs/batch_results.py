@@ -25,6 +25,7 @@ from dlcloud.model.untrusted import parse_json
 from dlcloud.recipe.batch import set_up_script
 from dlcloud.recipe.data import s3_endpoint, split_uri
 from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.requirements import pip_lines
 from dlcloud.runs.experiment_runner import trial_setting
 from dlcloud.runs.program import RunProgram, list_package
 from dlcloud.runs.run_archive import SUFFIX, unpack_run, unreadable
@@ -78,7 +79,7 @@ def make_manifest(
         "experiment": digest,
         "ends_at": ends_at.timestamp(),
         "setup": set_up_script(recipe),
-        "requirements": "".join(f"{line}\n" for line in recipe.setup.requirements),
+        "requirements": "".join(f"{line}\n" for line in pip_lines(recipe.setup.requirements)),
         "variables": dict(recipe.workload.environment),
         "keep": ["**"] if (patterns := recipe.kept_files.patterns) is None else list(patterns),
         "trials": [

@@ -170,8 +170,9 @@ class NodesRunner:
         names = sorted({name for setting in workload.settings for name in setting.environment})
         words = [python, "-m", "benchmarks.nodes.head", "--address", head, "--port", str(PORT), *files]
         words += ["--nodes", str(len(nodes)), *(word for name in names for word in ("--forward", name))]
-        line = f"exec {shlex.join(words)} -- {shlex.quote(workload.command or '')}"
-        program = self.runner.program.on_nodes(line, len(nodes))
+        program = self.runner.program
+        line = f"exec {shlex.join(words)} -- {shlex.quote(program.user_command)}"
+        program = program.on_nodes(line, len(nodes))
         return program.command(python, host=node.run.instance_id)
 
     def _start(self, nodes: Sequence[Node]) -> None:

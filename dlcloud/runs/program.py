@@ -21,13 +21,14 @@ from dlcloud.benchmarks.command.shell import takes_arguments, with_arguments
 from dlcloud.benchmarks.harness.benchmark import Benchmark, Parameters
 from dlcloud.launch.remote_jobs import RECORDS
 from dlcloud.launch.setup import FOLDER, OLDEST_PYTHON
-from dlcloud.launch.user_files import check_files
+from dlcloud.launch.user_files import check_files, with_projects
 from dlcloud.model.errors import RecipeError, RemoteCommandError
 from dlcloud.model.instance import hardware_of
 from dlcloud.model.remote import Connection, SentFile
 from dlcloud.model.untrusted import parse_json
 from dlcloud.planning.fit import Machine, machine_of_probe
 from dlcloud.recipe.recipe import Recipe
+from dlcloud.recipe.requirements import pip_lines
 from dlcloud.recipe.workload import Setting, Workload
 from dlcloud.ssh.listing import list_entries
 
@@ -64,6 +65,11 @@ class RunProgram:
     def is_resumable(self) -> bool:
         """True if it can resume an interrupted run: not with files of the user's, which may change."""
         return self.name != COMMAND and self.files is None
+
+    @property
+    def user_command(self) -> str:
+        """The user's command."""
+        return self.arguments[self.arguments.index("--run") + 1]
 
     @property
     def minimum_python(self) -> str:
@@ -127,15 +133,20 @@ def program_of(recipe: Recipe, recipe_folder: Path) -> RunProgram:
         available = ", ".join(sorted(set(BENCHMARKS) - {COMMAND}))
         raise RecipeError(f"workload.benchmark: there is no benchmark {name!r}", f"available: {available}")
     _refuse_lost_arguments(recipe)
-    arguments = _command_arguments(recipe.name, workload) if workload.command else _parameters(workload)
+    command = with_projects(workload.command or "", recipe, recipe_folder)
+    arguments = _command_arguments(recipe.name, workload, command) if command else _parameters(workload)
     _check_arguments(arguments, BENCHMARKS[name])
     files = _files(workload, recipe_folder)
     _check_files(workload, BENCHMARKS[name], files)
     return RunProgram(
         name=name,
         arguments=tuple(arguments),
+        # The user's command has no other packages; of several lists, all or none may have hashes.
         requirements="\n".join(
-            [BENCHMARKS[name].requirements_for(arguments).read_text(), *recipe.setup.requirements]
+            [
+                BENCHMARKS[name].requirements_for(arguments).read_text(),
+                *pip_lines(recipe.setup.requirements, with_hashes=name == COMMAND),
+            ]
         ),
         package=Path(dlcloud.benchmarks.__file__).parent,
         files=files,
@@ -195,9 +206,9 @@ def _parameters(workload: Workload) -> list[str]:
     return arguments
 
 
-def _command_arguments(name: str, workload: Workload) -> list[str]:
+def _command_arguments(name: str, workload: Workload, command: str) -> list[str]:
     """Return the arguments of the bundled program that runs the user's command in the run's work folder."""
-    arguments = ["--run", workload.command or "", "--folder", "work", "--unit", workload.unit, "--case", name]
+    arguments = ["--run", command, "--folder", "work", "--unit", workload.unit, "--case", name]
     arguments += ["--repeats", str(workload.repeats), *(["--exact"] if workload.repeats == 1 else [])]
     if workload.throughput:
         arguments += ["--throughput", workload.throughput]

@@ -70,6 +70,11 @@ class Paths:
         return self.home / "local"
 
     @property
+    def locks(self) -> Path:
+        """The packages that uv has pinned, by what was asked for."""
+        return self.home / "locks"
+
+    @property
     def cache(self) -> Path:
         """Files that can be created again."""
         return self.home / "cache"

@@ -11,6 +11,7 @@ from dlcloud.app.lifecycle import (
     confirm_spending,
     plan_cluster,
 )
+from dlcloud.app.packages import pin_packages
 from dlcloud.app.recipe_files import read_recipe_file
 from dlcloud.app.terminal.screen import say
 from dlcloud.app.terminal.signals import Termination, TerminationTexts, holding
@@ -62,7 +63,7 @@ def run(
         context.change_nothing()
     if not recipe:
         raise RecipeError("image: a recipe is missing", "dlcloud image RECIPE, or dlcloud image --list")
-    source = read_recipe_file(recipe)
+    source = pin_packages(read_recipe_file(recipe), paths=context.paths, emit=context.emit)
     maker = ImageMaker(context=context, source=source, base=base, instance_type=instance_type, cidrs=cidrs)
     maker.run(dry_run=dry_run, yes=yes, output=output)
 

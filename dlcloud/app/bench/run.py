@@ -4,7 +4,7 @@ import secrets
 import shlex
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from dlcloud.app.budget import hold_month
 from dlcloud.app.clusters.workload import environment_of
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import destroy_unfinished, plan_cluster
+from dlcloud.app.packages import pin_packages
 from dlcloud.app.recipe_files import profile_defaults, read_recipe_file
 from dlcloud.app.results.predict import choose_measured, predict_bench, with_predictions
 from dlcloud.app.results.rows import rows_of_runs
@@ -43,6 +44,7 @@ from dlcloud.prediction.measured_types import Reference
 from dlcloud.prediction.offers import PredictedJob, candidates_of
 from dlcloud.prediction.racing import MOST_SAMPLES
 from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.recipe.recipe import RecipeFile
 from dlcloud.report.answer import Question, answers_of
 from dlcloud.report.bench_tables import (
     TypePlan,
@@ -119,8 +121,11 @@ def run(
         "budget": {"max_hours": max_hours, "max_usd": max_usd},
     }
 
+    def pin(file: RecipeFile) -> RecipeFile:
+        return pin_packages(file, paths=context.paths, emit=context.emit, types=types, cloud=cloud or "")
+
     def bench_of(names: Sequence[str], *, predicts: bool, races: bool) -> Bench:
-        matrix, folder = read_matrix(names, benchmarks, recipe, keys, tiny=tiny, nodes=nodes)
+        matrix, folder = read_matrix(names, benchmarks, recipe, keys, tiny=tiny, nodes=nodes, pin=pin)
         if races:
             check_race(matrix)
             matrix = repeat_matrix(matrix, repeats or MOST_SAMPLES)
@@ -425,8 +430,12 @@ def read_matrix(
     *,
     tiny: bool,
     nodes: Sequence[int] = (),
+    pin: Callable[[RecipeFile], RecipeFile] | None = None,
 ) -> tuple[BenchmarkMatrix, Path]:
-    """Return the matrix, and the folder that the files of a recipe's workload are relative to."""
+    """Return the matrix, and the folder that the files of a recipe's workload are relative to.
+
+    `pin` pins the open versions of the recipe's packages.
+    """
     if recipe and benchmarks:
         raise RecipeError(f"{recipe} brings its own workload", "leave --benchmark out")
     if nodes and not recipe:
@@ -436,7 +445,7 @@ def read_matrix(
     keys = {key: value for key, value in keys.items() if value is not None}
     if not recipe:
         return matrix_of_benchmarks(types, benchmarks, profile_defaults(keys), tiny=tiny), Path()
-    file = read_recipe_file(recipe)
+    file = read_recipe_file(recipe) if pin is None else pin(read_recipe_file(recipe))
     matrix = matrix_of_recipe(types, file.recipe, keys, tiny=tiny, nodes=nodes)
     return replace(matrix, recipe_path=file.path), Path(file.path).parent if file.path else Path()
 

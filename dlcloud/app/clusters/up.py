@@ -9,7 +9,7 @@ from dlcloud.analysis.result import Run
 from dlcloud.app.account.caches import trim_caches
 from dlcloud.app.clusters.batch import BatchUp, take_late, uses_batch
 from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
-from dlcloud.app.clusters.workload import RecipeWorkload, read_workload, warn_of_requirements
+from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import (
     acquire_for_command,
@@ -17,6 +17,7 @@ from dlcloud.app.lifecycle import (
     destroy_unfinished,
     detached_error,
 )
+from dlcloud.app.packages import warn_of_requirements
 from dlcloud.app.results.rows import commands_again, rows_of_runs
 from dlcloud.app.results.training import newest_training
 from dlcloud.app.terminal.console import MOST_LINES

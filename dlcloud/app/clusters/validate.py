@@ -14,7 +14,7 @@ def run(context: Context, *, recipe: str, overrides: Overrides, output: str) -> 
     Raises:
         RecipeError: It is not, with every fault and its line.
     """
-    workload = read_workload(context, recipe, overrides)
+    workload = read_workload(context, recipe, overrides, pin=False)
     workload.check()
     workload.check_deadline()
     experiment = experiment_of(context, workload, fresh=False, retry_failed=False)

@@ -3,17 +3,14 @@
 import os
 import re
 import shlex
-import shutil
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 
 from dlcloud.app.context import Context
+from dlcloud.app.packages import pin_packages
 from dlcloud.app.recipe_files import file_of_recipe, own_names, read_recipe_file
 from dlcloud.app.routes import refuse_missing_program
 from dlcloud.elastic.agents import program_of as training_of
@@ -23,7 +20,6 @@ from dlcloud.elastic.train import train
 from dlcloud.launch.data_access import check_data
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.secret_values import SecretLookup
-from dlcloud.launch.setup import MISSING
 from dlcloud.launch.user_files import check_files
 from dlcloud.local.site_files import Level
 from dlcloud.model.cluster import Member
@@ -35,14 +31,15 @@ from dlcloud.recipe.deadline import check_deadline
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe, RecipeFile
+from dlcloud.recipe.requirements import name_of, notes_of, pip_lines
 from dlcloud.recipe.script import REPORTER, Script, distribution_of, read_script
 from dlcloud.recipe.secrets import read_source
 from dlcloud.recipe.sent_files import IGNORE_FILE
 from dlcloud.recipe.workload import Setup, Workload
 from dlcloud.runs.program import RunProgram, describe_tiny, program_of, tiny_form
-from dlcloud.system.parallel import all_or_raise, fan_out
 
 NOTE_WIDTH = 76
+MOST_PACKAGES = 40
 
 
 @dataclass
@@ -107,6 +104,11 @@ class RecipeWorkload:
         notes = [f"the recipe is changed by {self.changes}"] if self.changes else []
         if self.recipe.track is not None:
             notes.append(f"recorded on MLflow at {self.recipe.track.mlflow} while results arrive")
+        notes += notes_of(self.recipe.setup.requirements)
+        if packages := [line for line in self.recipe.setup.requirements if name_of(line)]:
+            shown = ", ".join(line.partition(" --hash")[0] for line in packages[:MOST_PACKAGES])
+            more = len(packages) - MOST_PACKAGES
+            notes.append(f"packages: {shown}{f' and {more} more' if more > 0 else ''}")
         if self.recipe.workload.files is not None:
             notes.append(check_files(self.folder / self.recipe.workload.files).describe())
         if self.recipe.cloud == "local" and (loose := self._looseness()):
@@ -161,9 +163,16 @@ class RecipeWorkload:
 
 
 def read_workload(
-    context: Context, source: str | Recipe, overrides: Overrides | None = None, *, keep: bool = False
+    context: Context,
+    source: str | Recipe,
+    overrides: Overrides | None = None,
+    *,
+    keep: bool = False,
+    pin: bool = True,
 ) -> RecipeWorkload:
     """Read, change and check a recipe, or one that was read; with `keep` its instances are kept.
+
+    With `pin`, open versions of its packages are pinned, which asks a package index; see `pin_packages`.
 
     A recipe for AWS that is to be rehearsed is read in its tiny form; see `dlcloud.runs.program`.
 
@@ -180,7 +189,10 @@ def read_workload(
         file = replace(file, text=text)
     if keep:
         recipe = recipe.model_copy(update={"keep": recipe.keep.model_copy(update={"instances": True})})
-    return RecipeWorkload(context=context, file=replace(file, recipe=recipe), changes=changes)
+    file = replace(file, recipe=recipe)
+    if pin:
+        file = pin_packages(file, paths=context.paths, emit=context.emit)
+    return RecipeWorkload(context=context, file=file, changes=changes)
 
 
 def environment_of(context: Context, recipe: Recipe, folder: Path) -> JobEnvironment:
@@ -283,7 +295,7 @@ def _warn_of_packages(
 ) -> None:
     """Warn of imports without requirements; a container and set-up commands may bring packages."""
     brings_own = setup.image or any(word in setup.commands for word in ("pip", "conda", "uv "))
-    listed = {distribution_of(requirement) for requirement in setup.requirements}
+    listed = {distribution_of(name_of(requirement)) for requirement in pip_lines(setup.requirements)} - {""}
     missing = [package for package in packages if distribution_of(package) not in listed]
     if not missing or brings_own:
         return
@@ -313,61 +325,3 @@ def _script_of(workload: Workload, recipe_folder: Path) -> tuple[str, Script, fr
         return path.name, script, own_names(script.modules, places) if files.is_dir() else frozenset()
     except RecipeError:
         return None  # a future import in the middle, or another version of Python
-
-
-TIMEOUT_S = 30
-MOST = 8
-"""Packages that are looked up at a time."""
-_PIP = (sys.executable, "-m", "pip")
-_QUIET = ("--disable-pip-version-check", "--no-input")
-_VERSIONS = re.compile(r"^Available versions: (.+)$", re.MULTILINE)
-
-
-def warn_of_requirements(requirements: Sequence[str], emit: Callable[[Event], None]) -> None:
-    """Warn of pinned packages that the index does not have; an index that does not answer is no fault."""
-    missing = all_or_raise(fan_out(is_missing, requirements, width=MOST))
-    for requirement, is_gone in zip(requirements, missing, strict=True):
-        if is_gone:
-            message = f"setup.requirements: {requirement} is not in this machine's package index"
-            emit(Warned(message=f"{message}: the environment could not be built"))
-
-
-def is_missing(requirement: str) -> bool:
-    """True if the index answers, and does not have a pinned package."""
-    if (uv := shutil.which("uv")) is not None:
-        return _is_refused(
-            (uv, "pip", "compile", "--no-deps", "--quiet", "--color", "never", "-"), requirement
-        )
-    if find_spec("pip") is None or _is_listed(requirement):
-        return False
-    options = ("--dry-run", "--no-deps", "--ignore-installed", *_QUIET)
-    return _is_refused((*_PIP, "install", "--quiet", *options, "-r", "/dev/stdin"), requirement)
-
-
-def _is_listed(requirement: str) -> bool:
-    """True if pip lists the version of a package; only what it does not list may be spelled otherwise.
-
-    Many a pip downloads a package whose installation it only tries: 600 MB for TensorFlow.
-    """
-    package, _, version = requirement.partition("==")
-    done = _run((*_PIP, "index", "versions", "--pre", *_QUIET, package.partition("[")[0]))
-    listed = _VERSIONS.search(done.stdout) if done is not None else None
-    return listed is not None and version in listed[1].split(", ")
-
-
-def _is_refused(command: Sequence[str], requirement: str) -> bool:
-    """True if a tool finds that the index does not have the package on its input."""
-    done = _run(command, requirement)
-    if done is None or done.returncode == 0:
-        return False
-    return MISSING.search(" ".join(done.stderr.split())) is not None
-
-
-def _run(command: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str] | None:
-    """Run a tool; None if it cannot be run, or does not end in time."""
-    try:
-        return subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None

@@ -16,8 +16,9 @@ from typing import ClassVar
 
 import pytest
 
-from dlcloud.app.clusters.workload import refuse_missing_script, warn_of_requirements, warn_of_script
+from dlcloud.app.clusters.workload import refuse_missing_script, warn_of_script
 from dlcloud.app.init import ScriptTrial, program_of, recipe_of_program, run_trial
+from dlcloud.app.packages import warn_of_requirements
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe
 
