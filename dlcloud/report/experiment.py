@@ -4,10 +4,12 @@ For people the best trial comes first; for programs trials keep their order. The
 each parameter and by cost, and the runs over time by instance.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
+from statistics import fmean, median, stdev
 from typing import Any
 
 from dlcloud.analysis.cost import RunCost
@@ -60,7 +62,8 @@ class ExperimentTable:
 def experiment_report(table: ExperimentTable, *, command: str = "up") -> Report:
     """Return the trials: for programs in their order, for people the best first."""
     failed = [status for status in table.statuses if status.state is TrialState.FAILED]
-    sections = [_trials(table), *([_failures(failed)] if failed else [])]
+    means = means_over_seeds(table)
+    sections = [_trials(table), *_means(table, means), *([_failures(failed)] if failed else [])]
     names = _names(table.statuses)
     best = best_trial(table.statuses, maximize=table.maximize)
     return Report(
@@ -68,8 +71,90 @@ def experiment_report(table: ExperimentTable, *, command: str = "up") -> Report:
         records=[_record(table, status, names) for status in table.statuses],
         sections=sections,
         empty="",
-        extra={"experiment": table.name, "best": None if best is None else _record(table, best, names)},
+        extra={
+            "experiment": table.name,
+            "best": None if best is None else _record(table, best, names),
+            "means": [_mean_record(mean) for mean in means],
+        },
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanOverSeeds:
+    """The metric of trials that differ in their seed alone; `deviation` is the sample's standard one."""
+
+    values: Mapping[str, str]
+    count: int
+    mean: float
+    deviation: float
+    worst: float
+
+
+def means_over_seeds(table: ExperimentTable) -> list[MeanOverSeeds]:
+    """Return means of trials with equal values but for a seed, the best first; none without a seed."""
+    groups: dict[tuple[tuple[str, str], ...], list[float]] = {}
+    for status in table.statuses:
+        others = tuple((name, text) for name, text in status.trial.values.items() if not _is_seed(name))
+        if status.value is not None and len(others) < len(status.trial.values):
+            groups.setdefault(others, []).append(status.value)
+    means = [
+        MeanOverSeeds(
+            values=dict(others),
+            count=len(values),
+            mean=fmean(values),
+            deviation=stdev(values),
+            worst=min(values) if table.maximize else max(values),
+        )
+        for others, values in groups.items()
+        if len(values) > 1
+    ]
+    return sorted(means, key=lambda mean: mean.mean, reverse=table.maximize)
+
+
+def _is_seed(name: str) -> bool:
+    """True for `seed`, `data_seed`, `trainer.random-seed`."""
+    return re.split(r"[^a-z]+", name.lower())[-1] == "seed"
+
+
+def _means(table: ExperimentTable, means: Sequence[MeanOverSeeds]) -> list[Section]:
+    if not means:
+        return []
+    names = list(dict.fromkeys(name for mean in means for name in mean.values))
+    titles = (*names, "seeds", f"mean {table.metric}", "deviation", "worst")
+    rows = [
+        (
+            *(mean.values.get(name, "") for name in names),
+            str(mean.count),
+            *(_figure(figure) for figure in (mean.mean, mean.deviation, mean.worst)),
+        )
+        for mean in means[:MOST_ROWS]
+    ]
+    return [
+        Section(
+            heading=f"means over seeds{_mark(table)}",
+            titles=titles,
+            rows=rows,
+            numeric=frozenset(range(len(names), len(titles))),
+        )
+    ]
+
+
+def _mean_record(mean: MeanOverSeeds) -> dict[str, Cell]:
+    return {
+        **{f"value_{name}": text for name, text in mean.values.items()},
+        "seeds": mean.count,
+        "mean": mean.mean,
+        "deviation": mean.deviation,
+        "worst": mean.worst,
+    }
+
+
+DIVERGED = 1e12
+
+
+def _figure(value: float) -> str:
+    """Return a figure; that of a trial that diverged with an exponent."""
+    return f"{value:.2e}" if abs(value) >= DIVERGED else digits(value)
 
 
 def _trials(table: ExperimentTable) -> Section:
@@ -142,7 +227,7 @@ def _row(table: ExperimentTable, status: TrialStatus, names: Sequence[str]) -> t
     return (
         str(status.trial.number),
         *(status.trial.values.get(name, "") for name in names),
-        status.printed if status.value is None else digits(status.value),
+        status.printed if status.value is None else _figure(status.value),
         _seconds_text(status),
         "" if usd is None else money(usd),
         "" if status.run is None else status.run.instance_type,
@@ -186,6 +271,10 @@ def _record(table: ExperimentTable, status: TrialStatus, names: Sequence[str]) -
     }
 
 
+FAR = 100
+"""Median deviations from the median beyond which a trial is not drawn: it would scale all others away."""
+FEWEST_VALUES = 4
+MOST_DIVERGED = 5
 MOST_POINTS = 2000
 """Of more trials, every second, third ... is drawn."""
 HEIGHT_PX = 220
@@ -194,11 +283,28 @@ STATES = (RunState.DONE, RunState.FAILED, RunState.LOST, RunState.PRUNED, RunSta
 
 def experiment_charts(table: ExperimentTable, runs: Sequence[Run]) -> list[Chart]:
     """Return the charts of an experiment; `runs` are all of its runs, the oldest first."""
-    valued = [status for status in table.statuses if status.value is not None]
+    valued, diverged = _without_diverged(table.statuses)
     valued = valued[:: -(-len(valued) // MOST_POINTS)] if valued else []
     names = list(dict.fromkeys(name for status in valued for name in status.trial.values))
     charts = [_by_parameter(table, valued, name, place) for place, name in enumerate(names)] if valued else []
-    return [*charts, *_by_cost(table, valued), *_over_time(table, runs)]
+    charts += _by_cost(table, valued)
+    if diverged:
+        numbers = ", ".join(str(status.trial.number) for status in diverged[:MOST_DIVERGED])
+        more = ", …" if len(diverged) > MOST_DIVERGED else ""
+        note = f", without {len(diverged)} that diverged (trial {numbers}{more})"
+        charts = [replace(chart, caption=f"{chart.caption}{note}") for chart in charts]
+    return [*charts, *_over_time(table, runs)]
+
+
+def _without_diverged(statuses: Sequence[TrialStatus]) -> tuple[list[TrialStatus], list[TrialStatus]]:
+    """Return the trials with a metric, and those of them whose metric is far from most others."""
+    pairs = [(status, status.value) for status in statuses if status.value is not None]
+    middle = median(value for _, value in pairs) if pairs else 0.0
+    spread = median(abs(value - middle) for _, value in pairs) if pairs else 0.0
+    if len(pairs) < FEWEST_VALUES or not spread:
+        return [status for status, _ in pairs], []
+    far = [status for status, value in pairs if abs(value - middle) > FAR * spread]
+    return [status for status, _ in pairs if status not in far], far
 
 
 def _by_parameter(table: ExperimentTable, valued: Sequence[TrialStatus], name: str, place: int) -> Chart:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -227,6 +228,16 @@ def _coloured(value: Spec) -> Spec:
         return "black" if part == TEXT else part
 
     return {name: replaced(inner) for name, inner in value.items()}
+
+
+def refuse_missing_plot() -> None:
+    """Refuse what would draw charts, before anything is launched for them.
+
+    Raises:
+        RecipeError: The extra `plot` is not installed.
+    """
+    if find_spec("vl_convert") is None:
+        raise RecipeError("charts are drawn by vl-convert, which is missing", HINT)
 
 
 def _converter() -> ModuleType:

@@ -75,6 +75,11 @@ class Paths:
         return self.home / "locks"
 
     @property
+    def experiments(self) -> Path:
+        """What experiments were made of, by their digests."""
+        return self.home / "experiments"
+
+    @property
     def cache(self) -> Path:
         """Files that can be created again."""
         return self.home / "cache"

@@ -24,7 +24,7 @@ from dlcloud.report.cost_tables import View, cost_report
 from dlcloud.report.experiment import ExperimentTable, experiment_report
 from dlcloud.report.table import Report, Section
 from dlcloud.resources.texts import template
-from dlcloud.runs.experiment_records import ExperimentRecords, digest_of
+from dlcloud.runs.experiment_records import ExperimentRecords, Identity, identity_of
 from dlcloud.runs.experiment_runner import (
     Ask,
     ExperimentRunner,
@@ -62,13 +62,18 @@ class ExperimentUp:
     _stored: list[TrialStatus] | None = field(init=False, default=None)
 
     @cached_property
+    def identity(self) -> Identity:
+        """What its trials have in common."""
+        source = self.workload.recipe.workload.files
+        files = None if source is None else check_files(self.workload.folder / source)
+        return identity_of(self.workload.recipe, files)
+
+    @cached_property
     def records(self) -> ExperimentRecords:
         """What is stored of it."""
-        recipe = self.workload.recipe
-        source = recipe.workload.files
-        files = None if source is None else check_files(self.workload.folder / source)
-        digest = digest_of(recipe, files)
-        return ExperimentRecords(runs=self.context.runs, experiment=self.experiment, digest=digest)
+        return ExperimentRecords(
+            runs=self.context.runs, experiment=self.experiment, digest=self.identity.digest
+        )
 
     def check(self) -> None:
         """Refuse a search where Optuna is missing, and values that no command can have.
@@ -130,11 +135,13 @@ class ExperimentUp:
         note = f"{self.left} of {self.experiment.count} trials are left, {at_once} at once on an instance"
         note += f"; {done} have a result already" if done else ""
         note += f"; {failed} were given up (--retry-failed runs them again)" if failed else ""
-        return [note]
+        change = self.identity.describe_change(self.context.paths.experiments, self.context.runs)
+        return [note, *([change] if change else [])]
 
     def run(self, runner: Runner, launcher: Launcher, plan: Plan, members: Sequence[Member]) -> None:
         """Run the trials that are left; see `ExperimentRunner.run`."""
         self.begin_anew()
+        self.identity.store(self.context.paths.make_folder(self.context.paths.experiments))
         self.end_lost(members)
         self._stored = None
         statuses = self.statuses()

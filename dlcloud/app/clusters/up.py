@@ -84,6 +84,10 @@ def run(
         raise RecipeError("--html is for a recipe with an experiment", "dlcloud cost-report --html FILE")
     if experiment is not None:
         experiment.html = html
+        if html:
+            from dlcloud.report.page import refuse_missing_plot  # noqa: PLC0415  only for who asks for a page
+
+            refuse_missing_plot()
         if not experiment.left and not dry_run:
             # An `up` that was killed after the last trial has left its instances.
             destroy_unfinished(context, workload.file)

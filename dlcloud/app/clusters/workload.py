@@ -31,7 +31,7 @@ from dlcloud.recipe.deadline import check_deadline
 from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe, RecipeFile
-from dlcloud.recipe.requirements import name_of, notes_of, pip_lines
+from dlcloud.recipe.requirements import name_of, notes_of, pip_lines, projects_of
 from dlcloud.recipe.script import REPORTER, Script, distribution_of, read_script
 from dlcloud.recipe.secrets import read_source
 from dlcloud.recipe.sent_files import IGNORE_FILE
@@ -282,7 +282,11 @@ def warn_of_script(
         return
     name, facts, own = script
     if setup is not None and workload.elastic is None:  # a training's environment has PyTorch
-        _warn_of_packages(name, facts.packages(own), setup, emit)
+        sources = [recipe_folder / name for name in projects_of(setup.requirements)]
+        modules = {
+            path.stem for source in sources for place in (source, source / "src") for path in place.glob("*")
+        }
+        _warn_of_packages(name, facts.packages(own | modules), setup, emit)
     if workload.elastic is not None and not facts.is_elastic:
         message = f"{name} does not import dlcloud.trainer: each instance would train alone (docs/elastic.md)"
         emit(Warned(message=message))

@@ -52,7 +52,7 @@ def test_a_recipe_becomes_a_job_on_a_whole_instance():
     script, *parameters = container["command"][2:]
     assert parameters == ["training", "Ref::files"]
     assert script.endswith("python train.py --batch '1 2'")
-    assert "pip install -q tqdm==4.67.1\n" in script
+    assert "pip install -q -r /dev/stdin <<'PACKAGES'\ntqdm==4.67.1\nPACKAGES\n" in script
 
 
 @needs("bash")

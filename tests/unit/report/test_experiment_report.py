@@ -3,8 +3,16 @@
 import json
 from dataclasses import replace
 
-from dlcloud.analysis.trials import TrialState, TrialStatus, number_trials
-from dlcloud.report.experiment import MOST_ROWS, ExperimentTable, experiment_report
+import pytest
+
+from dlcloud.analysis.trials import Trial, TrialState, TrialStatus, number_trials
+from dlcloud.report.experiment import (
+    MOST_ROWS,
+    ExperimentTable,
+    experiment_charts,
+    experiment_report,
+    means_over_seeds,
+)
 from dlcloud.report.table import Format, render
 from tests.fakes.samples import run
 
@@ -69,3 +77,44 @@ def test_json_has_one_record_a_trial():
     document = json.loads(render(table(done(TRIALS[0], 0.5)), Format.JSON))
     (record,) = document["result"]["records"]
     assert (record["state"], record["value"], record["run"]) == ("done", 0.5, "r-1")
+
+
+def seeds_table(*, maximize=False):
+    values = {("0.1", "1"): 2.0, ("0.1", "2"): 4.0, ("0.2", "1"): 1.0, ("0.2", "2"): 1e27, ("0.3", "1"): 0.5}
+    statuses = [
+        TrialStatus(
+            trial=Trial(number=number, values={"lr": lr, "trainer.seed": seed}),
+            state=TrialState.DONE,
+            value=value,
+        )
+        for number, ((lr, seed), value) in enumerate(values.items(), start=1)
+    ]
+    return ExperimentTable(
+        name="a", statuses=statuses, costs={}, metric="loss", maximize=maximize, rehearsal=False, total=5
+    )
+
+
+def test_means_over_seeds_are_ranked_with_their_deviation():
+    report = experiment_report(seeds_table())
+    section = next(section for section in report.sections if section.heading == "means over seeds")
+    assert section.titles == ("lr", "seeds", "mean loss", "deviation", "worst")
+    assert section.rows == [("0.1", "2", "3", "1.414", "4"), ("0.2", "2", "5.00e+26", "7.07e+26", "1.00e+27")]
+    assert report.extra["means"][0] == {
+        "value_lr": "0.1",
+        "seeds": 2,
+        "mean": 3.0,
+        "deviation": pytest.approx(1.4142, abs=1e-4),
+        "worst": 4.0,
+    }
+
+
+def test_the_worst_of_a_maximized_metric_is_the_least():
+    assert [mean.worst for mean in means_over_seeds(seeds_table(maximize=True))] == [1.0, 2.0]
+
+
+def test_a_trial_that_diverged_is_shown_with_an_exponent_and_not_drawn():
+    table = seeds_table()
+    assert "1.00e+27" in experiment_report(table).sections[0].rows[-1]
+    chart = experiment_charts(table, [])[0]
+    assert chart.caption == "loss by lr, without 1 that diverged (trial 4)"
+    assert max(value["y"] for value in chart.spec["data"]["values"]) == 4.0
