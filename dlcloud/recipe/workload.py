@@ -18,7 +18,7 @@ ContainerImage = Annotated[
 
 
 class Setup(Part):
-    """What an instance needs before the workload: commands, then pinned packages of its own environment."""
+    """What an instance needs before the workload: commands, then packages in an environment."""
 
     commands: Script = Field(
         default="", description="Shell commands, a text or a list, run once per instance, before anything."
