@@ -159,6 +159,7 @@ def _compile(uv: str, lines: Sequence[str], folder: Path, processor: str, versio
     options += ["--python-version", version, "--index-strategy", "unsafe-best-match"]
     options += ["--python-platform", PLATFORMS[processor]] if processor else []
     options += ["--generate-hashes"] if has_hashes else []
+    options += ["--prerelease", "allow"] if "--pre" in asked else []
     with tempfile.TemporaryDirectory(prefix="dlcloud-") as place:
         source, limits = Path(place, "requirements.in"), Path(place, "constraints.txt")
         source.write_text("\n".join(asked) + "\n", "utf-8")
@@ -190,7 +191,7 @@ def _compile(uv: str, lines: Sequence[str], folder: Path, processor: str, versio
 
 
 def _refusal(output: str) -> RecipeError:
-    text = re.sub(r"[\s\u00d7╰─▶│]+", " ", output).strip()
+    text = re.sub(r"[\s\u00d7╰─▶│]+", " ", output.partition("\nhint:")[0]).strip()
     if _NO_INDEX.search(text):
         message = "setup.requirements leaves versions open, and the package index does not answer uv"
         return RecipeError(f"{message}: {text[:300]}", "write name==version, or try again with a network")
