@@ -249,7 +249,10 @@ class _Reader:
 
     def _read_package(self, line: str, place: str, folder: str) -> None:
         target = line.partition(" @ ")[2] or line
-        if target.startswith("file:") or (_ARCHIVE.search(target.split()[0]) and "://" not in target):
+        if target.startswith("file:"):  # as pip freeze writes conda's packages
+            fault = f"{place}: {line}: a file of this machine, which no instance has"
+            self.faults.append(f"{fault}; pip list --format=freeze > requirements.txt writes versions")
+        elif _ARCHIVE.search(target.split()[0]) and "://" not in target:
             fault = f"{place}: {line}: a file of this machine, which no instance has"
             self.faults.append(f"{fault}; name a version, or an address")
         elif _ADDRESS.match(line):
