@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dlcloud.app.library import down, plan, results, trials, up
     from dlcloud.model.errors import DlcloudError
-    from dlcloud.recipe.code_recipe import CodeRecipe as Recipe
+    from dlcloud.recipe.recipe import CodeRecipe as Recipe
     from dlcloud.report.notebook import Figure, Rows
 
     __version__: str
@@ -33,7 +33,7 @@ __all__ = [
 
 _PLACES = {
     **dict.fromkeys(("up", "plan", "results", "trials", "down"), "dlcloud.app.library"),
-    "Recipe": "dlcloud.recipe.code_recipe:CodeRecipe",
+    "Recipe": "dlcloud.recipe.recipe:CodeRecipe",
     "Rows": "dlcloud.report.notebook",
     "Figure": "dlcloud.report.notebook",
     "DlcloudError": "dlcloud.model.errors",

@@ -14,6 +14,7 @@ from decimal import Decimal
 from dlcloud.analysis.result import Run
 from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result
 from dlcloud.model.cluster import Cluster, Member
+from dlcloud.model.ebs_prices import volume_usd
 from dlcloud.model.instance import Hardware, Market, Price
 from dlcloud.model.money import (
     SECONDS_PER_HOUR,
@@ -23,7 +24,6 @@ from dlcloud.model.money import (
     cluster_usd,
     costs_nothing,
     instance_usd,
-    volume_usd,
 )
 from dlcloud.model.untrusted import number_or_none
 

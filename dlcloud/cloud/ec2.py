@@ -25,7 +25,7 @@ from dlcloud.cloud.offers.instance_types import InstanceTypes
 from dlcloud.cloud.offers.prices import KeptPrices, Prices
 from dlcloud.cloud.storage.buckets import S3Buckets
 from dlcloud.model.clock import Clock
-from dlcloud.planning.limits import CallerIdentity
+from dlcloud.planning.quotas import CallerIdentity
 
 LOCAL_CIDR = "127.0.0.1/32"
 

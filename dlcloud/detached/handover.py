@@ -28,12 +28,12 @@ from dlcloud.model.clock import Clock, wait_until
 from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState, Member
 from dlcloud.model.errors import DlcloudError, InstanceError, RecipeError, StoreError
 from dlcloud.model.events import Emit, Info, stage
+from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.remote import Connection
 from dlcloud.model.secret_source import CONTROLLER_PREFIX
 from dlcloud.model.untrusted import printable
 from dlcloud.planning.policies import controller_policy, join_policies, results_policy, storage_policy
 from dlcloud.planning.storage import reads_buckets, results_uri
-from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.sent_files import IGNORE_FILE
 from dlcloud.recipe.workload import Setup

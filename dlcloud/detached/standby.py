@@ -29,7 +29,7 @@ from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, Member, control_
 from dlcloud.model.errors import DlcloudError, InstanceError
 from dlcloud.model.events import Info, Warned
 from dlcloud.model.instance import Instance, Market
-from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.scheduling.succession import STANDBYS, SuccessionDecision, Turn, decide_succession
 from dlcloud.store.clusters import SUCCESSION

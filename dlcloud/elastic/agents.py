@@ -31,9 +31,9 @@ from dlcloud.launch.setup import OLDEST_PYTHON, EnvironmentPeer, prepare, requir
 from dlcloud.launch.user_files import check_files, send_files, with_projects
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, RecipeError, RemoteCommandError
+from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.remote import Connection
-from dlcloud.recipe.job_environment import JobEnvironment
-from dlcloud.recipe.kept_files import NOTHING
+from dlcloud.recipe.kept_results import NOTHING
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.requirements import pip_lines
 from dlcloud.recipe.workload import Elastic

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from dlcloud.model.errors import InstanceGoneError
 from dlcloud.model.events import Emit, Info, Warned
-from dlcloud.recipe.incident import Incident
+from dlcloud.recipe.recipe import Incident
 from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance
 
 

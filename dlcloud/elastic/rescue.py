@@ -9,7 +9,7 @@ from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, RemoteCommandError
 from dlcloud.model.events import Info, Warned, stage
-from dlcloud.recipe.kept_files import KeptFiles
+from dlcloud.recipe.kept_results import KeptFiles
 from dlcloud.recipe.recipe import Recipe
 
 ANSWER_S = 10.0

@@ -27,10 +27,10 @@ from dlcloud.launch.remote_jobs import INHERITED, nothing_kept
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, InstanceError
 from dlcloud.model.events import Info, Warned
+from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.reservations import CapacityReservation, ReservationFit, choose_reservations
 from dlcloud.planning.storage import run_name
-from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.scheduling.scaling import LONGEST_WAIT, LaunchRefusals, longest_wait
 

@@ -23,7 +23,6 @@ from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, Qu
 from dlcloud.model.instance import FEWEST_SCORED_TYPES, X86_64, Image, InstanceType, Market, Price
 from dlcloud.model.remote import Access
 from dlcloud.planning.launch_request import LaunchRequest, MachineSpec
-from dlcloud.planning.limits import CODES, Quota, quota_key, quotas
 from dlcloud.planning.networks import (
     FoundNetwork,
     PlannedNetwork,
@@ -36,6 +35,7 @@ from dlcloud.planning.networks import (
 )
 from dlcloud.planning.placement import fabric_interfaces
 from dlcloud.planning.plan import PreflightFacts
+from dlcloud.planning.quotas import CODES, Quota, quota_key, quotas
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.system.parallel import fan_out
 

@@ -22,10 +22,10 @@ from dlcloud.model.errors import (
     UnreachableError,
 )
 from dlcloud.model.events import Info, Warned
+from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import parse_json, printable
-from dlcloud.recipe.job_environment import JobEnvironment
-from dlcloud.recipe.kept_files import GIB, KeptFiles, Written
+from dlcloud.recipe.kept_results import GIB, KeptFiles, Written
 
 if TYPE_CHECKING:  # pydantic, which `logs` never needs
     from dlcloud.launch.managed import ManagedCluster

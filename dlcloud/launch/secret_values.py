@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlcloud.model.errors import CloudError, DlcloudError, RecipeError
+from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.secret_source import SecretSource, SourceKind
-from dlcloud.recipe.job_environment import JobEnvironment
-from dlcloud.recipe.secrets import read_source
-from dlcloud.recipe.workload import Workload
+from dlcloud.recipe.workload import Workload, read_source
 
 LARGEST_VALUE = 1 << 16
 """Bytes of a value, as in Secrets Manager; Linux takes twice as much in one variable."""

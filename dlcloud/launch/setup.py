@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 from dlcloud.model.clock import Clock
 from dlcloud.model.errors import DlcloudError, RemoteCommandError
 from dlcloud.model.events import Emit, Info, Warned, stage
+from dlcloud.model.job_environment import NAMES_VARIABLE, JobEnvironment
 from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import number_or_none, parse_json
-from dlcloud.recipe.job_environment import NAMES_VARIABLE, JobEnvironment
 from dlcloud.resources.texts import template
 from dlcloud.system.parallel import fan_out
 

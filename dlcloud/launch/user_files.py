@@ -27,7 +27,6 @@ from dlcloud.model.errors import DlcloudError, RecipeError, RemoteCommandError
 from dlcloud.model.events import Emit, Progress, stage
 from dlcloud.model.remote import Connection, SentFile
 from dlcloud.model.untrusted import parse_json
-from dlcloud.recipe.requirements import projects_of
 from dlcloud.recipe.sent_files import Changes, FileSet, count_files, format_size
 from dlcloud.resources.texts import template
 from dlcloud.ssh.copy import pack_files
@@ -92,6 +91,9 @@ def with_projects(command: str, recipe: "Recipe", recipe_folder: Path) -> str:
     Raises:
         RecipeError: One of them is not among the files.
     """
+    # pydantic comes with it, which `logs` and `ssh` never need.
+    from dlcloud.recipe.requirements import projects_of  # noqa: PLC0415
+
     projects = projects_of(recipe.setup.requirements)
     if not projects or not command:
         return command

@@ -1,4 +1,4 @@
-"""What AWS bills, in USD: instances, volumes, snapshots, public addresses, traffic between zones.
+"""What AWS bills, in USD: instances, public addresses, traffic between zones, with what `ebs_prices` states.
 
 Money is Decimal, times are aware UTC, and every rate states its source.
 """
@@ -10,40 +10,10 @@ from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 
 from dlcloud.model.cluster import Cluster, Member
+from dlcloud.model.ebs_prices import gp3_usd_per_month, volume_usd
 from dlcloud.model.instance import Instance, Market, Price
 
-HOURS_PER_MONTH = 730
-# Of blocks that were written. Source: EBS pricing, snapshots in the standard tier, us-east-1 [from memory].
-SNAPSHOT_USD_PER_GIB_MONTH = Decimal("0.05")
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
-# Per GiB and month. Source: EBS pricing, gp3 storage (usage type EBS:VolumeUsage.gp3). Compared with other
-# programs' copies of the price list in 2026-11: us-east-1, eu-central-1, eu-south-1; the others are recalled.
-_GP3_USD = {
-    "us-east-1": "0.08",
-    "us-east-2": "0.08",
-    "us-west-2": "0.08",
-    "us-west-1": "0.096",
-    "ca-central-1": "0.088",
-    "ca-west-1": "0.088",
-    "sa-east-1": "0.152",
-    "eu-west-1": "0.088",
-    "eu-west-2": "0.0928",
-    "eu-west-3": "0.0928",
-    "eu-central-1": "0.0952",
-    "eu-central-2": "0.1047",
-    "eu-north-1": "0.0836",
-    "eu-south-1": "0.0924",
-    "ap-northeast-1": "0.096",
-    "ap-northeast-2": "0.0912",
-    "ap-northeast-3": "0.096",
-    "ap-southeast-1": "0.096",
-    "ap-southeast-2": "0.096",
-    "ap-south-1": "0.0912",
-    "ap-east-1": "0.1056",
-    "af-south-1": "0.1047",
-    "me-south-1": "0.0968",
-}
-_HIGHEST_GP3_USD = max(map(Decimal, _GP3_USD.values()))
 ADDRESS_USD_PER_HOUR = Decimal("0.005")
 """Source: VPC pricing, public IPv4 addresses, in every region since 2024-02-01; billed as the instance."""
 ZONE_TRAFFIC_USD_PER_GB = Decimal("0.02")
@@ -64,12 +34,6 @@ def billed_seconds(launched_at: datetime, ended_at: datetime) -> int:
     return max(MINIMUM_BILLED_S, -int(-elapsed // 1))
 
 
-def gp3_usd_per_month(region: str) -> Decimal:
-    """Return the price of a GiB of gp3 for a month; the highest of all in an unknown region."""
-    usd = _GP3_USD.get(region)
-    return _HIGHEST_GP3_USD if usd is None else Decimal(usd)
-
-
 def region_of(zone: str) -> str:
     """Return the region of an Availability Zone or Local Zone; empty for no zone."""
     match = _REGION.match(zone)
@@ -86,17 +50,6 @@ def describe_surcharges(region: str) -> str:
 
 def instance_usd(hourly_usd: Decimal, seconds: float) -> Decimal:
     return hourly_usd * Decimal(seconds) / SECONDS_PER_HOUR
-
-
-def volume_usd(size_gib: int, seconds: float = SECONDS_PER_HOUR, *, region: str) -> Decimal:
-    """Return the cost of a gp3 volume, by default of one hour."""
-    hours = Decimal(seconds) / SECONDS_PER_HOUR
-    return gp3_usd_per_month(region) / HOURS_PER_MONTH * size_gib * hours
-
-
-def snapshot_usd(size_gib: int) -> Decimal:
-    """Return the most that an hour of a snapshot costs: that of a volume without an empty block."""
-    return SNAPSHOT_USD_PER_GIB_MONTH / HOURS_PER_MONTH * size_gib
 
 
 def address_usd(seconds: float) -> Decimal:

@@ -19,7 +19,6 @@ from dlcloud.model.instance import Image, InstanceType, Market, Price, is_bursta
 from dlcloud.model.money import SECONDS_PER_HOUR, cost_of_seconds, rounded
 from dlcloud.planning.fit import KnownType, check_types, describe, successors
 from dlcloud.planning.launch_request import MachineSpec
-from dlcloud.planning.limits import CallerIdentity, Quota, Shortage, find_shortage, least_remedy, quota_key
 from dlcloud.planning.networks import (
     FoundNetwork,
     PlannedNetwork,
@@ -35,10 +34,10 @@ from dlcloud.planning.networks import (
     zones_to_ask,
 )
 from dlcloud.planning.placement import check_placement, fabric_interfaces
+from dlcloud.planning.quotas import CallerIdentity, Quota, Shortage, find_shortage, least_remedy, quota_key
 from dlcloud.planning.reservations import MARGINAL_USD, CapacityReservation, ReservedCapacity, take_reserved
 from dlcloud.recipe.deadline import Deadline, describe_deadline
-from dlcloud.recipe.recipe import Recipe
-from dlcloud.recipe.workload_summary import describe_workload
+from dlcloud.recipe.recipe import Recipe, describe_workload
 
 MINUTES_PER_HOUR = 60
 SPOT_HEADROOM = Decimal("1.2")

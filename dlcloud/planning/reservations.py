@@ -16,8 +16,8 @@ from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Market, Price
 
 if TYPE_CHECKING:  # recipes bring pydantic, which `--help` never needs
+    from dlcloud.recipe.instances import Reservations
     from dlcloud.recipe.recipe import Recipe
-    from dlcloud.recipe.reservations import Reservations
 
 OPEN = "open"
 """The word of recipes for any reservation that instances run in without naming it."""

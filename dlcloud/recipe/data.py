@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from dlcloud.recipe.part import Form, Part
+from dlcloud.recipe.values import Form, Part
 
 
 def _checked(uri: str) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from dlcloud.model.events import describe_values
-from dlcloud.recipe.part import Form, Part
+from dlcloud.recipe.values import Form, Part
 from dlcloud.recipe.workload import Workload
 
 MOST_TRIALS = 10_000

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from dlcloud.model.remote import Access
-from dlcloud.recipe.part import Form, Part, Texts
+from dlcloud.recipe.values import Form, Part, Texts
 
 _TAG = r"tag:[^=]{1,128}=.{0,256}"
 Vpc = Annotated[str, Form(rf"(vpc-[0-9a-f]+|{_TAG})?", "vpc-… or tag:KEY=VALUE")]

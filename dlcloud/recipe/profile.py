@@ -9,22 +9,23 @@ from pydantic import Field, model_validator
 
 from dlcloud.model.account import Login
 from dlcloud.model.errors import RecipeError
-from dlcloud.recipe.account import (
+from dlcloud.recipe.data import S3Uri
+from dlcloud.recipe.document import parse, read_model
+from dlcloud.recipe.instances import RESERVATIONS, AnyReservations
+from dlcloud.recipe.network import Network
+from dlcloud.recipe.recipe import Recipe, read_recipe
+from dlcloud.recipe.values import (
     BOUNDARY,
     INSTANCE_PROFILE,
     KMS_KEY,
     TAGS,
+    Form,
     KmsKey,
+    Part,
     PolicyArn,
     ProfileName,
     Tags,
 )
-from dlcloud.recipe.data import S3Uri
-from dlcloud.recipe.document import parse, read_model
-from dlcloud.recipe.network import Network
-from dlcloud.recipe.part import Form, Part
-from dlcloud.recipe.recipe import Recipe, read_recipe
-from dlcloud.recipe.reservations import RESERVATIONS, AnyReservations
 
 RoleArn = Annotated[str, Form(r"(arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+)?", "a role's ARN")]
 EndpointUrl = Annotated[

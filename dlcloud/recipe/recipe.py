@@ -3,15 +3,18 @@
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from enum import Enum
 from pathlib import PurePath, PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
     AfterValidator,
+    BaseModel,
     Field,
     ValidationInfo,
     field_validator,
@@ -20,18 +23,55 @@ from pydantic import (
 
 from dlcloud.model.cluster import DEFAULT_REGION, Cluster
 from dlcloud.model.errors import RecipeError
-from dlcloud.recipe.account import BOUNDARY, TAGS, PolicyArn, Tags
 from dlcloud.recipe.data import DataItem, S3Uri
 from dlcloud.recipe.deadline import Deadline, read_duration, refuse_no_choice
 from dlcloud.recipe.document import parse, read_model
 from dlcloud.recipe.experiment import Experiment, refuse_unfit
-from dlcloud.recipe.incident import Incident
 from dlcloud.recipe.instances import Count, Instances
-from dlcloud.recipe.kept_files import DEFAULT_BYTES, GIB, KeptFiles, refuse_hopeless
+from dlcloud.recipe.kept_results import DEFAULT_BYTES, GIB, KeptFiles, refuse_hopeless
 from dlcloud.recipe.network import Network
-from dlcloud.recipe.part import LONGEST_NAME, Form, Name, Part, Texts
-from dlcloud.recipe.track import Track
+from dlcloud.recipe.values import BOUNDARY, LONGEST_NAME, TAGS, Form, Name, Part, PolicyArn, Tags, Texts
 from dlcloud.recipe.workload import MEASURED_REPEATS, Setup, Workload
+
+ServerUrl = Annotated[
+    str, Form(r"https?://[^\s/@]+(/[^\s@]*)?", "an address that begins with http:// or https://")
+]
+
+
+class Track(Part):
+    """Servers that runs are recorded on."""
+
+    mlflow: ServerUrl = Field(description="An MLflow server; its credentials are in MLflow's own variables.")
+    experiment: str = Field(
+        default="", max_length=200, description="The experiment on the server; by default the recipe's name."
+    )
+
+
+class Incident(Part):
+    """One event of a rehearsal: an interruption, the loss of an instance, or a change of capacity."""
+
+    after: float = Field(ge=0, le=86400, description="Seconds after the first step.")
+    interrupt: int | None = Field(
+        default=None,
+        ge=0,
+        description="The n-th instance that is not the coordinator receives an interruption notice.",
+    )
+    grace: float = Field(default=120, gt=0, le=600, description="Seconds from that notice to the end.")
+    kill: Literal["coordinator"] | Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="The n-th instance, or the coordinator, ends at once, without a notice."
+    )
+    capacity: int | None = Field(
+        default=None,
+        ge=0,
+        description="The most instances of each of the recipe's types that may run at once.",
+    )
+
+    @model_validator(mode="after")
+    def _one_incident(self) -> Self:
+        if sum(value is not None for value in (self.interrupt, self.kill, self.capacity)) != 1:
+            raise ValueError("name one of interrupt, kill, capacity")
+        return self
+
 
 FIRST_KEYS = {
     "": {"budget", "cloud", "instances", "keep", "name", "region", "rehearsal", "setup", "workload"},
@@ -348,3 +388,65 @@ def _as_editors_read(schema: Any) -> Any:  # noqa: ANN401  a tree of JSON
     if read.get("type") == "string" and not read.keys() & {"pattern", "enum", "const"}:
         read["type"] = ["string", "number", "boolean"]
     return read
+
+
+def describe_workload(recipe: Recipe) -> str:
+    """Return what runs, with the number of runs of a command: each is a whole one, and may be long."""
+    workload = recipe.workload
+    if workload.benchmark or workload.elastic is not None:
+        return workload.benchmark or f"the command of {recipe.name}"
+    if recipe.experiment is not None:
+        return f"{recipe.experiment.count} trials of the command of {recipe.name}"
+    settings, repeats = max(1, len(workload.settings)), workload.repeats
+    of_each = f" of each of {settings} settings" if settings > 1 else ""
+    if repeats == 1:
+        return f"runs {_program(recipe)} once" if settings == 1 else f"runs {_program(recipe)} once{of_each}"
+    if workload.throughput or workload.json_field or workload.reported:
+        # What it reports first in each run is its warm-up.
+        return f"runs {_program(recipe)} {repeats * settings} times: {repeats} measurements{of_each}"
+    runs = (repeats + 1) * settings
+    return f"runs {_program(recipe)} {runs} times: {repeats} measurements and a warm-up{of_each}"
+
+
+def _program(recipe: Recipe) -> str:
+    """Return the script that a command runs, such as train.py; the command of the recipe if it names none."""
+    words = (recipe.workload.command or "").split()
+    named = [word for word in words if word.endswith((".py", ".sh")) and not word.startswith("-")]
+    return named[0].rpartition("/")[2] if named else f"the command of {recipe.name}"
+
+
+class CodeRecipe(Recipe):
+    """A recipe built in Python: `Recipe(name="sweep", instances={"types": ["c7i.large"]}, workload={...})`.
+
+    The keys are those of a recipe in YAML, mappings and lists stand for its parts, and numbers are read as if
+    they were written there. Paths are relative to the current folder.
+
+    Raises:
+        RecipeError: All faults at once, with the paths of their keys.
+    """
+
+    def __init__(self, **values: Any) -> None:  # noqa: ANN401  as any key of a recipe
+        content = {name: _as_written(value) for name, value in values.items() if value is not None}
+        try:
+            text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        except yaml.YAMLError as error:
+            raise RecipeError(f"a recipe consists of texts, numbers, lists and mappings: {error}") from error
+        recipe, faults = read_model(Recipe, text)
+        if recipe is None:
+            message = "\n".join(fault.describe() for fault in faults)
+            raise RecipeError(message, "dlcloud schema prints what a recipe may say")
+        super().__init__(**{name: getattr(recipe, name) for name in recipe.model_fields_set})
+
+
+def _as_written(value: object) -> object:
+    """Return a value as YAML has it: plain mappings, lists and scalars."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    if isinstance(value, Mapping):
+        return {str(name): _as_written(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset | range):
+        return [_as_written(inner) for inner in value]
+    if value is None:
+        return None
+    plain = value.value if isinstance(value, Enum) else value
+    return str(plain).lower() if isinstance(plain, bool) else str(plain)

@@ -7,7 +7,8 @@ from decimal import Decimal
 
 from dlcloud.analysis.selftest import Finding
 from dlcloud.model.cluster import Leftover, OwnImage, stale_reason
-from dlcloud.model.money import HOURS_PER_MONTH, money, snapshot_usd, total_usd, volume_usd
+from dlcloud.model.ebs_prices import HOURS_PER_MONTH, snapshot_usd, volume_usd
+from dlcloud.model.money import money, total_usd
 from dlcloud.report.table import Cell, Report, Section
 
 

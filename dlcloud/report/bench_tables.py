@@ -9,8 +9,8 @@ from dlcloud.analysis.bench import BenchmarkMatrix, rehearsal_s
 from dlcloud.model.errors import CloudError
 from dlcloud.model.money import exact, money, rounded, total_usd
 from dlcloud.planning.fit import Fit, LeftOut
-from dlcloud.planning.limits import Quota
 from dlcloud.planning.plan import Plan
+from dlcloud.planning.quotas import Quota
 from dlcloud.prediction.race_result import RaceCandidate, RaceResult
 from dlcloud.prediction.racing import Verdict
 from dlcloud.report.table import Cell, Report, Section

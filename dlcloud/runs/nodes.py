@@ -20,7 +20,7 @@ from dlcloud.model.errors import (
     RemoteCommandError,
 )
 from dlcloud.model.events import Warned
-from dlcloud.recipe.kept_files import NOTHING
+from dlcloud.recipe.kept_results import NOTHING
 from dlcloud.runs.run import Runner
 from dlcloud.system.parallel import all_or_raise, fan_out
 

@@ -28,10 +28,10 @@ from dlcloud.launch.user_files import Sharing, check_files, send_files
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import DlcloudError, LostInstanceError, RemoteCommandError
 from dlcloud.model.events import Emit, Info, Progress, Warned, stage
+from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.remote import Connection
 from dlcloud.model.untrusted import number_or_none
-from dlcloud.recipe.job_environment import JobEnvironment
-from dlcloud.recipe.kept_files import NOTHING
+from dlcloud.recipe.kept_results import NOTHING
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.sent_files import FileSet
 from dlcloud.runs.checkpoints import REPLACED, Checkpoints, Copying

@@ -9,7 +9,7 @@ from dlcloud.launch.down import gc
 from dlcloud.model.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG, NAME_TAG
 from dlcloud.model.instance import Market
 from dlcloud.planning.launch_request import FleetRequest
-from dlcloud.planning.limits import CODES
+from dlcloud.planning.quotas import CODES
 from tests.fakes import samples
 
 TYPE = "c5.large"

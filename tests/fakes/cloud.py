@@ -11,8 +11,8 @@ from dlcloud.model.errors import CapacityError, CloudError, QuotaError
 from dlcloud.model.instance import Image, Instance, InstanceState, Market, is_burstable
 from dlcloud.planning.fit import KnownType
 from dlcloud.planning.launch_request import LaunchResult, PoolRefusal
-from dlcloud.planning.limits import CallerIdentity
 from dlcloud.planning.networks import Subnet
+from dlcloud.planning.quotas import CallerIdentity
 
 UNLIMITED = 10**6
 CATALOG = Catalog()

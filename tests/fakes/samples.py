@@ -8,8 +8,8 @@ from dlcloud.analysis.result import Run, RunState
 from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.instance import Instance, InstanceState, InstanceType, Market, Price
 from dlcloud.planning.launch_request import LaunchRequest, MachineSpec
-from dlcloud.planning.limits import CallerIdentity
 from dlcloud.planning.plan import PreflightFacts, make_plan
+from dlcloud.planning.quotas import CallerIdentity
 from dlcloud.recipe.recipe import read_recipe
 from tests.fakes.cloud import IMAGE
 

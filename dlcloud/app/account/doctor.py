@@ -16,9 +16,9 @@ from dlcloud.model.events import stage
 from dlcloud.model.instance import Image, InstanceType, Market, Price
 from dlcloud.model.money import exact
 from dlcloud.planning.fit import suits_workload
-from dlcloud.planning.limits import CODES, quota_key, quotas
 from dlcloud.planning.networks import describe_network, plan_network, usable_subnets
 from dlcloud.planning.plan import make_plan
+from dlcloud.planning.quotas import CODES, quota_key, quotas
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.report.account import Check, findings_report
 from dlcloud.report.table import Format, render

@@ -20,9 +20,10 @@ from dlcloud.model.cluster import (
     cluster_name,
     stale_reason,
 )
+from dlcloud.model.ebs_prices import HOURS_PER_MONTH, snapshot_usd
 from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, DlcloudError, PartialError
 from dlcloud.model.events import Info, Warned, stage
-from dlcloud.model.money import HOURS_PER_MONTH, hourly_price, money, price_of, snapshot_usd
+from dlcloud.model.money import hourly_price, money, price_of
 from dlcloud.report.account import PricedLeftover, UnfinishedCluster, leftovers_report, price_leftover
 from dlcloud.report.table import Format, render
 from dlcloud.system.files import FileLock

@@ -31,10 +31,11 @@ from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.preflight import find_image
 from dlcloud.launch.setup import OLDEST_PYTHON
 from dlcloud.model.cluster import OwnImage, image_name
+from dlcloud.model.ebs_prices import HOURS_PER_MONTH, snapshot_usd
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import PREFLIGHT, Info, stage
 from dlcloud.model.instance import Image
-from dlcloud.model.money import HOURS_PER_MONTH, money, snapshot_usd
+from dlcloud.model.money import money
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.recipe import Recipe, RecipeFile
 from dlcloud.report.account import images_report

@@ -18,9 +18,9 @@ from dlcloud.launch.launcher import LaunchedMembers, Launcher
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CloudError, DlcloudError, InstanceError
 from dlcloud.model.events import Emit, Event, Info, Warned
+from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.remote import Dial
 from dlcloud.planning.plan import Plan
-from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import RecipeFile
 from dlcloud.report.bench_tables import TypePlan
 from dlcloud.runs.nodes import run_workload

@@ -38,12 +38,12 @@ from dlcloud.model.errors import (
 )
 from dlcloud.model.events import PREFLIGHT, Info, stage
 from dlcloud.model.instance import Market
+from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.money import money
 from dlcloud.planning.fit import LeftOut
 from dlcloud.prediction.measured_types import Reference
 from dlcloud.prediction.offers import PredictedJob, candidates_of
 from dlcloud.prediction.racing import MOST_SAMPLES
-from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.recipe import RecipeFile
 from dlcloud.report.answer import Question, answers_of
 from dlcloud.report.bench_tables import (

@@ -16,9 +16,9 @@ from dlcloud.launch.launcher import Launcher
 from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
 from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import InstanceError
+from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.resize import coordinator
-from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.plan_tables import plan_report

@@ -6,8 +6,8 @@ from dlcloud.app.context import Context
 from dlcloud.detached.handover import STAND_BY, HandOver
 from dlcloud.detached.standby import Succession, wait_until_lost
 from dlcloud.model.errors import RecipeError
+from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.secret_source import CONTROLLER_PREFIX
-from dlcloud.recipe.job_environment import JobEnvironment
 
 
 def run(context: Context, *, cluster_id: str, watch: bool) -> None:

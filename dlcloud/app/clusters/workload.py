@@ -25,17 +25,16 @@ from dlcloud.local.site_files import Level
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import Event, Info, Warned
+from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.secret_source import SourceKind
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.deadline import check_deadline
-from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe, RecipeFile
 from dlcloud.recipe.requirements import name_of, notes_of, pip_lines, projects_of
 from dlcloud.recipe.script import REPORTER, Script, distribution_of, read_script
-from dlcloud.recipe.secrets import read_source
 from dlcloud.recipe.sent_files import IGNORE_FILE
-from dlcloud.recipe.workload import Setup, Workload
+from dlcloud.recipe.workload import Setup, Workload, read_source
 from dlcloud.runs.program import RunProgram, describe_tiny, program_of, tiny_form
 
 NOTE_WIDTH = 76

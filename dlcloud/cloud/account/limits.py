@@ -23,8 +23,8 @@ from dlcloud.model.clock import Clock
 from dlcloud.model.instance import Market
 from dlcloud.planning.fit import KnownType
 from dlcloud.planning.launch_request import LaunchRequest
-from dlcloud.planning.limits import FALLBACKS, Usage
 from dlcloud.planning.networks import FoundNetwork, Subnet
+from dlcloud.planning.quotas import FALLBACKS, Usage
 
 if TYPE_CHECKING:  # pydantic, which most commands never need
     from dlcloud.recipe.network import Network

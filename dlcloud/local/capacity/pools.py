@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from dlcloud.model.instance import Market
-from dlcloud.planning.limits import CODES, quota_key
+from dlcloud.planning.quotas import CODES, quota_key
 
 NOT_ELIGIBLE = (
     "The specified instance type is not eligible for Free Tier. For a list of Free Tier instance types, "

@@ -25,7 +25,7 @@ from dlcloud.local.ec2.differences import MendedResponses
 from dlcloud.local.ec2.instances import NotRunningError, SiteInstances
 from dlcloud.model.cluster import DEFAULT_REGION
 from dlcloud.model.instance import FEWEST_SCORED_TYPES, InstanceType, Market, Price
-from dlcloud.planning.limits import CODES
+from dlcloud.planning.quotas import CODES
 
 ACCOUNT_PLAN_SERVICE = "freetier"
 _CENT_OF_A_CENT = Decimal("0.0001")

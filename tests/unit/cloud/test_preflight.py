@@ -13,8 +13,8 @@ from dlcloud.model.account import AccountPlan
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
 from dlcloud.model.instance import Image, Market
 from dlcloud.planning.fit import successors
-from dlcloud.planning.limits import CODES, STANDARD, P, Usage, find_shortage, least_remedy, quota_key, quotas
 from dlcloud.planning.plan import make_plan
+from dlcloud.planning.quotas import CODES, STANDARD, P, Usage, find_shortage, least_remedy, quota_key, quotas
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import CATALOG, EVERY_TYPE, IMAGE, FakeAccount, FakeCloud
 from tests.fakes.samples import RECIPE, hardware, price, recipe, request

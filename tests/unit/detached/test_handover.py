@@ -10,8 +10,8 @@ import pytest
 from dlcloud.detached.handover import GIVEN_UP, OLDEST_PYTHON, RUNTIME, HandOver
 from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState
 from dlcloud.model.errors import InstanceError, UnreachableError
+from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.planning.resize import coordinator
-from dlcloud.recipe.job_environment import JobEnvironment
 from dlcloud.ssh.keys import KnownHosts, fingerprint
 from dlcloud.store.clusters import HAND_OVER, IN_CHARGE, Clusters
 from dlcloud.store.database import Database

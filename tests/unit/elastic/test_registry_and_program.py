@@ -12,8 +12,7 @@ from dlcloud.elastic.rehearsal import Rehearsal
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import InstanceGoneError, RecipeError
 from dlcloud.model.events import Warned
-from dlcloud.recipe.incident import Incident
-from dlcloud.recipe.recipe import read_recipe
+from dlcloud.recipe.recipe import Incident, read_recipe
 from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance
 from dlcloud.trainer.control import parse as parse_control
 from dlcloud.trainer.instance.options import parse

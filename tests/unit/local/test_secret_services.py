@@ -7,7 +7,7 @@ import pytest
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.storage.secret_values import SecretValues
 from dlcloud.model.errors import CloudError
-from dlcloud.recipe.secrets import read_source
+from dlcloud.recipe.workload import read_source
 from dlcloud.resources.texts import iam_policy
 
 VALUE = "kept-by-aws-0001"

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from dlcloud.model.cluster import OwnImage, stale_reason
-from dlcloud.model.money import HOURS_PER_MONTH, snapshot_usd
+from dlcloud.model.ebs_prices import HOURS_PER_MONTH, snapshot_usd
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 

@@ -9,9 +9,10 @@ import pytest
 from dlcloud.analysis.cost import usd_per_million
 from dlcloud.analysis.result import comparison_of, parse_record, result_of
 from dlcloud.model.cluster import client_token
+from dlcloud.model.ebs_prices import volume_usd
 from dlcloud.model.events import StageDone, StageStarted, stage
 from dlcloud.model.instance import Hardware, InstanceState, boot_timeout_s, hardware_of
-from dlcloud.model.money import billed_seconds, instance_usd, money, rounded, volume_usd
+from dlcloud.model.money import billed_seconds, instance_usd, money, rounded
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import THEN, cluster, instance, run
 

@@ -9,8 +9,8 @@ import pytest
 from dlcloud.model.errors import BudgetError, CapacityError
 from dlcloud.model.instance import Market
 from dlcloud.model.money import rounded
-from dlcloud.planning.limits import Quota, quota_key
 from dlcloud.planning.plan import make_plan
+from dlcloud.planning.quotas import Quota, quota_key
 from tests.fakes.samples import RECIPE, THEN, hardware, observed, price, recipe
 
 BOTH = RECIPE.replace("  count: 2\n", "  count: 2\n  market: spot-then-on-demand\n")

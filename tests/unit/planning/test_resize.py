@@ -12,8 +12,8 @@ from dlcloud.model.cluster import Member
 from dlcloud.model.errors import BudgetError, QuotaError, RecipeError
 from dlcloud.model.instance import Market
 from dlcloud.model.money import ADDRESS_USD_PER_HOUR, committed_usd, price_of
-from dlcloud.planning.limits import Usage, quotas
 from dlcloud.planning.plan import ExistingCapacity, make_plan
+from dlcloud.planning.quotas import Usage, quotas
 from dlcloud.planning.resize import coordinator, decide_size, refuse_size
 from tests.fakes.samples import RECIPE, THEN, hardware, instance, observed, price, recipe
 

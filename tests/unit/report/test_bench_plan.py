@@ -5,7 +5,7 @@ from dataclasses import replace
 from dlcloud.analysis.bench import rehearsal_s
 from dlcloud.model.instance import Market
 from dlcloud.planning.fit import Fit
-from dlcloud.planning.limits import Quota
+from dlcloud.planning.quotas import Quota
 from dlcloud.recipe.workload import Workload
 from dlcloud.report.bench_tables import TypePlan, plan_report
 from dlcloud.report.table import Format, render

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dlcloud.launch.setup import RUN_CONTAINER, send_command
-from dlcloud.recipe.job_environment import JobEnvironment
+from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.resources.texts import template
 from dlcloud.trainer import masking
 from tests.needs import needs

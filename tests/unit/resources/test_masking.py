@@ -13,7 +13,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from dlcloud.benchmarks.harness import masking as masking_of_benchmarks
-from dlcloud.recipe import job_environment
+from dlcloud.model import job_environment
 from dlcloud.resources.texts import template
 from dlcloud.trainer import masking
 from dlcloud.trainer.records import EventName, Records

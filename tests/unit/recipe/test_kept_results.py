@@ -3,7 +3,7 @@
 import pytest
 
 from dlcloud.model.errors import RecipeError
-from dlcloud.recipe.kept_files import GIB, Written
+from dlcloud.recipe.kept_results import GIB, Written
 from dlcloud.recipe.recipe import read_recipe
 
 RECIPE = "name: a\ncloud: local\ninstances: {types: [c5.large]}\nworkload: "
