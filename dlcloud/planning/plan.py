@@ -228,7 +228,7 @@ class _Planner:
     def _is_in_one_zone(self) -> bool:
         """True if the instances talk to each other, which costs time and money between zones."""
         instances, workload = self._recipe.instances, self._recipe.workload
-        talks = workload.elastic is not None or workload.nodes is not None
+        talks = workload.elastic is not None or self._recipe.is_one_job
         may_spread = instances.spread_zones or self._recipe.deadline is not None
         return bool(instances.placement_group) or (talks and not may_spread)
 

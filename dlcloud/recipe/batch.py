@@ -62,7 +62,7 @@ def batch_job_definition(recipe: Recipe, types: Sequence[InstanceType], setting:
         "environment": [{"name": name, "value": value} for name, value in variables.items()],
         "resourceRequirements": requirements_of(types),
     }
-    is_job = recipe.workload.nodes is not None
+    is_job = recipe.is_one_job
     work = (
         {"type": "multinode", "nodeProperties": node_properties(recipe, container)}
         if is_job
@@ -82,7 +82,7 @@ def batch_job_definition(recipe: Recipe, types: Sequence[InstanceType], setting:
 def batch_notes(recipe: Recipe) -> list[str]:
     """Return what a job definition cannot say: the instances, where files come from, what is not measured."""
     instances, count = recipe.instances, recipe.instances.maximum
-    is_job = recipe.workload.nodes is not None
+    is_job = recipe.is_one_job
     market = "SPOT" if "spot" in instances.market and not is_job else "EC2"
     types = ", ".join(instances.types)
     notes = [
@@ -124,7 +124,7 @@ def _refuse_foreign(recipe: Recipe) -> None:
             f"{recipe.name} runs the bundled benchmark {workload.benchmark}, which is measured by dlcloud",
             f"dlcloud up {recipe.name}",
         )
-    if workload.nodes is not None:
+    if recipe.is_one_job:
         refuse_unknown_nodes(recipe)
 
 
@@ -149,7 +149,7 @@ def _script(recipe: Recipe, arguments: Sequence[str]) -> str:
         lines.append(f"pip install -q -r /dev/stdin <<'PACKAGES'\n{packages}\nPACKAGES\n")
     if workload.files:
         lines.append(_FETCH)
-    if workload.nodes is not None:
+    if recipe.is_one_job:
         lines.append(NODE_VARIABLES)
     if recipe.experiment is not None:
         lines.append(choose_trial(recipe.experiment))

@@ -209,7 +209,7 @@ def refuse_unfit(experiment: Experiment, workload: Workload) -> None:
     Raises:
         ValueError: Either.
     """
-    if workload.command is None or workload.elastic is not None or workload.nodes is not None:
+    if workload.command is None or workload.elastic is not None or workload.nodes == "all":
         raise ValueError("experiment belongs to a command that runs on each instance by itself")
     if workload.settings:
         raise ValueError("experiment and workload.settings exclude each other: list the settings as values")

@@ -29,6 +29,7 @@ from dlcloud.recipe.document import parse, read_model
 from dlcloud.recipe.experiment import Experiment, refuse_unfit
 from dlcloud.recipe.instances import Count, Instances
 from dlcloud.recipe.kept_results import DEFAULT_BYTES, GIB, KeptFiles, refuse_hopeless
+from dlcloud.recipe.launchers import Launcher, find_launcher
 from dlcloud.recipe.network import Network
 from dlcloud.recipe.values import BOUNDARY, LONGEST_NAME, TAGS, Form, Name, Part, PolicyArn, Tags, Texts
 from dlcloud.recipe.workload import MEASURED_REPEATS, Setup, Workload
@@ -245,18 +246,34 @@ class Recipe(Part):
         if self.rehearsal and (self.cloud != "local" or self.workload.elastic is None):
             raise ValueError("rehearsal belongs to cloud: local and an elastic workload")
         fixed = self.instances.market == "on-demand" or self.instances.on_demand_base
-        is_one_job = self.workload.elastic is not None or self.workload.nodes
+        is_one_job = self.workload.elastic is not None or self.is_one_job
         if self.instances.spread_zones and not is_one_job:
             raise ValueError("spread_zones belongs to one job over instances; others always may be spread")
         if self.deadline is not None and self.instances.uses_reservations:
             raise ValueError(
                 "a deadline chooses between spot and on-demand: leave instances.reservations out"
             )
-        if self.keep.all_nodes and not self.workload.nodes:
+        if self.keep.all_nodes and not self.is_one_job:
             raise ValueError("keep.all_nodes belongs to workload.nodes: all")
         if self.workload.elastic is not None and not fixed:
             raise ValueError("an elastic workload needs on_demand_base: 1, for the instance that coordinates")
         return self
+
+    @property
+    def is_one_job(self) -> bool:
+        """True if a command is one job over all instances: as the recipe says, or as its launcher shows."""
+        workload = self.workload
+        if workload.nodes is not None or self.launcher is None:
+            return workload.nodes == "all"
+        return self.launcher.over_all is True
+
+    @property
+    def launcher(self) -> Launcher | None:
+        """The launcher, such as torchrun, that a command on several instances starts."""
+        workload = self.workload
+        if workload.command is None or workload.elastic is not None or self.experiment is not None:
+            return None
+        return find_launcher(workload.command) if self.instances.maximum > 1 else None
 
     @property
     def kept_files(self) -> KeptFiles:
@@ -397,10 +414,12 @@ def describe_workload(recipe: Recipe) -> str:
         return workload.benchmark or f"the command of {recipe.name}"
     if recipe.experiment is not None:
         return f"{recipe.experiment.count} trials of the command of {recipe.name}"
-    settings, repeats = max(1, len(workload.settings)), workload.repeats
+    settings, repeats, count = max(1, len(workload.settings)), workload.repeats, recipe.instances.maximum
     of_each = f" of each of {settings} settings" if settings > 1 else ""
+    if count > 1:
+        of_each += f", as one job over all {count} instances" if recipe.is_one_job else " on each instance"
     if repeats == 1:
-        return f"runs {_program(recipe)} once" if settings == 1 else f"runs {_program(recipe)} once{of_each}"
+        return f"runs {_program(recipe)} once{of_each}"
     if workload.throughput or workload.json_field or workload.reported:
         # What it reports first in each run is its warm-up.
         return f"runs {_program(recipe)} {repeats * settings} times: {repeats} measurements{of_each}"

@@ -232,10 +232,11 @@ class Workload(Part):
         description="Variables whose values are never stored: names, or names with their sources, env:NAME, "
         "file:PATH, ssm:/PATH or secretsmanager:NAME#KEY.",
     )
-    nodes: Literal["all"] | None = Field(
+    nodes: Literal["all", "each"] | None = Field(
         default=None,
         description="all: the command is one job over all instances, with a rank and the addresses of the "
-        "others; by default it runs on every instance by itself.",
+        "others; each: it runs on every instance by itself. The default is each, except for a command that "
+        "starts torchrun, or another launcher that is told the other nodes.",
     )
     elastic: Elastic | None = Field(
         default=None,
@@ -270,7 +271,7 @@ class Workload(Part):
             raise ValueError(f"{measured[0]} is for a command that is measured, elastic for one that trains")
         self._checkpoints_fit()
         if self.nodes and (self.command is None or self.elastic):
-            raise ValueError("nodes: all belongs to a command that is not elastic")
+            raise ValueError(f"nodes: {self.nodes} belongs to a command that is not elastic")
         names = [setting.name for setting in self.settings]
         if len(set(names)) != len(names):
             raise ValueError("two settings have the same name")

@@ -10,6 +10,7 @@ from dlcloud.analysis.node_scaling import nodes_name
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness.benchmark import Benchmark
 from dlcloud.model.errors import RecipeError
+from dlcloud.recipe.launchers import unclear_nodes
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.recipe.workload import MEASURED_REPEATS, Workload
 from dlcloud.runs.program import has_tiny_form, tiny_form
@@ -79,11 +80,16 @@ def matrix_of_recipe(
             hint = "workload.tiny: the arguments that make the command short"
             raise RecipeError(f"{recipe.name} has no tiny form: its recipe has no workload.tiny", hint)
         workload = tiny_form(workload)
+    if workload.nodes is None and recipe.launcher is not None and recipe.launcher.over_all is None:
+        raise unclear_nodes(recipe.launcher.name, recipe.instances.maximum)
+    is_one_job = recipe.resized(max(nodes, default=recipe.instances.maximum)).is_one_job
+    if is_one_job:  # on the smallest number of instances, too
+        workload = workload.model_copy(update={"nodes": "all"})
     types = types or recipe.instances.types
     jobs: tuple[BenchJob, ...] = (
         BenchJob(name=workload.benchmark or recipe.name, workload=workload, benchmark=benchmark),
     )
-    if workload.nodes is not None:
+    if is_one_job:
         jobs = _node_jobs(jobs[0], nodes or [recipe.instances.maximum])
     elif nodes:
         message = f"--nodes: {recipe.name} does not run one job over several instances"

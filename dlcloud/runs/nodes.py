@@ -55,7 +55,7 @@ def run_workload(runner: Runner, members: Sequence[Member]) -> list[Run]:
         InstanceError: Every run failed, or the job did.
         PartialError: Some runs failed; the results of the others are stored.
     """
-    if runner.recipe.workload.nodes is None:
+    if not runner.recipe.is_one_job:
         return runner.run_all(members)
     return [NodesRunner(runner).run(members)]
 

@@ -29,6 +29,7 @@ from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.secret_source import SourceKind
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.deadline import check_deadline
+from dlcloud.recipe.launchers import find_launcher, unclear_nodes
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe, RecipeFile
 from dlcloud.recipe.requirements import name_of, notes_of, pip_lines, projects_of
@@ -83,6 +84,7 @@ class RecipeWorkload:
         refuse_missing_program(self.recipe.network)
         if self.recipe.data:
             check_data(self.recipe, self.folder)
+        refuse_unclear_nodes(self.recipe, self.folder)
         if self.is_elastic:
             training_of(self.recipe, self.folder, run="")
         else:
@@ -101,6 +103,9 @@ class RecipeWorkload:
     def notes(self) -> Iterator[str]:
         """Yield what the plan states of the command's options and of the files that are sent."""
         notes = [f"the recipe is changed by {self.changes}"] if self.changes else []
+        if self.recipe.is_one_job and self.recipe.workload.nodes is None and self.recipe.launcher:
+            name = self.recipe.launcher.name
+            notes.append(f"{name} starts one job over all instances; workload.nodes: each runs one on each")
         if self.recipe.track is not None:
             notes.append(f"recorded on MLflow at {self.recipe.track.mlflow} while results arrive")
         notes += notes_of(self.recipe.setup.requirements)
@@ -263,6 +268,28 @@ def refuse_missing_script(workload: Workload, recipe_folder: Path) -> None:
             f"workload.command runs {name}, which is not in workload.files ({workload.files})",
             "names in the command are relative to the folder of files that is sent",
         )
+
+
+def refuse_unclear_nodes(recipe: Recipe, recipe_folder: Path) -> None:
+    """Refuse a launcher of distributed programs that may be meant for each instance, or for all of them.
+
+    Raises:
+        RecipeError: The recipe has to say it.
+    """
+    workload, launcher, count = recipe.workload, recipe.launcher, recipe.instances.maximum
+    if workload.nodes is not None or workload.elastic is not None or recipe.experiment is not None:
+        return
+    if launcher is not None and launcher.over_all is None:
+        raise unclear_nodes(launcher.name, count)
+    match = _PLAIN.fullmatch((workload.command or "").strip())
+    if count == 1 or launcher is not None or match is None or workload.files is None:
+        return
+    files, name = recipe_folder / workload.files, match["script"] or match["program"]
+    script = files / name if files.is_dir() else files
+    if script.suffix != ".py" and script.is_file():
+        inside = find_launcher(script.read_text("utf-8", "replace"))
+        if inside is not None and inside.over_all is not False:
+            raise unclear_nodes(inside.name, count)
 
 
 def warn_of_script(

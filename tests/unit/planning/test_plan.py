@@ -151,18 +151,18 @@ def test_the_plan_says_what_was_observed():
 
 def test_a_command_is_named_by_its_recipe():
     text = RECIPE.replace("benchmark: quantization", "command: ./run")
-    assert make_plan(recipe(text), observed()).workload == "runs the command of sample once"
+    assert make_plan(recipe(text), observed()).workload == "runs the command of sample once on each instance"
     settings = text + "  repeats: 2\n  settings: [{name: a}, {name: b}]\n"
     compared = make_plan(recipe(settings), observed()).workload
-    assert (
-        compared == "runs the command of sample 6 times: 2 measurements and a warm-up of each of 2 settings"
-    )
+    assert "6 times: 2 measurements and a warm-up of each of 2 settings on each instance" in compared
     script = text.replace("./run", "python src/train.py --epochs 3")
-    assert make_plan(recipe(script), observed()).workload == "runs train.py once"
+    assert make_plan(recipe(script), observed()).workload == "runs train.py once on each instance"
     measured = make_plan(recipe(script + "  repeats: 6\n"), observed()).workload
-    assert measured == "runs train.py 7 times: 6 measurements and a warm-up"
+    assert measured == "runs train.py 7 times: 6 measurements and a warm-up on each instance"
     unsaid = make_plan(recipe(text + "  settings: [{name: a}, {name: b}]\n"), observed()).workload
     assert "14 times: 6 measurements" in unsaid
+    one_job = make_plan(recipe(text.replace("./run", "torchrun train.py")), observed()).workload
+    assert one_job == "runs train.py once, as one job over all 2 instances"
 
 
 def test_disks_are_no_smaller_than_the_snapshot_of_the_image():

@@ -1,10 +1,12 @@
 """`workload.nodes: all`: where it belongs, and what a job over several nodes costs."""
 
+import json
 from decimal import Decimal
 
 import pytest
 
 from dlcloud.analysis.cost import RunCost, cost_of_nodes
+from dlcloud.app.clusters.workload import refuse_unclear_nodes
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe
 
@@ -54,3 +56,89 @@ def test_a_job_costs_what_its_nodes_cost_together():
 def test_nodes_that_an_import_lacks_are_taken_to_cost_the_same():
     assert cost_of_nodes([cost("2")], 3).usd == 9
     assert cost_of_nodes([cost(None), cost("2")], 2).usd is None
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun --nproc-per-node gpu train.py",
+        "OMP_NUM_THREADS=4 exec torchrun train.py --nnodes-of-mine 1",
+        "export A=1\ntorchrun --nnodes 2 \\\n  train.py",
+        "python3 -m torch.distributed.run train.py",
+        "python -u -m torch.distributed.launch --nproc_per_node=8 train.py",
+        "env NCCL_DEBUG=INFO timeout 1h /opt/env/bin/torchrun train.py | tee log",
+        "bash -lc 'cd src && torchrun train.py'",
+        "uv run torchrun train.py",
+        "if true; then torchrun train.py --standalone; fi",
+        "python3 -m benchmarks.distributed.mpirun --per-node 8 ./solver",
+        "accelerate launch --num_machines 2 --machine_rank $NODE_RANK train.py",
+        "deepspeed --hostfile $DLCLOUD_HOST_FILE --no_ssh --node_rank=$NODE_RANK train.py",
+    ],
+)
+def test_a_launcher_that_knows_the_other_nodes_makes_one_job_of_several_instances(command):
+    assert read_recipe(_with(command), "r.yaml").is_one_job
+    assert not read_recipe(_with(command, nodes="each"), "r.yaml").is_one_job
+    alone = _with(command).replace("count: 2", "count: 1")
+    assert not read_recipe(alone, "r.yaml").is_one_job
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python3 train.py --launcher torchrun",
+        "echo torchrun train.py",
+        "pip install deepspeed && python3 train.py  # mpirun",
+        "torchrun --standalone --nproc-per-node 4 train.py",
+        "torchrun --nnodes=1 train.py",
+        "accelerate launch --num_machines 1 train.py",
+        "accelerate launch --num-machines=1 train.py",
+        "deepspeed --num_nodes=1 train.py",
+        "horovodrun -np 4 -H localhost:4 python3 train.py",
+        "python3 train.py -m torch.distributed.run",
+        "accelerate test",
+    ],
+)
+def test_a_command_that_says_so_or_starts_no_launcher_runs_on_each_instance(command):
+    read = read_recipe(_with(command), "r.yaml")
+    assert not read.is_one_job
+    assert read.launcher is None or read.launcher.over_all is False
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("mpirun -np 4 ./solver", "mpirun"),
+        ("mpiexec -n 4 python3 train.py", "mpirun"),
+        ("accelerate launch train.py", "accelerate launch"),
+        ("python3 -m accelerate.commands.launch train.py", "accelerate launch"),
+        ("deepspeed train.py --deepspeed ds.json", "deepspeed"),
+        ("horovodrun -np 4 python3 train.py", "horovodrun"),
+        ("torchrun --standalone a.py; torchrun b.py", "torchrun"),
+    ],
+)
+def test_a_launcher_that_may_mean_each_or_all_is_asked_for(command, name, tmp_path):
+    asked = read_recipe(_with(command), str(tmp_path / "r.yaml"))
+    with pytest.raises(RecipeError, match=f"starts {name} on 2 instances") as caught:
+        refuse_unclear_nodes(asked, tmp_path)
+    assert "workload.nodes: each" in caught.value.hint
+    for nodes in ("each", "all"):
+        refuse_unclear_nodes(read_recipe(_with(command, nodes=nodes), "r.yaml"), tmp_path)
+    refuse_unclear_nodes(read_recipe(_with(command).replace("count: 2", "count: 1"), "r.yaml"), tmp_path)
+
+
+def test_a_launcher_inside_of_a_script_is_asked_for(tmp_path):
+    (tmp_path / "run.sh").write_text("set -e\ntorchrun train.py\n")
+    text = _with("bash run.sh").replace("workload: {", "workload: {files: run.sh, ")
+    with pytest.raises(RecipeError, match="starts torchrun on 2 instances"):
+        refuse_unclear_nodes(read_recipe(text, "r.yaml"), tmp_path)
+
+
+def test_trials_and_elastic_trainings_have_their_own_instances():
+    text = _with("torchrun train.py") + "experiment: {matrix: {lr: ['1', '2']}, metric: time}\n"
+    assert not read_recipe(text, "r.yaml").is_one_job
+
+
+def _with(command: str, *, nodes: str = "") -> str:
+    key = f"nodes: {nodes}, " if nodes else ""
+    workload = f"workload: {{{key}command: {json.dumps(command)}}}\n"
+    return f"name: job\ninstances: {{types: c5.large, count: 2}}\n{workload}"
