@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dlcloud.analysis.result import Run, result_of
-from dlcloud.benchmarks.harness.numbers import matched_number, read_number
+from dlcloud.benchmarks.harness.numbers import find_all, matched_number, read_number
 from dlcloud.model.untrusted import number_of
 
 RUN_TAG = "dlcloud.run"
@@ -98,7 +98,7 @@ def points_of_log(lines: Iterable[str], facts: Mapping[str, str], at_ms: int) ->
     counts = dict.fromkeys(expressions, 0)
     for line in lines:
         for name, expression in expressions.items():
-            match = expression.search(line[:LONGEST_LINE])
+            match = next(find_all(expression, line[:LONGEST_LINE]), None)
             value = read_number(matched_number(match)) if match and expression.groups else None
             if value is not None:
                 yield TrackedPoint(key=name, value=value, step=counts[name], at_ms=at_ms)

@@ -144,7 +144,7 @@ def _accelerate(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
 
 def _is_over_all(name: str, arguments: Sequence[str]) -> bool | None:
     """Return what the options of a launcher say: one job over all, a job on each, or None for neither."""
-    options = {}
+    options: dict[str, str] = {}
     for at, word in enumerate(arguments):
         option, has_value, value = word.partition("=")
         option = re.sub(r"(?<=\w)-", "_", option) if option.startswith("--") else option

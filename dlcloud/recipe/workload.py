@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
+from dlcloud.benchmarks.harness.numbers import repeats_in_repeats
 from dlcloud.model.secret_source import SecretSource, SourceKind
 from dlcloud.recipe.document import UNQUOTED
 from dlcloud.recipe.kept_results import refuse_hopeless
@@ -320,3 +321,8 @@ def _one_group(pattern: str, key: str, group: str) -> None:
         raise ValueError(f"{key} is not a regular expression: {error}") from error
     if groups != 1:
         raise ValueError(f"{key} must have one group, {group}; it has {groups}")
+    if repeats_in_repeats(pattern):
+        raise ValueError(
+            f"{key} may take forever on a long line: {pattern!r} repeats a repeat, as (a+b?)+ does; "
+            "repeat what ends with a character of its own, as (a+b)+"
+        )

@@ -8,12 +8,14 @@ import venv
 
 import pytest
 
+import dlcloud.benchmarks.command.output as output_module
 from dlcloud.benchmarks.command import reporting
 from dlcloud.benchmarks.command.arguments import read_settings
 from dlcloud.benchmarks.command.output import LONGEST_LINE, JsonField, OutputLines, Pattern, after_warm_up
 from dlcloud.benchmarks.command.variant import CommandVariant, Setting
 from dlcloud.benchmarks.harness import masking, redaction
 from dlcloud.benchmarks.harness.case import VariantError
+from dlcloud.benchmarks.harness.numbers import repeats_in_repeats
 
 JOB = """
 import json, os, sys
@@ -245,16 +247,102 @@ def test_numbers_are_read_as_people_write_them():
         (r",([0-9.]+)$", "3,1200,12.5", 12.5),
         (r"r=([0-9.]+)", "r=12.5.", 12.5),
         (r"r=([0-9.]+)", "r=12.5ms", 12.5),
+        (r".*([0-9.]+) images/s", "step 7: 12,622.33 images/s", 12622.33),
+        (r"loss: ([0-9]+).*", "loss: 12.75 end", 12.75),
+        (r"r=([0-9]+\.[0-9]+)", "r=234.5e2", 23450.0),
+        (r"([0-9]+\.[0-9]+) img", "1,234.56 img", 1234.56),
+        (r"1,([0-9]+)", "1,500", 500.0),
+        (r"([0-9]+)\.[0-9]+", "12.5", 12.0),
+        (r"r=([0-9.]+)", "r=12'622.5 x", 12622.5),
+        (r"([0-9.]+) img", "12\u202f622.5 img", 12622.5),
+        (r"rate ([0-9.]+)", "rate 1.2kimg/s", 1200.0),
+        (r"rate ([0-9.]+)", "rate 1.2 kimg/s", 1200.0),
+        (r"rate ([0-9.]+)", "rate 3.5Mtok/s", 3.5e6),
+        (r"rate ([0-9.]+)", "rate 2 k tokens/sec", 2000.0),
+        (r"rate ([0-9.]+)", "rate 2K samples per second", 2000.0),
+        (r"rate ([0-9.]+)", "rate 1.5MiB/s", 1.5 * 2**20),
+        (r"rate ([0-9.]+)", "rate 1.2e3kit/s", 1.2e6),
+        (r", ([0-9.]+)", " 45%| 9/20 [00:01<00:01, 1.27kit/s]", 1270.0),
+        (r"rate ([0-9.]+)", "rate 12Tokens/s", 12.0),
+        (r"rate ([0-9.]+)", "rate 12 Games/s", 12.0),
+        (r"rate ([0-9.]+)", "rate 12 GPUs", 12.0),
+        (r"rate ([0-9.]+)", "rate 12 km", 12.0),
+        (r"([0-9.]+)\s*kimg/s", "1.2kimg/s", 1.2),
+        (r"([0-9.]+) ?k?img/s", "1.2 kimg/s", 1200.0),
+        (r"step ([0-9]+)", "step 12 Mean loss 3", 12.0),
+        (r"rate ([0-9.]+)", "rate 97%", 97.0),
     ],
 )
 def test_a_number_is_never_cut_in_two(pattern, line, value):
     assert Pattern.parse(pattern).values(line) == [value]
 
 
-@pytest.mark.parametrize("line", ["rate 12,5 images/s", "rate 1.234,56 images/s", "rate 10.0.0.1"])
+@pytest.mark.parametrize(
+    "line", ["rate 12,5 images/s", "rate 1.234,56 images/s", "rate 10.0.0.1", "rate 3kfoo/s"]
+)
 def test_a_number_that_may_mean_two_things_is_refused_with_its_line(line):
     with pytest.raises(VariantError, match="not a number above 0, in the line 'rate"):
         Pattern.parse(r"rate ([0-9.]+)").values(line)
+
+
+def test_a_prefix_that_is_part_of_the_unit_does_not_multiply():
+    for unit, line in (("kimg", "at 1.2kimg/s"), ("kimg/s", "at 1.2 kimg/s"), ("MB", "at 1.2MB/s")):
+        assert Pattern.parse(r"at ([0-9.]+)", unit).values(line) == [1.2]
+    assert Pattern.parse(r"at ([0-9.]+)", "images").values("at 1.2kimg/s") == [1200.0]
+
+
+@pytest.mark.parametrize(
+    "pattern", [r".*loss: (\d+)", r"(\d+) images/s", r"\b\w*loss\s*(\d+)", r"(\S+) images/s"]
+)
+@pytest.mark.parametrize("text", ["x", "1", "1,", "1 ", "a_1."])
+def test_a_long_line_takes_time_that_grows_with_its_length(pattern, text):
+    reader = Pattern.parse(pattern)
+    seconds = []
+    for size in (1 << 13, 1 << 15):
+        began = time.process_time()
+        reader.values(text * (size // len(text)))
+        seconds.append(time.process_time() - began)
+    assert seconds[1] < 8 * seconds[0] + 0.2
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"([0-9]+,?)+x", r"(?:\d+\.?\d*)+ (\d)", r"(.*,)+", r"((\w+\s*)*)x", r"(?:(?:x+)+)+(y)"],
+)
+def test_a_pattern_that_may_take_forever_is_found_and_ended(pattern):
+    assert repeats_in_repeats(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"([0-9]+,)+x",
+        r"images/sec: ([0-9.]+)",
+        r".*step.*loss: ([0-9.]+).*",
+        r"([+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*images/s",
+        r"(?:[^,]*,){3}(\d+)",
+        r"(?:\w+ )*(\d+)",
+        r"(?:foo|bar)+ (\d)",
+    ],
+)
+def test_patterns_of_every_day_are_taken(pattern):
+    assert not repeats_in_repeats(pattern)
+
+
+def test_a_pattern_that_takes_too_long_ends_the_run_with_its_name(monkeypatch):
+    monkeypatch.setattr(output_module, "LIMIT_S", 0.2)
+    lines = OutputLines(Pattern.parse(r"(?:.*)(?:.*)(?:.*)x(\d)"))
+    with pytest.raises(VariantError, match="the pattern of the throughput takes more than"):
+        lines.feed(b"y" * 2000 + b"x\n")
+
+
+def test_figures_of_a_long_line_are_all_read_once():
+    line = "".join(f"step {number}: {number}.5 images/s, " for number in range(1, 2000))
+    assert Pattern.parse(r"([0-9.]+) images/s").values(line) == [number + 0.5 for number in range(1, 2000)]
+    for padding in range(1000, 1100):
+        assert Pattern.parse(r"([0-9.]+) images/s").values(
+            "x" * padding + " 12,622.5 images/s" + "y" * 9000
+        ) == [12622.5]
 
 
 def test_json_lines_without_the_field_are_passed_over():

@@ -178,7 +178,7 @@ def make_reader(arguments: argparse.Namespace) -> ThroughputReader | None:
     if sum(ways) > 1:
         raise ValueError("--throughput, --json-field and --reported exclude each other")
     if arguments.throughput is not None:
-        return Pattern.parse(arguments.throughput)
+        return Pattern.parse(arguments.throughput, arguments.unit)
     if arguments.json_field is not None:
         return JsonField(arguments.json_field)
     if arguments.reported:

@@ -5,13 +5,17 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Protocol
 
 from ..harness import statistics
 from ..harness.case import VariantError
-from ..harness.numbers import matched_number, read_number
+from ..harness.numbers import find_all, matched_number, read_number
 
 LONGEST_LINE = 1 << 20
 """Characters; of a longer line only its end is read."""
@@ -45,9 +49,10 @@ class Pattern:
     """Reads every match of a regular expression with one group, as the whole number that it is part of."""
 
     expression: re.Pattern[str]
+    unit: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> "Pattern":
+    def parse(cls, text: str, unit: str = "") -> "Pattern":
         """Compile the expression.
 
         Raises:
@@ -61,10 +66,10 @@ class Pattern:
             raise ValueError(
                 f"--throughput must have one group, not {expression.groups}; (?:...) groups without"
             )
-        return cls(expression)
+        return cls(expression, unit)
 
     def values(self, line: str) -> list[float]:
-        return [_number(matched_number(match), line) for match in self.expression.finditer(line)]
+        return [_number(matched_number(match, self.unit), line) for match in find_all(self.expression, line)]
 
     def describe(self) -> str:
         return f"matches {self.expression.pattern!r}"
@@ -138,11 +143,40 @@ class OutputLines:
     def _read(self, lines: list[str]) -> None:
         self.last = next((line.strip() for line in reversed(lines) if line.strip()), self.last)
         if self._reader is not None:
-            self.values.extend(itertools.chain.from_iterable(map(self._reader.values, lines)))
+            with _limited("the throughput"):
+                self.values.extend(itertools.chain.from_iterable(map(self._reader.values, lines)))
         for name, expression in self._expressions.items():
-            matches = (match for line in reversed(lines) if (match := expression.search(line)))
-            if (last := next(matches, None)) is not None:
-                self.facts[name] = matched_number(last)[:LONGEST_FACT]
+            with _limited(f"the fact {name}"):
+                matches = (match for line in reversed(lines) for match in find_all(expression, line))
+                if (last := next(matches, None)) is not None:
+                    self.facts[name] = matched_number(last)[:LONGEST_FACT]
+
+
+LIMIT_S = 5.0
+"""CPU seconds that a pattern has for a piece of output, which takes milliseconds."""
+
+
+@contextmanager
+def _limited(subject: str) -> Iterator[None]:
+    """End a pattern that takes too long. Only the main thread can; there `benchmarks` read their output.
+
+    Raises:
+        VariantError: It took longer than LIMIT_S.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_: int, __: FrameType | None) -> None:
+        raise VariantError(f"the pattern of {subject} takes more than {LIMIT_S:.0f} s for a piece of output")
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ HIDDEN = "(hidden)"
 
 _WORD = r"(?:TOKEN|(?:KEY|SECRET|PASSW(?:OR)?D|PASSPHRASE|CREDENTIAL)S?)"
 _NAME = re.compile(rf"{_WORD}(?=$|[_-])|API_?KEY", re.IGNORECASE)
-_ASSIGNED = re.compile(rf"([\w-]*{_WORD}(?:[_-][\w-]*)?=)(\"[^\"]*\"|'[^']*'|\S+)", re.IGNORECASE)
+_ASSIGNED = re.compile(rf"((?<![\w-])[\w-]*{_WORD}(?:[_-][\w-]*)?=)(\"[^\"]*\"|'[^']*'|\S+)", re.IGNORECASE)
 _OPTION = re.compile(rf"(--?[\w-]*{_WORD}(?:[_-][\w-]*)?\s+)(\"[^\"]*\"|'[^']*'|[^\s-]\S*)", re.IGNORECASE)
 _ADDRESS = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 
