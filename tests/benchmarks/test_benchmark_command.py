@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 import venv
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from dlcloud.benchmarks.command import reporting
 from dlcloud.benchmarks.command.arguments import read_settings
 from dlcloud.benchmarks.command.output import LONGEST_LINE, JsonField, OutputLines, Pattern, after_warm_up
 from dlcloud.benchmarks.command.variant import CommandVariant, Setting
-from dlcloud.benchmarks.harness import masking, redaction
+from dlcloud.benchmarks.harness import masking, redaction, usage
 from dlcloud.benchmarks.harness.case import VariantError
 from dlcloud.benchmarks.harness.numbers import repeats_in_repeats
 
@@ -223,6 +224,47 @@ def test_an_interruption_ends_the_command_and_its_children(job):
     process.communicate(timeout=600)
     assert process.returncode == 130
     assert gone(int(line))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "SPIN & S=$!; sleep 1; kill $S; true",
+        "SPIN & S=$!; sleep 1; kill $S; wait $S; true",
+        "SPIN & sleep 1",
+        "(SPIN &) ; sleep 1",
+        "nohup setsid SPIN & sleep 1",
+        "bash -c 'SPIN & sleep 1' | cat",
+    ],
+)
+def test_a_server_that_a_command_leaves_in_the_background_is_its_own_load(command, tmp_path):
+    spin = tmp_path / "spin"
+    spin.write_text(
+        f"#!{sys.executable}\nimport time\nend = time.time() + 3\nwhile time.time() < end: pass\n"
+    )
+    spin.chmod(0o755)
+    variant = _variant(f"true\n{command.replace('SPIN', str(spin))}")
+    before = variant.cpu_s(), usage.read_cpu_times().busy
+    variant.measure(0)
+    own = variant.cpu_s() - before[0]
+    assert own > 0.3  # of a second, on a machine with other work
+    assert own <= usage.read_cpu_times().busy - before[1] + 0.1
+    time.sleep(0.5)
+    assert variant.cpu_s() >= own
+
+
+def _variant(command, **changes):
+    arguments = {
+        "setting": Setting(name="x"),
+        "command": command,
+        "reader": None,
+        "final": False,
+        "counted": "items",
+        "warm_up_runs": 0,
+        "environment": dict(os.environ),
+        "echo": Path(os.devnull).open("wb", buffering=0),  # noqa: SIM115  for the whole test
+    }
+    return CommandVariant(**{**arguments, **changes})
 
 
 def test_numbers_are_read_as_people_write_them():

@@ -7,6 +7,7 @@ variant holds a file while it measures, so that of several programs on one machi
 time. Before its instance ends, a command whose checkpoints are kept is asked to stop, as an `_Asking` says.
 """
 
+import ctypes
 import fcntl
 import json
 import os
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
-from ..harness import masking, redaction
+from ..harness import masking, redaction, usage
 from ..harness.case import Finish, Slice, VariantError, WarmUp, describe_exit
 from ..harness.records import ASKED, NOTICE
 from ..harness.schema import Measurement, MetricName
@@ -43,6 +44,7 @@ MOST_VALUES = 3
 
 _PIECE = 1 << 16
 _POLL_S = 0.05
+_REAP_S = 0.005
 _LAST_OUTPUT_S = 1.0
 """For what a pipe still holds when the command has ended, such as the last lines of a `tee`."""
 
@@ -113,6 +115,7 @@ class CommandVariant:
     _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
     _printed: dict[str, list[str]] = field(init=False, default_factory=dict)
     _cpu_s: float = field(init=False, default=0.0)
+    _others: set[int] | None = field(init=False, default=None)  # children before the first run
     _peak_mib: float = field(init=False, default=0.0)
 
     process_spread: ClassVar[float] = 0.0
@@ -163,7 +166,9 @@ class CommandVariant:
         return Slice.of_parts(values.counted, seconds=run.seconds, settled=values.settled)
 
     def cpu_s(self) -> float:
-        return self._cpu_s
+        """Return the CPU seconds of the command and of all that it has started, in whatever session."""
+        self._reap_left(None)
+        return self._cpu_s + sum(map(usage.process_cpu_s, self._left()))
 
     def finish(self) -> Finish:
         """Return the largest memory of any process of any run, and the facts that the runs printed."""
@@ -179,6 +184,7 @@ class CommandVariant:
             os.killpg(self._process.pid, signal.SIGKILL)
         if self._process.returncode is None:
             self._process.wait()
+        self._reap_left(self._process.pid)
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._process = None
@@ -238,6 +244,8 @@ class CommandVariant:
                 values.append(value if len(values) < MOST_VALUES else "…")
 
     def _start_process(self, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        _adopt_orphans()
+        self._others = _children() if self._others is None else self._others
         merged = {**activate(self.environment), **self.setting.environment, **variables}
         return subprocess.Popen(
             shell_words(self.command, self.setting.arguments),
@@ -256,6 +264,27 @@ class CommandVariant:
         per_mib = KIB_PER_MIB**2 if sys.platform == "darwin" else KIB_PER_MIB
         self._peak_mib = max(self._peak_mib, ending.usage.ru_maxrss / per_mib)
         return ending.status
+
+    def _reap_left(self, group: int | None) -> None:
+        """Add up what processes used that the command did not wait for, as a server in the background.
+
+        Args:
+            group: A process group that was killed: its processes are waited for.
+        """
+        until = time.monotonic() + _LAST_OUTPUT_S
+        while True:
+            for child in self._left():
+                with suppress(ChildProcessError):
+                    pid, _, used = os.wait4(child, os.WNOHANG)
+                    self._cpu_s += used.ru_utime + used.ru_stime if pid else 0.0
+            if group is None or not _is_group(group) or time.monotonic() > until:
+                return
+            time.sleep(_REAP_S)
+
+    def _left(self) -> set[int]:
+        """Return the processes that were left to this one."""
+        running = {self._process.pid} if self._process is not None else set()
+        return set() if self._others is None else _children() - self._others - running
 
     def _shell_line(self) -> str:
         return " ".join([self.command.strip(), *map(shlex.quote, self.setting.arguments)])
@@ -346,6 +375,28 @@ class _Ending:
         while self._waiting.is_alive() or (self._asking.is_done and self._asking.is_group_alive()):
             self._asking.look()  # its output may end long before it does
             self._waiting.join(_POLL_S)
+
+
+PR_SET_CHILD_SUBREAPER = 36
+"""Source: prctl(2), linux/prctl.h."""
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of processes whose own has ended, so that their CPU time is known: Linux alone."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _children() -> set[int]:
+    listings = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for listing in listings for pid in usage.read_text(listing).split()}
+
+
+def _is_group(number: int) -> bool:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(number, 0)
+        return True
+    return False
 
 
 def activate(environment: Mapping[str, str]) -> dict[str, str]:
