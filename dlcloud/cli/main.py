@@ -23,7 +23,7 @@ from typing import NoReturn
 
 import click
 
-from dlcloud.app.terminal.signals import interrupts, terminations
+from dlcloud.app.terminal.signals import interrupts, raise_on, terminations
 from dlcloud.model.errors import DlcloudError, StoreError, UnwritableError
 from dlcloud.model.untrusted import printable
 from dlcloud.system.files import unwritable_hint
@@ -227,6 +227,7 @@ def run() -> int:
     """Run the command line; return its exit status."""
     try:
         with interrupts():
+            raise_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
             return _run()
     except KeyboardInterrupt:  # pressed again while the first was reported
         return EXIT_INTERRUPTED

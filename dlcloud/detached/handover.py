@@ -70,7 +70,7 @@ CHARGE_TIMEOUT_S = 300.0
 POLL_S = 0.5
 DIAL_WAIT_S = 20.0
 
-_START = 'import sys; sys.argv[0] = "dlcloud"; from dlcloud.cli.main import main; main()'
+_START = 'import sys; sys.argv[0] = "dlcloud"; from dlcloud.cli.entry import main; main()'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

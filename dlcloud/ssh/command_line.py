@@ -97,7 +97,7 @@ def tunnel_command(home: Path, cluster_id: str, instance_id: str) -> str:
 
     ssh puts `exec` before it. Source: ssh_config(5), ProxyCommand.
     """
-    program = "from dlcloud.cli.main import main; main()"
+    program = "from dlcloud.cli.entry import main; main()"
     variables = ["env", f"DLCLOUD_HOME={home.absolute()}"]
     return shlex.join([*variables, sys.executable, "-P", "-c", program, "tunnel", cluster_id, instance_id])
 

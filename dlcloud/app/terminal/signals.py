@@ -103,8 +103,10 @@ def interrupts(*, in_library: bool = False) -> Iterator[None]:
         _is_running = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         sys.unraisablehook = on_dropped
-        while _before and (in_library or not terminations.has_begun):
-            signal.signal(*_before.popitem())
+        if in_library or not terminations.has_begun:
+            for number, handler in _before.items():
+                signal.signal(number, handler)
+            _before.clear()
         if in_library:
             signal.signal(signal.SIGALRM, on_alarm or signal.SIG_DFL)
 
@@ -338,7 +340,8 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     if terminations.answer(number, is_interrupted=_raised_at is not None):
         return
     if not _is_running:  # the command is over, and what comes after it does not end
-        signal.signal(number, signal.SIG_DFL)
+        before = _before.get(signal.Signals(number), signal.SIG_DFL)
+        signal.signal(number, signal.SIG_DFL if before is signal.default_int_handler else before)
         signal.raise_signal(number)
         return
     now = time.monotonic()

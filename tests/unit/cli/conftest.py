@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-START = "from dlcloud.cli.main import main; main()"
+START = "from dlcloud.cli.entry import main; main()"
 
 
 @dataclass(frozen=True)
