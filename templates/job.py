@@ -40,6 +40,8 @@ POLL_S = 0.1
 DRAIN_S = 1.0
 GRACE_S = 5.0
 MOST_GENERATIONS = 100
+TIMES = "log.times"
+TIMES_S = 5.0
 PR_SET_CHILD_SUBREAPER = 36  # Source: Linux, include/uapi/linux/prctl.h
 CHUNK = 1 << 16
 NAMES = "DLCLOUD_SECRETS"
@@ -123,10 +125,13 @@ def run_program(folder: pathlib.Path, given: "dict[str, typing.Any]") -> None:
         bufsize=0,
     )
     signal.signal(signal.SIGTERM, lambda *_: program.terminate())
+    ended = threading.Event()
+    threading.Thread(target=note_times, args=(folder, ended)).start()
     copying = threading.Thread(target=copy_masked, args=(program.stdout, masking, list(secrets.values())))
     if secrets:
         copying.start()
     status = program.wait()
+    ended.set()
     if secrets:
         # A process that it left behind may hold its output open: the job has ended all the same.
         copying.join(DRAIN_S)
@@ -153,6 +158,21 @@ def start_keeper(folder: pathlib.Path) -> "tuple[subprocess.Popen[bytes] | None,
         "DLCLOUD_CHECKPOINTS": str(first),
         **({"DLCLOUD_RESUME": "auto"} if kept["resume"] else {}),
     }
+
+
+def note_times(folder: pathlib.Path, ended: threading.Event) -> None:
+    """Note how long the log was when: `TIME BYTES`, a line each time it has grown (`logs --since`)."""
+    noted, is_last = -1, False
+    while True:
+        with contextlib.suppress(OSError):  # without a log, or on a full disk
+            size = (folder / "log").stat().st_size
+            if size != noted:
+                with (folder / TIMES).open("a") as times:
+                    times.write(f"{time.time():.0f} {size}\n")
+                noted = size
+        if is_last:
+            return
+        is_last = ended.wait(TIMES_S)
 
 
 def adopt_orphans() -> None:

@@ -16,10 +16,12 @@ What must never happen: that something stays up unannounced.
 """
 
 import math
+import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 
-from dlcloud.analysis.result import RunState
+from dlcloud.analysis.result import Run, RunState
 from dlcloud.app.terminal.signals import (
     Termination,
     TerminationAbandonedError,
@@ -29,7 +31,7 @@ from dlcloud.app.terminal.signals import (
 from dlcloud.launch.acquire import ClusterLock
 from dlcloud.launch.data_access import abort_uploads
 from dlcloud.launch.launcher import Launcher
-from dlcloud.launch.remote_jobs import INHERITED, start_job
+from dlcloud.launch.remote_jobs import INHERITED, RemoteJobs, start_job
 from dlcloud.launch.setup import FOLDER, JOB
 from dlcloud.model.cluster import ClusterState, Leftover, Member
 from dlcloud.model.errors import (
@@ -46,9 +48,12 @@ from dlcloud.recipe.recipe import read_recipe
 from dlcloud.report.cost_tables import cost_of_cluster
 from dlcloud.runs.stoppable import StoppedError
 from dlcloud.store.clusters import CANCEL
+from dlcloud.system.parallel import fan_out
 
 RESULTS_LEFT_S = 3600.0
 """How long an instance stays up whose results were not downloaded."""
+MOST_LISTED = 50
+"""The newest runs of an instance whose files `down` looks for."""
 KEEP_FOLDER = f"{FOLDER}/runs/keep"
 _SECONDS_PER_HOUR = 3600
 _SECONDS_PER_MINUTE = 60
@@ -137,7 +142,11 @@ def destroy_on_failure(launcher: Launcher, acquired: ClusterLock) -> Iterator[No
             left=f"{name} is not down",
             termination=termination_of(launcher),
         ):
-            yield
+            try:
+                yield
+            except KeyboardInterrupt:
+                download_unfinished(launcher)
+                raise
 
 
 @contextmanager
@@ -276,7 +285,7 @@ def _keep(launcher: Launcher) -> None:
 
 def _keep_after(launcher: Launcher, failure: DlcloudError) -> bool:
     """Keep a cluster up on which a program failed, with its price; False if no instance is left."""
-    members = _living_members(launcher)
+    members = living_members(launcher)
     if not members:
         return False
     name = launcher.cluster.name
@@ -308,7 +317,7 @@ def _keep_for_a_while(launcher: Launcher, failed_s: float) -> bool:
         CloudError, InstanceError: Something did not work out; the caller destroys the cluster.
     """
     left = launcher.results_left
-    members = _living_members(launcher) if failed_s or left else []
+    members = living_members(launcher) if failed_s or left else []
     seconds = dict.fromkeys(left, RESULTS_LEFT_S)
     if failed_s and (failed := find_failed(launcher, members)) is not None:
         instance_id = failed.instance.instance_id
@@ -327,13 +336,81 @@ def _raise_for_results_left(launcher: Launcher) -> None:
     """Raise PartialError if results are still on instances."""
     if not launcher.results_left:
         return
-    name = launcher.cluster.name
-    messages = [f"{instance_id}: {message}" for instance_id, message in launcher.results_left.items()]
-    hint = f"dlcloud ssh {name} --config > ssh.conf; scp -r -F ssh.conf HOST:FOLDER . downloads the rest"
-    raise PartialError("\n".join(messages), hint)
+    messages = [
+        f"{instance_id}: not downloaded from {left.folder}: {left.reason}"
+        for instance_id, left in launcher.results_left.items()
+    ]
+    config = shlex.quote(str(launcher.store.paths.ssh_config))
+    copies = [
+        f"scp -r -F {config} {instance_id}:{left.folder} {instance_id}"
+        for instance_id, left in launcher.results_left.items()
+    ]
+    commands = " && ".join([f"dlcloud ssh {launcher.cluster.name} --config", *copies])
+    raise PartialError("\n".join(messages), commands)
 
 
-def _living_members(launcher: Launcher) -> list[Member]:
+def download_unfinished(launcher: Launcher) -> None:
+    """Download what the runs of a command that is interrupted have written so far.
+
+    What fails is a warning. Trials run again, and a training has saved its own checkpoint. The programs are
+    not stopped first: a thread that follows one would take its end for a failure, and launch a replacement.
+
+    Raises:
+        KeyboardInterrupt: It was interrupted again.
+    """
+    try:
+        recipe = read_recipe(launcher.cluster.recipe_text, launcher.cluster.recipe_path)
+    except RecipeError:
+        return
+    unfinished = [run for run in launcher.store.runs.of_cluster(launcher.cluster_id) if not run.ended_at]
+    if not unfinished or recipe.workload.elastic is not None or recipe.experiment is not None:
+        return
+    members = {member.instance.instance_id: member for member in living_members(launcher)}
+    jobs = RemoteJobs(managed=launcher)
+
+    def download(run: Run) -> None:
+        try:
+            jobs.fetch_results(
+                members[run.instance_id], replace(run, state=RunState.FAILED), recipe.kept_files
+            )
+        except DlcloudError as error:
+            message = f"its results were not downloaded: {error.message}"
+            launcher.emit(Warned(message=message, instance_id=run.instance_id))
+
+    reachable = [run for run in unfinished if run.instance_id in members]
+    if reachable:
+        launcher.emit(Info(message="downloading what was written so far; Ctrl-C again loses it"))
+        fan_out(download, reachable, width=None)
+
+
+def files_left(launcher: Launcher) -> dict[str, int]:
+    """Return the files of a cluster's runs that its recipe keeps and that were never downloaded, with bytes.
+
+    Names begin with the instance. An instance that does not answer has none.
+    """
+    try:
+        recipe = read_recipe(launcher.cluster.recipe_text, launcher.cluster.recipe_path)
+    except RecipeError:
+        return {}
+    runs = launcher.store.runs.of_cluster(launcher.cluster_id) if recipe.experiment is None else []
+    jobs = RemoteJobs(managed=launcher)
+
+    def list_left(member: Member) -> dict[str, int]:
+        instance_id = member.instance.instance_id
+        own = [run for run in runs if run.instance_id == instance_id][-MOST_LISTED:]
+        if not own:
+            return {}
+        with suppress(DlcloudError):
+            connection = jobs.connect(member)
+            lists = [jobs.not_downloaded(connection, run, recipe.kept_files) for run in own]
+            return {f"{instance_id}: {name}": size for files in lists for name, size in files.items()}
+        return {}
+
+    outcomes = fan_out(list_left, living_members(launcher), width=None)
+    return {name: size for outcome in outcomes for name, size in (outcome.value or {}).items()}
+
+
+def living_members(launcher: Launcher) -> list[Member]:
     """Return the living instances of a cluster that came up; none if EC2 does not answer."""
     stored = launcher.store.clusters.find(launcher.cluster_id)
     if stored is None or stored.state not in {ClusterState.RUNNING, ClusterState.READY}:

@@ -8,7 +8,14 @@ in `dlcloud/app/clusters`.
 import click
 
 from dlcloud.cli.complete import complete_clusters, complete_runs
-from dlcloud.cli.options import CLOUDS, cidr_option, output_option, plain_output_option, verbose_option
+from dlcloud.cli.options import (
+    CLOUDS,
+    Hours,
+    cidr_option,
+    output_option,
+    plain_output_option,
+    verbose_option,
+)
 from dlcloud.model.errors import RecipeError
 
 commands = click.Group()
@@ -64,9 +71,17 @@ def status(
     default=None,
     help="Print only the last lines; with -f, these first.",
 )
+@click.option(
+    "--since",
+    type=Hours(),
+    default=None,
+    help="Print only what was printed in this time, such as 90m or 2h; with -f, this first.",
+)
 @plain_output_option("Output format.")
 @verbose_option
-def logs(*, run: str, follow: bool, tail: int | None, output: str, verbose: bool) -> int | None:
+def logs(
+    *, run: str, follow: bool, tail: int | None, since: float | None, output: str, verbose: bool
+) -> int | None:
     """Print the log of RUN (a run, a cluster or an instance; default: the newest run).
 
     For a job over several nodes it is that of rank 0; each other node has its own run.
@@ -74,8 +89,11 @@ def logs(*, run: str, follow: bool, tail: int | None, output: str, verbose: bool
     from dlcloud.app.clusters.logs import run as print_logs
     from dlcloud.app.context import Context
 
+    if tail is not None and since is not None:
+        raise click.UsageError("--tail and --since exclude each other")
+    since_s = None if since is None else round(since * 3600)
     with Context("logs", verbose=verbose) as context:
-        return print_logs(context, run=run, follow=follow, tail=tail, output=output)
+        return print_logs(context, run=run, follow=follow, tail=tail, since_s=since_s, output=output)
 
 
 @commands.command("exec", context_settings={"ignore_unknown_options": True})

@@ -22,7 +22,7 @@ from dlcloud.model.errors import CloudError
 from dlcloud.model.events import Emit, stage
 from dlcloud.model.instance import Instance, Market, Price
 from dlcloud.model.money import committed_usd, hourly_price, instance_usd, money, price_of, total_usd
-from dlcloud.model.remote import Connection, Dial
+from dlcloud.model.remote import Connection, Dial, ResultsLeft
 from dlcloud.planning.attempts import LaunchAttempt
 from dlcloud.planning.plan import ExistingCapacity
 from dlcloud.recipe.recipe import Recipe
@@ -72,7 +72,7 @@ class ManagedCluster:
     dialer: Dial
     clock: Clock
     emit: Emit
-    results_left: dict[str, str] = field(default_factory=dict)
+    results_left: dict[str, ResultsLeft] = field(default_factory=dict)
 
     @property
     def cluster_id(self) -> str:

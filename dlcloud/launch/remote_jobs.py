@@ -23,7 +23,7 @@ from dlcloud.model.errors import (
 )
 from dlcloud.model.events import Info, Warned
 from dlcloud.model.job_environment import JobEnvironment
-from dlcloud.model.remote import Connection
+from dlcloud.model.remote import Connection, ResultsLeft
 from dlcloud.model.untrusted import parse_json, printable
 from dlcloud.recipe.kept_results import GIB, KeptFiles, Written
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # pydantic, which `logs` never needs
     from dlcloud.launch.managed import ManagedCluster
 
 RECORDS = "records.jsonl"
+LOG_TIMES = "log.times"
+"""How long the log was when, for `logs --since`: templates/job.py writes it."""
 MIB = 1 << 20
 MOST_FILES = 100_000
 MOST_REASONS = 3
@@ -185,7 +187,7 @@ class RemoteJobs:
         folder = paths.make_folder(paths.run(run.run_id))
         try:
             connection = self.connect(member)
-            connection.fetch_files(folder_of(run), ["log", RECORDS], folder)
+            connection.fetch_files(folder_of(run), ["log", LOG_TIMES, RECORDS], folder)
             self._fetch_kept(connection, run, kept)
         except DlcloudError as error:
             self._leave_results(run, error.message)
@@ -195,8 +197,7 @@ class RemoteJobs:
 
     def _fetch_kept(self, connection: Connection, run: Run, kept: KeptFiles) -> None:
         """Download what the program wrote, of what the recipe keeps; emit where it is, and what is not."""
-        listing = f"{JOB} written {folder_of(run)} {shlex.join(kept.skipped_folders)}"
-        selection = kept.select(parse_written(connection.check(listing), run.instance_id))
+        selection = kept.select(self._written(connection, run, kept))
         folder = self.managed.store.paths.run_files(run.run_id)
         fetched = connection.fetch_listed(f"{folder_of(run)}/work", selection.sizes, folder)
         if fetched.paths:
@@ -218,10 +219,26 @@ class RemoteJobs:
 
     def _leave_results(self, run: Run, reason: str) -> None:
         """Note and emit that an instance has results which were not downloaded."""
-        message = f"not downloaded from {folder_of(run)}/work: {reason}"
+        folder = f"{folder_of(run)}/work"
         if not self.any_may_keep:
-            self.managed.results_left[run.instance_id] = message
+            self.managed.results_left[run.instance_id] = ResultsLeft(folder=folder, reason=reason)
+        message = f"not downloaded from {folder}: {reason}"
         self.managed.emit(Warned(message=message, instance_id=run.instance_id))
+
+    def not_downloaded(self, connection: Connection, run: Run, kept: KeptFiles) -> dict[str, int]:
+        """Return the files of a run that the recipe keeps and that are not here, with their bytes.
+
+        Raises:
+            DlcloudError: The instance does not answer.
+        """
+        selection = kept.select(self._written(connection, run, kept))
+        folder = self.managed.store.paths.run_files(run.run_id)
+        wanted = {**selection.sizes, **selection.too_large}
+        return {name: size for name, size in wanted.items() if not _is_here(folder / name, size)}
+
+    def _written(self, connection: Connection, run: Run, kept: KeptFiles) -> list[Written]:
+        listing = f"{JOB} written {folder_of(run)} {shlex.join(kept.skipped_folders)}"
+        return parse_written(connection.check(listing), run.instance_id)
 
     def error_of(self, run: Run, program: str) -> RemoteCommandError:
         """Return the error for a run that failed, with the end of its log."""
@@ -372,6 +389,13 @@ def parse_written(answer: bytes, instance_id: str) -> list[Written]:
     return listed
 
 
+def _is_here(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
+
+
 def folder_of(run: Run) -> str:
     """Return a run's folder on its instance, below the login's home."""
     return shlex.quote(f"{FOLDER}/runs/{run.run_id}")
@@ -393,14 +417,22 @@ def nothing_kept(patterns: Sequence[str]) -> str:
     return f"no file that the run wrote matches {', '.join(patterns)} (keep.files)"
 
 
-def log_command(run: Run, *, follow: bool, tail: int | None = None) -> str:
+def log_command(run: Run, *, follow: bool, tail: int | None = None, since_s: int | None = None) -> str:
     """Return the command that prints a run's log on its instance.
 
     Args:
         run: The run.
         follow: Print until it has ended.
         tail: Only the last lines; with `follow`, these first.
+        since_s: Only what was printed in so many seconds, to some seconds; with `follow`, this first.
     """
+    if since_s is not None:
+        times = f"cat {folder_of(run)}/{LOG_TIMES} 2>/dev/null"
+        newest = f"awk -v t=$(( $(date +%s) - {since_s} )) '$1 <= t {{s = $2}} END {{print s + 0}}'"
+        begin = f"$({times} | {newest})"
+        if follow:
+            return f"{JOB} follow {folder_of(run)} log {begin}"
+        return f"tail -c +$(( {begin} + 1 )) {folder_of(run)}/log"
     log = f"{folder_of(run)}/log"
     last = f"tail -n {tail} {log}"
     if not follow:

@@ -214,3 +214,11 @@ class Dial(Protocol):
 
     def close(self) -> None:
         """Close every pooled connection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsLeft:
+    """Results on an instance that were not downloaded: their folder below the login's home, and why."""
+
+    folder: str
+    reason: str

@@ -195,9 +195,10 @@ class NodesRunner:
     def _stop(self, nodes: Sequence[Node], state: RunState = RunState.DONE) -> None:
         """End what still runs on nodes, copy the logs here, and store the ends of their runs."""
         recipe = self.runner.recipe
-        kept = recipe.kept_files if recipe.keep.all_nodes else NOTHING
 
         def stop(node: Node) -> None:
+            is_kept = recipe.keep.all_nodes or (node.run.rank == 0 and state is RunState.FAILED)
+            kept = recipe.kept_files if is_kept else NOTHING
             try:
                 self._jobs.stop(self._jobs.connect(node.member), node.run)
                 self._jobs.fetch_results(node.member, replace(node.run, state=state), kept)

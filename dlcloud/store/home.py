@@ -142,6 +142,11 @@ class Paths:
         """The folder of files that the recipe keeps."""
         return self.run(run_id) / "files"
 
+    @property
+    def ssh_config(self) -> Path:
+        """What `dlcloud ssh --config` writes."""
+        return self.home / "ssh_config"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:

@@ -1,8 +1,17 @@
 """What a run wrote comes home by default, also of a run that failed; what does not fit is not lost."""
 
+import os
+import pty
+import signal
+import subprocess
+import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+from terminal import TIMEOUT_S, wait_until
+
+PROGRAM = [sys.executable, "-c", "from dlcloud.cli.entry import main; main()"]
 
 TRAIN = """\
 import os, pathlib, sys
@@ -54,6 +63,63 @@ def test_results_beyond_the_limit_stay_on_the_instance_for_an_hour(user, script)
     done = user.run("up", script(more="keep: {max_gib: 1e-9}"), expect=5)
     assert "out/checkpoint-5/" in done.stderr
     assert "is kept up for 60 minutes" in done.stderr
-    assert len(user.alive()) == 1
-    user.run("down")
+    (instance_id,) = user.alive()
+    (hint,) = (line for line in done.stderr.splitlines() if line.startswith("hint: "))
+    folder = user.home / "pasted"
+    folder.mkdir()
+    command = ["bash", "-c", f"cd {folder} && {hint.removeprefix('hint: ')}"]
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**user.environment, "PATH": programs}
+    pasted = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    assert pasted.returncode == 0, pasted.stderr
+    assert (folder / instance_id / "out" / "checkpoint-5" / "model.bin").read_text() == "weights"
+    ended = user.run("down")
+    assert "file(s) of own" in ended.stderr
+    assert "were never downloaded" in ended.stderr
+    assert "they are lost with it" in ended.stderr
     assert user.alive() == []
+
+
+def test_down_asks_on_a_terminal_before_files_are_lost(user, script):
+    user.run("up", script(more="keep: {max_gib: 1e-9}"), expect=5)
+    assert len(user.alive()) == 1
+    answers = {}
+    for answer in ("n", "y"):
+        main, other = pty.openpty()
+        process = subprocess.Popen(
+            [*PROGRAM, "down"],
+            env=user.environment,
+            stdin=other,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        os.close(other)
+        os.write(main, f"{answer}\n".encode())
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+        os.close(main)
+        answers[answer] = (
+            process.returncode,
+            "terminate it all the same?" in output.decode(),
+            user.alive() == [],
+        )
+    assert answers == {"n": (130, True, False), "y": (0, True, True)}
+
+
+def test_what_a_command_wrote_so_far_comes_home_after_ctrl_c(user, tmp_path):
+    command = "mkdir out && echo weights > out/model.bin && sleep 600"
+    path = tmp_path / "own.yaml"
+    path.write_text(RECIPE.format(status=0).replace("python3 train.py 0, files: train.py", command))
+    process = user.begin("up", str(path), "--name", "own")
+    wait_until(lambda: user.alive() and _has_written(user))
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130, errors
+    assert "1 file(s) downloaded to" in errors
+    assert "launching what own lacks" not in errors
+    assert downloaded(user) == ["out/model.bin"]
+    assert user.alive() == []
+
+
+def _has_written(user):
+    check = "test -s dlcloud/runs/own-*/work/out/model.bin"
+    return user.run("exec", "own", "--", check, expect=None).returncode == 0

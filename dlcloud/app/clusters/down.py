@@ -15,10 +15,11 @@ from dlcloud.app.results.stored_results import StoredResults, fetch_lost
 from dlcloud.app.results.training import training_of_cluster
 from dlcloud.app.terminal.screen import Show, confirm
 from dlcloud.app.terminal.signals import TerminationAbandonedError
-from dlcloud.app.termination import describe_remainder, destroy_cluster, removing_leftovers
+from dlcloud.app.termination import describe_remainder, destroy_cluster, files_left, removing_leftovers
 from dlcloud.detached.locate import DetachedCluster
 from dlcloud.launch.acquire import ClusterLock, lock_cluster, remove_stale_folders
 from dlcloud.launch.down import gc
+from dlcloud.launch.launcher import Launcher
 from dlcloud.model.clock import Clock, wait_until
 from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.errors import (
@@ -41,6 +42,9 @@ ANSWER_S = 60.0
 GONE_S = 5.0
 """The kernel releases the lock of a killed process within this."""
 POLL_S = 0.1
+MIB = 1 << 20
+MOST_SHOWN = 3
+"""Files that are named which would be lost."""
 
 
 def run(
@@ -157,6 +161,8 @@ class Down:
             if is_handed_over and not self._is_fetched(target):
                 late = self._fetch_handed_over(target)
             launcher = context.machines.launcher(target)
+            if not is_handed_over:
+                self._confirm_loss(launcher)
             destroy_cluster(launcher, discard=self.discard)
             late = take_late(context, launcher) or late
         return self._training(target, is_fetched=late)
@@ -216,6 +222,22 @@ class Down:
         question = f"{detached.name} still trains; end it, with its results so far brought home?"
         with self.context.console.suspended():
             confirm(question)
+
+    def _confirm_loss(self, launcher: Launcher) -> None:
+        """Ask on a terminal before files are lost that no run has downloaded; else state what is lost."""
+        left = {} if self.discard else files_left(launcher)
+        if not left:
+            return
+        shown = ", ".join(sorted(left, key=lambda name: -left[name])[:MOST_SHOWN])
+        mib = sum(left.values()) / MIB
+        text = (
+            f"{len(left)} file(s) of {launcher.cluster.name} were never downloaded ({mib:,.1f} MiB): {shown}"
+        )
+        if self.yes or not sys.stdin.isatty():
+            self.context.emit(Warned(message=f"{text}; they are lost with it"))
+            return
+        with self.context.console.suspended():
+            confirm(f"{text}; terminate it all the same?")
 
     def _remove_leftovers(self, detached: DetachedCluster) -> None:
         """Remove by tag what belongs to a cluster that this home does not know."""

@@ -3,12 +3,13 @@
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dlcloud.analysis.result import Run, RunState
 from dlcloud.app.context import Context
 from dlcloud.app.terminal.screen import say, writer_to
-from dlcloud.launch.remote_jobs import log_command
+from dlcloud.launch.remote_jobs import LOG_TIMES, log_command
 from dlcloud.model.cluster import Cluster, ClusterState, Member
 from dlcloud.model.errors import RecipeError, UnreachableError
 from dlcloud.report.table import envelope
@@ -21,7 +22,13 @@ BUILDERS = ("image-", "selftest-")
 
 
 def run(
-    context: Context, *, run: str = "", follow: bool = False, tail: int | None = None, output: str
+    context: Context,
+    *,
+    run: str = "",
+    follow: bool = False,
+    tail: int | None = None,
+    since_s: int | None = None,
+    output: str,
 ) -> int | None:
     """Print a run's log.
 
@@ -30,6 +37,7 @@ def run(
         run: A run, a cluster or an instance; by default the newest run.
         follow: Continue until the run has ended.
         tail: Only the last lines; with `follow`, these first.
+        since_s: Only what was printed in the last seconds; with `follow`, this first.
         output: `text` or `json`.
 
     Raises:
@@ -41,7 +49,7 @@ def run(
         return status
     shown_run = _await(context, run) if follow else _find(context, run)
     _name_other_nodes(context, shown_run)
-    pieces = _pieces(context, run, shown_run, follow=follow, tail=tail)
+    pieces = _pieces(context, run, shown_run, follow=follow, tail=tail, since_s=since_s)
     if output == "json":
         text = b"".join(pieces).decode("utf-8", "replace")
         say(
@@ -50,7 +58,7 @@ def run(
             )
         )
         return None
-    write = writer_to(sys.stdout.buffer)
+    write = writer_to(sys.stdout.buffer, shows_overwritten=True)
     for piece in pieces:
         write(piece)
     return None
@@ -150,7 +158,9 @@ def _refuse_older_log(context: Context, runs: Sequence[Run]) -> None:
     raise RecipeError(f"{newest.name} has run no program: {reason}", hint)
 
 
-def _pieces(context: Context, name: str, run: Run, *, follow: bool, tail: int | None) -> Iterator[bytes]:
+def _pieces(
+    context: Context, name: str, run: Run, *, follow: bool, tail: int | None, since_s: int | None
+) -> Iterator[bytes]:
     """Yield the log as it was copied back, or from the instance while the run goes on.
 
     An instance may end meanwhile, as one that `resize` gives back: the rest comes from the copy then, or, if
@@ -160,7 +170,11 @@ def _pieces(context: Context, name: str, run: Run, *, follow: bool, tail: int | 
     while True:
         stored = context.paths.run_log(run.run_id)
         if stored.exists():
-            begin = printed if printed or tail is None else _begin_of_last(stored, tail)
+            begin = printed
+            if not printed and since_s is not None:
+                begin = _begin_since(stored.with_name(LOG_TIMES), context.clock.now().timestamp() - since_s)
+            elif not printed and tail is not None:
+                begin = _begin_of_last(stored, tail)
             yield from _read_pieces(stored, begin)
             return
         if run.state is not RunState.RUNNING:
@@ -168,7 +182,7 @@ def _pieces(context: Context, name: str, run: Run, *, follow: bool, tail: int | 
                 f"the log of {run.run_id} was not copied back ({run.state})", "dlcloud cost-report"
             )
         try:
-            for piece in _pieces_of_instance(context, run, follow=follow, tail=tail):
+            for piece in _pieces_of_instance(context, run, follow=follow, tail=tail, since_s=since_s):
                 printed += len(piece)
                 yield piece
         except UnreachableError:
@@ -180,11 +194,13 @@ def _pieces(context: Context, name: str, run: Run, *, follow: bool, tail: int | 
             return
 
 
-def _pieces_of_instance(context: Context, run: Run, *, follow: bool, tail: int | None) -> Iterator[bytes]:
+def _pieces_of_instance(
+    context: Context, run: Run, *, follow: bool, tail: int | None, since_s: int | None
+) -> Iterator[bytes]:
     cluster, member = _instance_of(context, run)
     context.accounts.verify(cluster, recent=True)
     connection = context.machines.admitting_dialer(cluster).dial(member.instance.endpoint(cluster.user))
-    return connection.stream(log_command(run, follow=follow, tail=tail))
+    return connection.stream(log_command(run, follow=follow, tail=tail, since_s=since_s))
 
 
 def _await_end(context: Context, run: Run) -> Run | None:
@@ -214,6 +230,18 @@ def _begin_of_last(path: Path, lines: int) -> int:
             begins.append(place)
             place += len(line)
     return begins[0] if begins else place
+
+
+def _begin_since(times: Path, moment: float) -> int:
+    """Return how long a log was at a moment; 0 if that is not known."""
+    begin = 0
+    with suppress(OSError, ValueError):
+        for line in times.read_text("utf-8").splitlines():
+            at, size = line.split()
+            if float(at) > moment:
+                break
+            begin = int(size)
+    return begin
 
 
 def _instance_of(context: Context, run: Run) -> tuple[Cluster, Member]:

@@ -26,8 +26,6 @@ from dlcloud.ssh.command_line import config_entry, ssh_command, tunnel_command
 from dlcloud.ssh.route import Stream
 from dlcloud.system.files import write_file
 
-CONFIG = "ssh_config"
-"""Below the home."""
 PIECE = 1 << 16
 TIMEOUT_S = 30.0
 
@@ -113,7 +111,8 @@ def write_config(context: Context, name: str, *, include: bool, output: str) -> 
         for names, entry in _entries(context, cluster):
             hosts.append(names[0])
             entries.append(entry)
-    path = context.paths.make_folder(context.paths.home) / CONFIG
+    context.paths.make_folder(context.paths.home)
+    path = context.paths.ssh_config
     write_file(path, "# Written by dlcloud ssh --config; it is replaced as a whole.\n" + "\n".join(entries))
     included = _include(path) if include else _is_included(path)
     if output == "json":

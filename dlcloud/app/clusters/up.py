@@ -22,6 +22,7 @@ from dlcloud.app.results.rows import commands_again, rows_of_runs
 from dlcloud.app.results.training import newest_training
 from dlcloud.app.terminal.console import MOST_LINES
 from dlcloud.app.terminal.screen import Show, say
+from dlcloud.app.terminal.signals import is_interrupted
 from dlcloud.app.termination import destroy_at_end, stop_ending
 from dlcloud.elastic.controller import TrainingControl
 from dlcloud.elastic.rescue import bring_home
@@ -29,7 +30,7 @@ from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluste
 from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.cluster import Cluster, Member
-from dlcloud.model.errors import BudgetError, DlcloudError, RecipeError
+from dlcloud.model.errors import BudgetError, DlcloudError, InstanceError, RecipeError
 from dlcloud.model.events import PREFLIGHT, Warned, stage
 from dlcloud.model.money import billed_seconds
 from dlcloud.planning.plan import Plan
@@ -311,6 +312,8 @@ class Up:
         context, begun_at = self.context, min(member.instance.launched_at for member in members)
 
         def launch(connected: Collection[str], leaving: Collection[str], lost: Member) -> list[Member]:
+            if is_interrupted():  # the instance was lost because this command terminates it
+                raise InstanceError("this command was interrupted")
             rest = plan.shortened(billed_seconds(begun_at, context.clock.now()))
             if rest is None:
                 raise BudgetError("budget.max_hours leaves no time for it")

@@ -63,10 +63,18 @@ _PARTS = re.compile("(\x1b\\[[0-9;:]*m)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u20
 _UNFINISHED = re.compile("\x1b(\\[[0-9;:]{0,60})?\\Z")
 
 
-class TerminalFilter:
-    """Removes control sequences other than colours from UTF-8 that arrives in pieces."""
+_OVERWRITTEN = re.compile("\r+\n?")
+_RETURNS = re.compile("\r+\\Z")
 
-    def __init__(self) -> None:
+
+class TerminalFilter:
+    """Removes control sequences other than colours from UTF-8 that arrives in pieces.
+
+    With `shows_overwritten`, a carriage return begins a new line: it hides nothing that was printed before.
+    """
+
+    def __init__(self, *, shows_overwritten: bool = False) -> None:
+        self._shows_overwritten = shows_overwritten
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._pending = ""
 
@@ -74,14 +82,18 @@ class TerminalFilter:
         """Return a piece without control sequences; an unfinished one waits for the next piece."""
         text = self._pending + self._decoder.decode(piece)
         unfinished = _UNFINISHED.search(text)
+        if self._shows_overwritten and not unfinished:
+            unfinished = _RETURNS.search(text)
         self._pending = unfinished[0] if unfinished else ""
         text = text[: len(text) - len(self._pending)]
+        if self._shows_overwritten:
+            text = _OVERWRITTEN.sub("\n", text)
         return _PARTS.sub(lambda part: part[1] or "", text).encode()
 
 
-def writer_to(stream: IO[bytes]) -> Callable[[bytes], None]:
+def writer_to(stream: IO[bytes], *, shows_overwritten: bool = False) -> Callable[[bytes], None]:
     """Return what writes an instance's output to a stream immediately: unchanged, unless it is a terminal."""
-    terminal = TerminalFilter() if stream.isatty() else None
+    terminal = TerminalFilter(shows_overwritten=shows_overwritten) if stream.isatty() else None
 
     def write(piece: bytes) -> None:
         stream.write(piece if terminal is None else terminal.filter(piece))

@@ -123,6 +123,11 @@ def raise_on(*numbers: signal.Signals) -> None:
             _before.setdefault(number, signal.signal(number, _on_signal) or signal.SIG_DFL)
 
 
+def is_interrupted() -> bool:
+    """True once a signal has ended the command, whose main thread is on its way out."""
+    return _raised_at is not None
+
+
 @contextmanager
 def holding() -> Iterator[None]:
     """Raise no `Interrupt` inside the block, but soon after it, when what it has created is known."""

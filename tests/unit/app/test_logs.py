@@ -1,6 +1,7 @@
 """`dlcloud logs` of an instance that ends while it is asked, as one that `resize` gives back."""
 
 import subprocess
+import time
 from contextlib import closing, nullcontext
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import pytest
 
 from dlcloud.analysis.result import RunState
 from dlcloud.app.clusters.logs import run as print_log
+from dlcloud.app.terminal.screen import TerminalFilter
 from dlcloud.launch.remote_jobs import folder_of, log_command
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import UnreachableError
@@ -115,3 +117,44 @@ def test_the_last_lines_of_a_run_under_way_come_first(tmp_path):
     )
     assert begin_at.stdout == "2\n"
     assert log_command(run("one"), follow=False, tail=2).startswith("tail -n 2 ")
+
+
+def test_what_was_printed_since_a_moment(context, capfdbinary):
+    begin(context, "one")
+    log = context.paths.run_log("one")
+    log.write_text("a\nb\nc\n")
+    now = context.clock.now().timestamp()
+    for since_s, expected in ((5, "c\n"), (60, "b\nc\n"), (600, "a\nb\nc\n")):
+        log.with_name("log.times").write_text(f"{now - 90:.0f} 2\n{now - 10:.0f} 4\n{now - 2:.0f} 6\n")
+        print_log(context, run="one", since_s=since_s, output="text")
+        assert capfdbinary.readouterr().out.decode() == expected
+    log.with_name("log.times").unlink()
+    print_log(context, run="one", since_s=5, output="text")
+    assert capfdbinary.readouterr().out.decode() == "a\nb\nc\n"
+
+
+@pytest.mark.parametrize(("since_s", "expected"), [(5, "c\n"), (60, "b\nc\n"), (600, "a\nb\nc\n")])
+def test_what_a_run_under_way_has_printed_since_a_moment(tmp_path, since_s, expected):
+    (tmp_path / "log").write_text("a\nb\nc\n")
+    now = time.time()
+    (tmp_path / "log.times").write_text(f"{now - 90:.0f} 2\n{now - 10:.0f} 4\n{now - 2:.0f} 6\n")
+    command = log_command(run("one"), follow=False, since_s=since_s)
+    command = command.replace(folder_of(run("one")), str(tmp_path))
+    assert (
+        subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout == expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        ([b"error: disk full\rok\n"], b"error: disk full\nok\n"),
+        ([b"10%\r", b"20%\r\n"], b"10%\n20%\n"),
+        ([b"one\r\n", b"two\r", b"\nthree\n"], b"one\ntwo\nthree\n"),
+        ([b"a\r\r\nb"], b"a\nb"),
+        ([b"secret\r\x1b[2K\x1b[1Ahidden\n"], b"secret\n[2K[1Ahidden\n"),
+    ],
+)
+def test_a_carriage_return_hides_no_line_on_a_terminal(pieces, shown):
+    shown_all = TerminalFilter(shows_overwritten=True)
+    assert b"".join(map(shown_all.filter, pieces)) == shown

@@ -133,6 +133,19 @@ def test_a_file_is_followed_whole_from_any_byte(job):
     assert job("follow", "missing", "0") == b""
 
 
+def test_it_is_noted_how_long_the_log_was_when(job):
+    job.command("echo begun; sleep 0.2; echo ended")("start")
+    job("follow", "log", "0")
+    times = job.job / "log.times"
+    lines = ["0 0"]
+    until = time.time() + LIMIT_S
+    while lines[-1].split()[1] != str(len("begun\nended\n")) and time.time() < until:
+        time.sleep(0.05)
+        lines = times.read_text().splitlines() or lines
+    assert lines[-1].split()[1] == str(len("begun\nended\n"))
+    assert abs(float(lines[-1].split()[0]) - time.time()) < 60
+
+
 def test_a_follower_that_goes_away_ends_nothing(job):
     job.command("while [ ! -e go ]; do echo x; sleep 0.02; done; exit 0\n")("start")
     follower = job.begin("follow", "log", "0")
