@@ -16,7 +16,6 @@ from pathlib import Path
 
 import agents
 import click
-import moto_mends
 import python_api
 import recipe_keys
 from tables import table
@@ -178,7 +177,6 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "agent-recipes": agents.recipes,
     "agent-keys": agents.keys,
     "pages": agents.pages,
-    "mends": moto_mends.mends,
 }
 
 

@@ -16,7 +16,7 @@ from dlcloud.benchmarks.harness.schema import Comparison, Verdict
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money
 from dlcloud.report.cells import UNSTABLE, digits, marked, setting, speed_up
-from dlcloud.report.chart import (
+from dlcloud.report.page import (
     BLUE,
     DESCRIPTION,
     GREY,

@@ -1,18 +1,22 @@
 """The cost report: what each type and setting measured, what that costs, and which is best.
 
 `cost_report` is printed by `up`, `bench` and `cost-report`: a table for each group of results, then what an
-hour and each run cost, the user's own job if one was given, and last the answer. The sections of AWS's bill
-and the summary of a cluster that is down are here, too. A rehearsal and a real instance never share a table.
+hour and each run cost, the user's own job if one was given, and last the answer. The sections of AWS's bill,
+of what this home spent by cluster and by day, and the summary of a cluster that is down are here, too. A
+rehearsal and a real instance never share a table.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from decimal import Decimal
 from types import MappingProxyType
+from typing import Any
 
 from dlcloud.analysis.cost import Reconciliation, ResultRow
 from dlcloud.analysis.node_scaling import rows_apart, scalings_of
 from dlcloud.analysis.ranking import By, Group, group_rows, natural_group, rank, reason_of
+from dlcloud.analysis.spending import ClusterCost, costs_by_day, total_of
 from dlcloud.analysis.user_job import UserJob
 from dlcloud.benchmarks.harness.schema import Verdict
 from dlcloud.model.cluster import Cluster, Member
@@ -20,6 +24,7 @@ from dlcloud.model.instance import Market
 from dlcloud.model.money import billed_seconds, member_usd, money, rounded, total_usd
 from dlcloud.report import cells, cost_columns
 from dlcloud.report.answer import Question, answer_records, answer_sections, job_records, job_sections
+from dlcloud.report.cells import marked
 from dlcloud.report.cost_columns import Column, record_of, table_of, wide_table_of
 from dlcloud.report.scaling import scaling_records, scaling_sections
 from dlcloud.report.table import Cell, Report, Section
@@ -402,3 +407,83 @@ def cost_of_cluster(cluster: Cluster, members: Iterable[Member]) -> str:
         return f"{summary}, at an unknown price"
     verb = "would have cost" if cluster.cloud == "local" else "cost about"
     return f"{summary}, which {verb} {money(usd)} USD"
+
+
+MOST_SPENDING_ROWS = 30
+"""The newest clusters and days that a table shows."""
+
+
+def total_section(costs: Sequence[ClusterCost]) -> list[Section]:
+    """Return one line with the total of a home; nothing if it never launched."""
+    parts = []
+    for is_rehearsal in (False, True):
+        clusters = [cost for cost in costs if cost.rehearsal is is_rehearsal]
+        if clusters:
+            usd, unknown = total_of(costs, rehearsal=is_rehearsal)
+            more = f" and {unknown} at an unknown price" if unknown else ""
+            verb = "rehearsed, not billed" if is_rehearsal else "spent"
+            count = f"{len(clusters)} cluster{'s' * (len(clusters) > 1)}{more}"
+            parts.append(f"{marked(f'{money(usd)} USD', is_rehearsal)} {verb} ({count})")
+    text = f"in all: {'; '.join(parts)}; by cluster and day: dlcloud cost-report --spending"
+    return [Section(heading=text, titles=(), rows=())] if parts else []
+
+
+def spending_sections(costs: Sequence[ClusterCost]) -> list[Section]:
+    """Return the tables of clusters and of days."""
+    shown = costs[:MOST_SPENDING_ROWS]
+    notes = [f"and {len(costs) - len(shown)} older clusters"] if len(shown) < len(costs) else []
+    if any(cost.rehearsal for cost in shown):
+        notes.append("* rehearsal on the local EC2: not billed, at the types' prices")
+    clusters = Section(
+        heading="spending by cluster",
+        titles=("cluster", "region", "state", "launched", "instances", "USD"),
+        rows=[_row(cost) for cost in shown],
+        notes=[*notes, "instances, volumes and addresses, from launch to termination"],
+        numeric=frozenset({4, 5}),
+    )
+    return [clusters, *_days(costs)] if costs else []
+
+
+def spending_records(costs: Sequence[ClusterCost]) -> dict[str, Any]:
+    """Return the same for programs."""
+    return {
+        "clusters": [
+            {
+                "cluster": cost.cluster.name,
+                "cluster_id": cost.cluster.cluster_id,
+                "rehearsal": cost.rehearsal,
+                "instances": cost.instances,
+                "usd": None if cost.usd is None else rounded(cost.usd, 6),
+                "days": {f"{day:%Y-%m-%d}": rounded(usd, 6) for day, usd in cost.days.items()},
+            }
+            for cost in costs
+        ],
+        "usd": rounded(total_of(costs, rehearsal=False)[0], 6),
+        "rehearsed_usd": rounded(total_of(costs, rehearsal=True)[0], 6),
+    }
+
+
+def _row(cost: ClusterCost) -> tuple[str, ...]:
+    cluster = cost.cluster
+    usd = "unknown" if cost.usd is None else marked(money(cost.usd), cost.rehearsal)
+    launched = f"{cluster.created_at:%Y-%m-%d %H:%M}"
+    return (cluster.name, cluster.region, str(cluster.state), launched, str(cost.instances), usd)
+
+
+def _days(costs: Sequence[ClusterCost]) -> list[Section]:
+    spent, rehearsed = (costs_by_day(costs, rehearsal=is_rehearsal) for is_rehearsal in (False, True))
+    days = sorted({*spent, *rehearsed})
+    section = Section(
+        heading="spending by day (UTC)",
+        titles=("day", "USD", marked("rehearsed USD", True)),
+        rows=[
+            (f"{day:%Y-%m-%d}", _money(spent, day), _money(rehearsed, day))
+            for day in days[-MOST_SPENDING_ROWS:]
+        ],
+        numeric=frozenset({1, 2}),
+    )
+    return [section] if days else []
+
+
+def _money(days: dict[date, Decimal], day: date) -> str:
+    return money(days[day]) if day in days else ""

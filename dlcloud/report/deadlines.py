@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from math import isfinite
 
-from dlcloud.report.chart import BLUE, GREY, ORANGE, TEXT, Chart, Spec, field, nominal, scale
+from dlcloud.report.page import BLUE, GREY, ORANGE, TEXT, Chart, Spec, field, nominal, scale
 from dlcloud.report.table import Cell, Report, Section
 from dlcloud.scheduling.deadline_costs import DeadlineCost
 from dlcloud.scheduling.policies.situation import HOUR_S

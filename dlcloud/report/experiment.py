@@ -18,7 +18,7 @@ from dlcloud.analysis.trials import TrialState, TrialStatus, best_trial
 from dlcloud.benchmarks.harness.numbers import read_number
 from dlcloud.model.money import money, rounded
 from dlcloud.report.cells import digits
-from dlcloud.report.chart import (
+from dlcloud.report.page import (
     BLUE,
     DESCRIPTION,
     PALETTE,

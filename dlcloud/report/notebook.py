@@ -9,8 +9,7 @@ from typing import Any
 
 from dlcloud.benchmarks.harness.numbers import read_number
 from dlcloud.model.errors import RecipeError
-from dlcloud.report.chart import Chart
-from dlcloud.report.page import picture, section_html
+from dlcloud.report.page import Chart, picture, section_html
 from dlcloud.report.table import Format, Report, render
 
 INFERRED_ROWS = 100

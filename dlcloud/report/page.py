@@ -1,4 +1,7 @@
-"""The report as one page that opens offline, and its charts as a picture.
+"""Charts, and the report with its charts as one page that opens offline, or as a picture.
+
+`Chart` and what all charts share (colours, shapes, encodings of Vega-Lite) come first; the modules of the
+subjects, such as `cost_charts.py`, build charts from them. `page` and `picture` write the result.
 
 Vega-Lite draws both: in the page by its JavaScript, which the page contains; for a picture by vl-convert,
 which needs no browser. Both need the extra `plot`.
@@ -7,17 +10,81 @@ which needs no browser. Both need the extra `plot`.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from dlcloud.analysis.cost import ResultRow
 from dlcloud.model.errors import RecipeError, install_hint
 from dlcloud.report.cells import UNSTABLE
-from dlcloud.report.chart import TEXT, Chart, Spec
 from dlcloud.report.table import Report, Section, is_command, without_optional
 from dlcloud.system.files import write_file
+
+Spec = dict[str, Any]
+
+# Mid-tones: each has a contrast of at least 3 to white and to the page's dark; shapes say the same again.
+PALETTE = ("#2f7fd6", "#c8591f", "#1f8f63", "#a35fc7", "#967216", "#17808f", "#cf4f86", "#767b84")
+BLUE, ORANGE, GREY = PALETTE[0], PALETTE[1], PALETTE[7]
+LIGHT_GREY = "#b3b8c1"
+SHAPES = (
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "cross",
+    "triangle-down",
+    "triangle-right",
+    "triangle-left",
+)
+TEXT = "currentColor"
+"""The colour of the page's text, in light and dark; a picture for paper replaces it."""
+ROW_PX = 24
+WIDE_SPREAD = 10
+"""An axis is logarithmic if the largest value is at least this many times the smallest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """One chart: `spec` has its values under `data.values`; `titles` and `rows` are the same as a table."""
+
+    name: str
+    caption: str
+    spec: Spec
+    titles: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numeric: frozenset[int] = frozenset()
+
+
+def field(name: str, title: str | None = None, kind: str = "quantitative", **other: object) -> Spec:
+    """Return the encoding of a field of the values."""
+    return {"field": name, "type": kind, "title": title, **other}
+
+
+def nominal(name: str, title: str | None = None, **other: object) -> Spec:
+    return field(name, title, "nominal", **other)
+
+
+DESCRIPTION = {"field": "description", "type": "nominal"}
+"""The encoding of the text that a screen reader reads out for a mark."""
+
+
+def scale(names: Sequence[str], values: Sequence[str]) -> Spec:
+    """Return a scale that repeats its values where there are more names."""
+    return {"domain": list(names), "range": [values[place % len(values)] for place in range(len(names))]}
+
+
+def title_of(rows: Sequence[ResultRow]) -> str:
+    """Return the benchmark, case and type that rows share."""
+    cases = {row.result.case for row in rows}
+    parts = dict.fromkeys([rows[0].run.workload, *(cases if len(cases) == 1 else ())])
+    title = ", ".join(part for part in parts if part)
+    types = {row.run.instance_type for row in rows}
+    title += f" on {types.pop()}" if len(types) == 1 else ""
+    return title + (" (rehearsal)" if rows[0].rehearsal else "")
+
 
 PLACE = re.compile(r"@([A-Z]+)@")
 VEGA_LITE = "6.1"

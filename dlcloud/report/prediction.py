@@ -12,7 +12,7 @@ from typing import Any
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money
 from dlcloud.prediction.offers import PredictedJob, PredictedOffer
-from dlcloud.report.chart import BLUE, DESCRIPTION, GREY, ORANGE, Chart, Spec, field, nominal, scale
+from dlcloud.report.page import BLUE, DESCRIPTION, GREY, ORANGE, Chart, Spec, field, nominal, scale
 from dlcloud.report.table import Cell, Report, Section
 
 FEW_MEASURED = 3

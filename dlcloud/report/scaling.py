@@ -10,7 +10,7 @@ from dlcloud.model.instance import Market
 from dlcloud.model.money import exact, money, rounded
 from dlcloud.report import cells
 from dlcloud.report.cells import fact_notes, facts_of
-from dlcloud.report.chart import BLUE, DESCRIPTION, GREY, Chart, Spec, field
+from dlcloud.report.page import BLUE, DESCRIPTION, GREY, Chart, Spec, field
 from dlcloud.report.table import Section
 
 _SUPERLATIVES = {By.COST: "cheapest", By.THROUGHPUT: "fastest"}

@@ -25,7 +25,7 @@ from dlcloud.analysis.training import (
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money, rounded
 from dlcloud.report.cells import digits, duration, marked
-from dlcloud.report.chart import (
+from dlcloud.report.page import (
     BLUE,
     DESCRIPTION,
     GREY,

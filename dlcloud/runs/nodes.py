@@ -163,7 +163,7 @@ class NodesRunner:
         head = nodes[0].address
         files = ["--secret-file", KEY, "--folder", "work"]
         if node.run.rank:
-            words = [python, "-m", "benchmarks.nodes.worker", "--head", f"{head}:{PORT}", *files]
+            words = [python, "-m", "benchmarks.nodes.node", "--head", f"{head}:{PORT}", *files]
             words += ["--rank", str(node.run.rank), "--address", node.address]
             return f"mkdir -p ../work && cd .. && exec {shlex.join(words)}\n"
         workload = self.runner.recipe.workload

@@ -3,7 +3,7 @@ import subprocess
 
 import pytest
 
-from dlcloud.benchmarks.quantization.cases import compare_accuracy
+from dlcloud.benchmarks.quantization.__main__ import compare_accuracy
 
 SHORT = ["--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1", "--batch", "8"]
 

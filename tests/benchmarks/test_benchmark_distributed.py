@@ -188,7 +188,7 @@ def test_mpirun_without_a_program_or_a_number_ends_with_usage(words):
         mpirun.read_arguments(words)
 
 
-@pytest.mark.parametrize("module", ["job", "mpirun", "mpi_agent"])
+@pytest.mark.parametrize("module", ["job", "mpirun"])
 def test_what_every_recipe_uses_imports_the_standard_library_only(module):
     code = f"import sys; import benchmarks.distributed.{module}; assert 'numpy' not in sys.modules"
     folder = Path(mpirun.__file__).parents[2]

@@ -36,7 +36,7 @@ class Cluster:
 
     def start_worker(self, rank: int, secret: str = "") -> None:
         options = ["--head", f"127.0.0.1:{self.port}", "--rank", str(rank), "--address", "127.0.0.1"]
-        command = [*self._program("worker", f"{rank}", secret or self.secret), *options]
+        command = [*self._program("node", f"{rank}", secret or self.secret), *options]
         with (self.folder / f"{rank}.log").open("ab") as log:
             self.workers[rank] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
 

@@ -10,7 +10,7 @@ from dlcloud.benchmarks import catalog
 from dlcloud.benchmarks.harness import hardware, program
 from dlcloud.benchmarks.harness.preparation import ModelCache
 from dlcloud.benchmarks.harness.records import Recorder
-from dlcloud.benchmarks.quantization import engine_models
+from dlcloud.benchmarks.quantization import __main__
 from dlcloud.benchmarks.quantization.engines import ENGINES, InferencePrecision, Isa
 
 SHORT = ["--network", "tiny", "--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1"]
@@ -163,7 +163,7 @@ def test_a_model_computed_in_another_precision_is_refused(alone, openvino_python
 def test_bf16_is_skipped_with_a_reason_if_the_processor_lacks_it():
     recorder = Recorder(output=StringIO(), messages=StringIO())
     flags = ["avx512f", "avx512_vnni"]
-    possible = engine_models.select_cpu_precisions("tiny", ENGINES["openvino"], Isa.NATIVE, recorder, flags)
+    possible = __main__.select_cpu_precisions("tiny", ENGINES["openvino"], Isa.NATIVE, recorder, flags)
     assert possible == [InferencePrecision.FP32, InferencePrecision.INT8]
     message = "skipped: tiny, openvino bf16: this processor has neither AVX512_BF16 nor AMX"
     assert message in recorder.messages.getvalue()
@@ -174,16 +174,16 @@ def test_bf16_is_skipped_with_a_reason_if_the_processor_lacks_it():
 
 
 def test_only_requested_precisions_run_beside_the_baseline():
-    only = engine_models.restrict_precisions(ENGINES["pytorch"], ["int8"])
+    only = __main__.restrict_precisions(ENGINES["pytorch"], ["int8"])
     assert only.precisions == (InferencePrecision.FP32, InferencePrecision.INT8)
     assert only.gpu_precisions == (InferencePrecision.FP32, InferencePrecision.INT8)
-    assert engine_models.restrict_precisions(ENGINES["openvino"], []).gpu_precisions == ()
+    assert __main__.restrict_precisions(ENGINES["openvino"], []).gpu_precisions == ()
 
 
 @pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16"])
 def test_bf16_runs_if_the_processor_has_it(flag):
     recorder = Recorder(output=None, messages=StringIO())
-    assert InferencePrecision.BF16 in engine_models.select_cpu_precisions(
+    assert InferencePrecision.BF16 in __main__.select_cpu_precisions(
         "tiny", ENGINES["openvino"], Isa.NATIVE, recorder, [flag]
     )
     assert not recorder.skips

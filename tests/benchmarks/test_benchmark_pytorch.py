@@ -4,7 +4,7 @@ from io import StringIO
 import pytest
 
 from dlcloud.benchmarks.harness.records import Recorder
-from dlcloud.benchmarks.quantization import engine_models
+from dlcloud.benchmarks.quantization import __main__
 from dlcloud.benchmarks.quantization.engines import ENGINES, InferencePrecision, Isa
 from tests.needs import needs
 
@@ -13,7 +13,7 @@ PYTORCH = ENGINES["pytorch"]
 SAME_NETWORK_AND_REAL_INT8 = """
 import numpy as np, onnxruntime
 from benchmarks.quantization import models, pytorch_engine, torch_programs
-from benchmarks.quantization.cases import compare_logits
+from benchmarks.quantization.__main__ import compare_logits
 
 shared = {"network": "tiny", "seed": 0}
 onnx = models.build_fp32(**shared, cache="models").facts["model"]
@@ -108,7 +108,7 @@ def test_without_a_compiler_compiled_precisions_are_unsupported(monkeypatch):
 
 def gpu(engine, gpus):
     recorder = Recorder(output=None, messages=StringIO())
-    return engine_models.select_gpu_precisions("tiny", ENGINES[engine], recorder, gpus), recorder.skips
+    return __main__.select_gpu_precisions("tiny", ENGINES[engine], recorder, gpus), recorder.skips
 
 
 def test_on_a_gpu_pytorch_runs_fp16_too():

@@ -10,8 +10,8 @@ import pytest
 from dlcloud.benchmarks import catalog
 from dlcloud.benchmarks.harness.case import VariantError
 from dlcloud.benchmarks.harness.preparation import FactReader, ModelCache
-from dlcloud.benchmarks.quantization import engine_models
-from dlcloud.benchmarks.quantization.cases import compare_logits
+from dlcloud.benchmarks.quantization import __main__
+from dlcloud.benchmarks.quantization.__main__ import compare_logits
 
 PROGRAMS = sorted(catalog.BENCHMARKS)
 STANDARD_LIBRARY_ONLY = [sys.executable, "-I", "-S", "-c"]
@@ -241,7 +241,7 @@ def test_agreement_distinguishes_equal_opposite_and_shifted_answers():
 )
 def test_models_are_built_at_once_where_there_is_memory(network, free_gib, cores, at_once):
     free = None if free_gib is None else free_gib << 30
-    assert engine_models.count_at_once(network, free, cores) == at_once
+    assert __main__.count_at_once(network, free, cores) == at_once
 
 
 def test_builds_run_at_once_and_keep_their_order():
@@ -251,7 +251,7 @@ def test_builds_run_at_once_and_keep_their_order():
         both.wait()
         return name
 
-    assert engine_models.build_all([partial(build, "fp32"), partial(build, "int8")], 2, FactReader()) == [
+    assert __main__.build_all([partial(build, "fp32"), partial(build, "int8")], 2, FactReader()) == [
         "fp32",
         "int8",
     ]
@@ -273,4 +273,4 @@ def test_a_build_that_fails_ends_the_processes_of_the_others():
         return name
 
     with pytest.raises(VariantError, match="no room"):
-        engine_models.build_all([partial(build, "fp32"), partial(build, "int8")], 2, reader)
+        __main__.build_all([partial(build, "fp32"), partial(build, "int8")], 2, reader)

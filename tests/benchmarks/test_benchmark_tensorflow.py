@@ -17,10 +17,10 @@ from dlcloud.benchmarks.harness.case import Finish, Limits, Session, Slice, Warm
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.harness.schema import MetricName
 from dlcloud.benchmarks.harness.usage import CpuTimes
+from dlcloud.benchmarks.tensorflow_cpu import __main__
 from dlcloud.benchmarks.tensorflow_cpu import __main__ as main
-from dlcloud.benchmarks.tensorflow_cpu import experiment
+from dlcloud.benchmarks.tensorflow_cpu.__main__ import Progress, Search, compare_losses
 from dlcloud.benchmarks.tensorflow_cpu.arguments import SIZES
-from dlcloud.benchmarks.tensorflow_cpu.experiment import Progress, Search, compare_losses
 from dlcloud.benchmarks.tensorflow_cpu.knobs import (
     TrainingMachine,
     arguments_of,
@@ -281,7 +281,7 @@ def test_a_batch_that_does_not_fit_is_skipped_with_its_reason():
     recorder = Recorder(output=None, messages=output)
     session = Session(limits=Limits(), recorder=recorder, generator=random.Random(0))
     small = dataclasses.replace(BIG, free_gib=8.0)
-    experiments = experiment.Experiments(
+    experiments = __main__.Experiments(
         arguments=main.parse(["--network", "resnet152", "--batch", "1", "128"]),
         machine=small,
         knobs=knobs_of("cpu", small),

@@ -14,14 +14,15 @@ from dlcloud.benchmarks.harness.case import VariantError
 from dlcloud.benchmarks.harness.kernels import uses_tensor_cores
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.mixed_precision import __main__ as program
-from dlcloud.benchmarks.mixed_precision import precisions, proof
-from dlcloud.benchmarks.mixed_precision.cases import compare_training, sign_test
+from dlcloud.benchmarks.mixed_precision import precisions
+from dlcloud.benchmarks.mixed_precision.__main__ import compare_training, sign_test
 from dlcloud.benchmarks.mixed_precision.precisions import (
     DeviceCapabilities,
     TrainingPrecision,
     TrainingSetting,
+    count_cuda_kernels,
+    count_onednn_kernels,
 )
-from dlcloud.benchmarks.mixed_precision.proof import count_cuda_kernels, count_onednn_kernels
 
 T4 = DeviceCapabilities(gpu="Tesla T4", compute_capability=(7, 5))
 V100 = DeviceCapabilities(gpu="Tesla V100-SXM2-16GB", compute_capability=(7, 0))
@@ -233,7 +234,9 @@ def test_settings_that_compute_otherwise_are_left_out_with_a_reason():
     variants = {name: ProvingVariant(answer) for name, answer in answers.items()}
     recorder = Recorder(output=StringIO(), messages=StringIO())
     asked = [TrainingSetting.parse(name) for name in answers]
-    proven = proof.prove_settings("vgg16 batch 8", asked, lambda setting: variants[setting.name], recorder)
+    proven = precisions.prove_settings(
+        "vgg16 batch 8", asked, lambda setting: variants[setting.name], recorder
+    )
     assert [member.setting.name for member in proven] == ["fp32", "bf16+channels_last"]
     assert all(variant.closed for variant in variants.values())
     (skip,) = recorder.skips
@@ -250,16 +253,16 @@ def test_settings_share_memory_in_groups_each_with_the_baseline():
     names = ["fp32", "bf16", "bf16+channels_last", "bf16+compile", "fp32+compile"]
     sizes = [2000, 1000, 1500, 2500, 9000]
     proven = [
-        proof.ProvenSetting(setting=TrainingSetting.parse(name), memory_mib=size, facts={})
+        precisions.ProvenSetting(setting=TrainingSetting.parse(name), memory_mib=size, facts={})
         for name, size in zip(names, sizes, strict=True)
     ]
-    groups, too_large = proof.group_by_memory(proven, 6000 / proof.SHARE_OF_MEMORY)
+    groups, too_large = precisions.group_by_memory(proven, 6000 / precisions.SHARE_OF_MEMORY)
     assert [[member.setting.name for member in group] for group in groups] == [
         ["fp32", "bf16", "bf16+channels_last"],
         ["fp32", "bf16+compile"],
     ]
     assert [member.setting.name for member in too_large] == ["fp32+compile"]
-    assert proof.group_by_memory(proven[:1], 100) == ([proven[:1]], [])
+    assert precisions.group_by_memory(proven[:1], 100) == ([proven[:1]], [])
 
 
 def test_two_trainings_are_compared_by_their_answers_and_their_loss():

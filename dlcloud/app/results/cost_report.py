@@ -16,13 +16,21 @@ from dlcloud.model.events import Info
 from dlcloud.model.instance import Market
 from dlcloud.prediction.offers import PredictedJob, predict_jobs
 from dlcloud.report.answer import buying_sections
-from dlcloud.report.chart import Chart
 from dlcloud.report.cost_charts import cost_charts, spending_charts
-from dlcloud.report.cost_tables import EMPTY, View, billed_records, billed_section, cost_report, unasked
+from dlcloud.report.cost_tables import (
+    EMPTY,
+    View,
+    billed_records,
+    billed_section,
+    cost_report,
+    spending_records,
+    spending_sections,
+    total_section,
+    unasked,
+)
 from dlcloud.report.files import report_file
-from dlcloud.report.page import bundle, page, picture
+from dlcloud.report.page import Chart, bundle, page, picture
 from dlcloud.report.prediction import prediction_charts
-from dlcloud.report.spending_tables import spending_records, spending_sections, total_section
 from dlcloud.report.table import Format, Report, render
 from dlcloud.report.training import (
     course_charts,

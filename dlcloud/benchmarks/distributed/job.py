@@ -22,8 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ..nodes.channel import Channel, LostError
-from ..nodes.node import slots
+from ..nodes.node import Channel, LostError, slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
     python -m benchmarks.distributed.mpirun train.py --steps 60
     python -m benchmarks.distributed.mpirun --per-node 8 ./solver input.dat
 
-`mpirun` starts a daemon on each node by a remote shell. Here that is `mpi_agent`, which hands the daemon's
-command line to this program on the head, which sends it to the same program on the node. `--per-node` is the
+`mpirun` starts a daemon on each node by a remote shell. Here that is this program with `--agent`, which hands
+the daemon's command line to the one on the head, which sends it to the one on the node. `--per-node` is the
 number of processes; without it one runs on each GPU, or on each node where there is none. What begins with
 `-m` or ends in `.py` is run by Python.
 """
@@ -23,14 +23,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import Listener
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..nodes.channel import Channel
+from ..nodes.node import Channel
 from .job import Job, Others, ServiceError, read_job, run_job
 
+AGENT = "--agent"
 AGENT_SOCKET, AGENT_KEY = "MPI_AGENT_SOCKET", "DLCLOUD_SECRET"
 FOLDER = "DLCLOUD_WORK_FOLDER"
 """In which processes run: each node has one of its own, where mpirun expects that of the head."""
@@ -39,7 +40,10 @@ GRACE_S = 10.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    per_node, program = read_arguments(sys.argv[1:] if argv is None else argv)
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == [AGENT]:
+        return hand_over(*words[1:])
+    per_node, program = read_arguments(words)
     job = read_job()
     daemons = Daemons()
     signal.signal(signal.SIGTERM, _exit)  # so that what was made is removed
@@ -124,6 +128,14 @@ def _forward(listener: Listener, others: Others) -> None:
                 others.channels[rank].send(run=line)
 
 
+def hand_over(host: str, *line: str) -> int:
+    """Be mpirun's remote shell: have the node of that name, such as `node2`, run a command line."""
+    secret = os.environ[AGENT_KEY].encode()
+    with Client(os.environ[AGENT_SOCKET], "AF_UNIX", authkey=secret) as connection:
+        connection.send_bytes(json.dumps([int(host.removeprefix("node")), " ".join(line)]).encode())
+    return 0
+
+
 def host_name(rank: int) -> str:
     """Return the name under which mpirun knows a node; only the agent resolves it."""
     return f"node{rank}" if rank else socket.gethostname()
@@ -160,7 +172,7 @@ def variables_of(job: Job, path: str) -> dict[str, str]:
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "OMP_NUM_THREADS": "1",
     }
-    agent = f"{sys.executable} -m benchmarks.distributed.mpi_agent"
+    agent = f"{sys.executable} -m benchmarks.distributed.mpirun {AGENT}"
     root = {f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
     return {
         **os.environ,

@@ -18,8 +18,7 @@ from ..harness.roofline import Peak
 from ..harness.torch_roofline import count_work, measure_peak
 from ..harness.usage import MIB
 from ..harness.workload import UntimedWorkload
-from .precisions import BASELINE, DIGITS, TrainingJob
-from .proof import KernelCounts, count_cuda_kernels, count_onednn_kernels
+from .precisions import BASELINE, DIGITS, KernelCounts, TrainingJob, count_cuda_kernels, count_onednn_kernels
 
 PROVEN_STEPS = 3
 

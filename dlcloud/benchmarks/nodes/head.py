@@ -23,8 +23,18 @@ from pathlib import Path
 from types import FrameType
 
 from ..command.shell import shell_words
-from .channel import Channel, LostError
-from .node import PORTS, Node, NodeProcess, free_ports, host_file_of, node_environment, slots, start_node
+from .node import (
+    PORTS,
+    Channel,
+    LostError,
+    Node,
+    NodeProcess,
+    free_ports,
+    host_file_of,
+    node_environment,
+    slots,
+    start_node,
+)
 
 LAST_S = 30.0
 """For the other nodes to end by themselves after rank 0 has."""

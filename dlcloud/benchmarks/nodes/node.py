@@ -1,10 +1,19 @@
-"""The command on one node: its variables, its process, and all child processes.
+"""One node of a job: its messages to the head, its command with all child processes, its part in a run.
 
-`head.py` starts it on rank 0, `worker.py` on every other node. `node_environment` states the variables by
-which launchers of distributed programs (torchrun, Lightning, TensorFlow, Open MPI) learn of the nodes: rank,
-addresses, ports.
+    python -m benchmarks.nodes.node --head ADDRESS:PORT --rank 2 --address ADDRESS
+        --secret-file FILE --folder FOLDER
+
+runs on each rank above 0. It connects to the head of a run (`head.py`), reserves ports, starts the command
+that the head sends, and reports how it ended; then it waits for the head of the next run. The launcher ends
+it with the run; without a head it exits after ALONE_S. The head runs its command by the same functions.
+
+Messages are JSON objects. `multiprocessing.connection` authenticates both sides by HMAC before the first; its
+pickles are not used. `node_environment` states the variables by which launchers of distributed programs
+(torchrun, Lightning, TensorFlow, Open MPI) learn of the nodes: rank, addresses, ports.
 """
 
+import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -13,14 +22,76 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
 from ..command import reporting
 from ..command.variant import REPORT_MODULE, activate
+
+BEAT_S = 2.0
+"""Seconds between signs of life."""
+
+SILENCE_S = 60.0
+"""A peer that was silent for so long is lost: an instance that lost its power closes no connection."""
+
+LARGEST = 1 << 20
+"""Of a message, in bytes."""
+
+
+class LostError(Exception):
+    """The other side is gone."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Channel:
+    """One side of a connection; any thread may send, one receives."""
+
+    connection: Connection
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _closed: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+
+    def send(self, **message: object) -> None:
+        """Send a message; one that cannot be sent is lost, which `receive` notices."""
+        with contextlib.suppress(OSError, ValueError), self._lock:
+            self.connection.send_bytes(json.dumps(message).encode())
+
+    def receive(self) -> dict[str, Any]:
+        """Return the next message that is not a sign of life.
+
+        Raises:
+            LostError: The other side closed, was silent for SILENCE_S, or sent no JSON object.
+        """
+        while True:
+            try:
+                if not self.connection.poll(SILENCE_S):
+                    raise LostError(f"silent for {SILENCE_S:.0f} s")
+                message = json.loads(self.connection.recv_bytes(LARGEST))
+            except (OSError, EOFError, ValueError) as error:
+                raise LostError("the connection was closed") from error
+            if not isinstance(message, dict):
+                raise LostError("it sent no message")
+            if message:
+                return message
+
+    def close(self) -> None:
+        """Shut the connection down, which a thread in `receive` notices at once."""
+        self._closed.set()
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.connection.fileno())) as copy:
+            copy.shutdown(socket.SHUT_RDWR)
+
+    def _beat(self) -> None:
+        while not self._closed.wait(BEAT_S):
+            self.send()
+
 
 GRACE_S = 10.0
 """Between SIGTERM and SIGKILL."""
@@ -213,3 +284,67 @@ def _tensorflow(rank: int, nodes: Sequence[Node]) -> str:
     """Return the cluster of `tf.distribute.MultiWorkerMirroredStrategy`."""
     workers = [f"{node.address}:{node.ports[0]}" for node in nodes]
     return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
+
+
+ALONE_S = 900.0
+RETRY_S = 0.2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--head", required=True, metavar="ADDRESS:PORT")
+    parser.add_argument("--rank", required=True, type=int)
+    parser.add_argument("--address", required=True, help="of this node, for the others")
+    parser.add_argument("--secret-file", required=True, type=Path)
+    parser.add_argument("--folder", required=True, type=Path, help="where the command runs")
+    arguments = parser.parse_args(argv)
+    while (channel := _connect(arguments.head, arguments.secret_file.read_bytes())) is not None:
+        with suppress(LostError):
+            _serve(channel, arguments)
+        channel.close()
+    sys.stderr.write(f"no head at {arguments.head} for {ALONE_S:.0f} s\n")
+    return 1
+
+
+def _connect(head: str, secret: bytes) -> Channel | None:
+    """Return a connection to the head of the next run; None after ALONE_S without one."""
+    host, _, port = head.rpartition(":")
+    deadline = time.monotonic() + ALONE_S
+    while time.monotonic() < deadline:
+        with suppress(OSError, EOFError, AuthenticationError):
+            return Channel(connection=Client((host, int(port)), authkey=secret))
+        time.sleep(RETRY_S)
+    return None
+
+
+def _serve(channel: Channel, arguments: argparse.Namespace) -> None:
+    """Take part in one run; what still runs when the head is gone is ended.
+
+    Raises:
+        LostError: The head ended, which it always does.
+    """
+    channel.send(rank=arguments.rank, address=arguments.address, slots=slots())
+    process: NodeProcess | None = None
+    try:
+        while True:
+            message = channel.receive()
+            if "prepare" in message:
+                channel.send(ports=free_ports(PORTS))
+            elif "start" in message and process is None:
+                process = start_node(
+                    message["start"],
+                    arguments.folder,
+                    rank=arguments.rank,
+                    ended=lambda status, tail: channel.send(ended=status, tail=tail),
+                )
+            elif "stop" in message and process is not None:
+                process.stop()
+    finally:
+        if process is not None:
+            process.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

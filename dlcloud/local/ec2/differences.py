@@ -2,7 +2,7 @@
 
 Each call of EC2 comes through `MendedResponses.call_action`, which asks `check_call` first. `REFUSALS` has
 what EC2 refuses and moto takes, `MEMBERS` and `COMPUTED` what EC2 shows and moto leaves out; an action that
-is neither a reading one nor in `_CHANGES` is refused by its name. docs/moto.md is made from these tables.
+is neither a reading one nor in `_CHANGES` is refused by its name.
 Codes are those of the EC2 API reference, "Error codes"; of texts marked [from memory] the words may differ.
 """
 

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 from dlcloud.analysis.spending import costs_by_day, costs_of_clusters, total_of
 from dlcloud.model.cluster import Member
-from dlcloud.report.spending_tables import spending_sections, total_section
+from dlcloud.report.cost_tables import spending_sections, total_section
 from dlcloud.report.table import Format, Report, render
 from tests.fakes.samples import cluster, instance
 

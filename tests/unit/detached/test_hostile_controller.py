@@ -9,9 +9,8 @@ from dlcloud.detached.state import check_copy, copy_cluster, import_cluster
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import StoreError
 from dlcloud.store.clusters import RESIZE, Clusters
-from dlcloud.store.database import Database, open_foreign
+from dlcloud.store.database import MIGRATIONS, Database, open_foreign
 from dlcloud.store.runs import Runs
-from dlcloud.store.schema import MIGRATIONS
 from tests.fakes.samples import THEN, cluster, instance, run
 
 OTHER_FLEET = "fleet-0aaaaaaa-1111-2222-3333-444444444444"

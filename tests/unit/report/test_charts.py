@@ -8,10 +8,9 @@ import pytest
 
 from dlcloud.analysis.training import Step, Timeline, TrainingEvent
 from dlcloud.model.instance import Market
-from dlcloud.report.chart import PALETTE, SHAPES
 from dlcloud.report.cost_charts import cost_charts
 from dlcloud.report.cost_tables import cost_report
-from dlcloud.report.page import page, themed
+from dlcloud.report.page import PALETTE, SHAPES, page, themed
 from dlcloud.report.training import MOST_POINTS, timeline_charts
 from dlcloud.resources.texts import template
 from tests.fakes.samples import THEN, run

@@ -10,9 +10,8 @@ import pytest
 
 from dlcloud.model.errors import StoreError
 from dlcloud.store.clusters import Clusters
-from dlcloud.store.database import Database
+from dlcloud.store.database import MIGRATIONS, Database
 from dlcloud.store.runs import Runs
-from dlcloud.store.schema import MIGRATIONS
 from tests.fakes.samples import cluster
 
 

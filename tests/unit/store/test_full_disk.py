@@ -11,9 +11,8 @@ from dlcloud.model.errors import StoreError, UnwritableError
 from dlcloud.model.instance import Market
 from dlcloud.store.cache import AnswerCache, PriceCache
 from dlcloud.store.clusters import Clusters
-from dlcloud.store.database import Database
+from dlcloud.store.database import MIGRATIONS, Database
 from dlcloud.store.runs import Runs
-from dlcloud.store.schema import MIGRATIONS
 from tests.fakes.disk import full_disk
 from tests.fakes.samples import THEN, cluster, price, run
 from tests.needs import needs

@@ -6,8 +6,7 @@ import sqlite3
 import pytest
 
 from dlcloud.store.clusters import Clusters
-from dlcloud.store.database import Database
-from dlcloud.store.schema import MIGRATIONS
+from dlcloud.store.database import MIGRATIONS, Database
 from tests.fakes.samples import THEN
 
 BEFORE = next(number for number, step in enumerate(MIGRATIONS) if "instance_ids" in step)

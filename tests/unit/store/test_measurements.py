@@ -9,9 +9,8 @@ import pytest
 
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
-from dlcloud.store.database import Database
+from dlcloud.store.database import MIGRATIONS, Database
 from dlcloud.store.measurements import BEHIND_KIND, NEWEST_OF_KIND, NEXT_KIND, Measurements, Selection
-from dlcloud.store.schema import MIGRATIONS
 from tests.fakes.samples import THEN, cluster, instance, price, run
 
 LATER = THEN + timedelta(days=1)
