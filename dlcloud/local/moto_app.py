@@ -22,7 +22,6 @@ from dlcloud.local.api.call import Call
 from dlcloud.local.api.faults import Visibility
 from dlcloud.local.batch import JobScheduler, bind_batch
 from dlcloud.local.capacity.pools import VcpuQuotas
-from dlcloud.local.ec2.differences import add_members
 from dlcloud.local.ec2.fleets import LocalFleetResponses
 from dlcloud.local.ec2.instances import SiteInstances
 from dlcloud.local.ec2.network import NetworkedBackend
@@ -47,7 +46,6 @@ def create_moto_app(
 ) -> Wsgi:
     """Return moto's application, bound to one site and warm: the first call costs no more than the next."""
     _add_retired_types(catalog)
-    add_members()
     bound = {
         "instances": instances,
         "catalog": catalog,

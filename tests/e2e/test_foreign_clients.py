@@ -111,7 +111,7 @@ def console_of(aws, instance_id):
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (["describe-instances", "--filters", "Name=none,Values=1"], "InvalidParameterValue"),
+        (["describe-instances", "--filters", "Name=none,Values=1"], "UnsupportedOperation"),
         (["describe-instances", "--instance-ids", "i-1"], "InvalidInstanceID.Malformed"),
         (["describe-instances", "--max-results", "2"], "InvalidParameterValue"),
         (["run-instances", "--image-id", UBUNTU, "--instance-type", "c7g.large"], "InvalidParameterValue"),

@@ -211,28 +211,6 @@ class ReservationResponses(PlacementGroupResponses):
         ]
         return ActionResult({"CapacityReservations": [reservations.describe(one) for one in shown]})
 
-    def modify_capacity_reservation(self) -> ActionResult:
-        """Change how many instances a reservation holds, and when it ends."""
-        reservations = self.instances.reservations
-        reservation = self._named()
-        used = len(reservations.instances(reservation))
-        count = self._count(reservation.total)
-        if count < used:
-            # [from memory]: EC2's code; its text is another.
-            message = f"The new instance count {count} is less than the {used} instances that run in it."
-            raise refuse("InvalidParameterValue", message)
-        type_changed = self.params.get("EndDateType")
-        ends_at = self._end_date() if type_changed or self.params.get("EndDate") else reservation.ends_at
-        self.error_on_dryrun()
-        with self.instances.launching:
-            if count > reservation.total:
-                self._take(reservation.instance_type, reservation.zone, count - reservation.total)
-            reservation.total, reservation.ends_at = count, ends_at
-        if self.params.get("InstanceMatchCriteria"):
-            reservation.targeted = self.params["InstanceMatchCriteria"] == "targeted"
-        self.instances.reservation_ends.schedule(reservation)
-        return ActionResult({"Return": True})
-
     def cancel_capacity_reservation(self) -> ActionResult:
         """Cancel a reservation; the instances in it run on, as on-demand ones."""
         reservation = self._named()

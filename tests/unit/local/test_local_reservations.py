@@ -133,10 +133,9 @@ def test_reservation_holds_capacity_and_quota_against_others(rig, reserve):
         assert refused(launch, rig) == "InsufficientInstanceCapacity"
         assert refused(reserve) == "InsufficientInstanceCapacity"
         launch(rig, **target(name))
-        rig.ec2.modify_capacity_reservation(CapacityReservationId=name, InstanceCount=1)
+        rig.ec2.cancel_capacity_reservation(CapacityReservationId=name)
         launch(rig)
-        less = {"CapacityReservationId": name, "InstanceCount": 2}
-        assert refused(rig.ec2.modify_capacity_reservation, **less) == "InsufficientInstanceCapacity"
+        assert refused(reserve) == "InsufficientInstanceCapacity"
     finally:
         rig.control.set_capacity(TYPE, None, zone=ZONE)
 

@@ -12,7 +12,7 @@ from moto.ec2 import ec2_backends
 from moto.ec2.exceptions import InvalidInstanceIdError
 from moto.ec2.responses import EC2Response
 
-from dlcloud.local.ec2.describe import Answer, _Serializer
+from dlcloud.local.ec2.differences import Answer, _Serializer
 
 TAGS = {"Name": "<a> & \"b\" 'c'\n", "empty": "", "ä": "\u2028 😀", "blank": " x "}
 
