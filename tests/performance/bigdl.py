@@ -184,4 +184,5 @@ def environment() -> str:
     return json.loads(built.stdout.splitlines()[-1])["python"]
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -111,4 +111,5 @@ def within_slices() -> float:
     return max(0.0, measured["seconds"] / measured["items"] - call)
 
 
-main()
+if __name__ == "__main__":
+    main()

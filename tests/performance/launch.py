@@ -210,4 +210,5 @@ def execute(transport: paramiko.Transport) -> paramiko.Transport:
     return transport
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -124,4 +124,5 @@ def environment() -> str:
     return json.loads(built.stdout.splitlines()[-1])["python"]
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -183,4 +183,5 @@ def records(factor: int) -> bytes:
     return "".join(json.dumps(record) + "\n" for record in content).encode()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -72,4 +72,5 @@ def measure() -> None:
     )
 
 
-main()
+if __name__ == "__main__":
+    main()
