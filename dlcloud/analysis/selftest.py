@@ -1,4 +1,9 @@
-"""What one cheap round trip on an account proves: the facts that it collects, and the row of each risk."""
+"""What one cheap round trip on an account proves: the facts that it collects, and the row of each risk.
+
+`app/account/selftest.py` runs the commands and keeps their documents as `Observations`; `judge` turns them
+into a finding for each entry of `RISKS`, and `report/account.py` prints these. A risk is confirmed only by a
+fact that was seen: without one it is "not seen", or failed with the command that should have shown it.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

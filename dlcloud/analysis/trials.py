@@ -1,4 +1,10 @@
-"""The trials of an experiment: what is done, what is left, and which is best."""
+"""The trials of an experiment: what is done, what is left, and which is best.
+
+A recipe's parameters are numbered into trials (`number_trials`), and stored runs are matched to them by their
+values, so that an interrupted experiment resumes wherever its runs were stored (`assess_trials`). A search
+has no list in advance: its trials are those that it has begun (`assess_search`). `app/clusters/experiment.py`
+and `runs/experiment_runner.py` ask; nothing here starts a run.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,14 @@
-"""The layer before moto: signatures, faults, client tokens, services that moto lacks, control pages."""
+"""Every HTTP request to the local EC2 passes through here before moto sees it.
+
+`api/server.py` calls `SiteEndpoint.answer`. A request of a web page is refused, pages under CONTROL_PREFIX go
+to `control_pages.py`, and the rest is a call of AWS: who signed it (`_find_caller`), whether the signature
+holds, whether the service and action exist; then injected faults and latency, IAM, limits, and names that are
+not visible yet. Only then is it carried out, by moto or by what this package has for services that moto
+lacks.
+
+A call must never be judged by other values than those that carry it out, nor change anything before it was
+allowed. A repeated client token gets the first reply.
+"""
 
 import hashlib
 import json

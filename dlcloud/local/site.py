@@ -1,4 +1,13 @@
-"""Find, start and stop the local EC2 of a folder, or use that of another home. Standard library only."""
+"""Find, start and stop the local EC2 of a folder, or use that of another home. Standard library only.
+
+A command asks `LocalSite.start`: under the folder's lock it returns the daemon that runs, or starts one and
+waits until its state file names its address. `stop` ends it by a signal; `stop_if_unused` does so only if
+this command started it and neither instances nor other commands use it. `SharedSite` is the same for the
+local EC2 of another home, which is never started or stopped from here.
+
+There is never more than one daemon for a folder, and a file of a dead one is never taken for a live one: the
+daemon holds `life_lock` for as long as it lives.
+"""
 
 import fcntl
 import os

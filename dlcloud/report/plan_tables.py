@@ -1,4 +1,8 @@
-"""Plans as tables: what `--dry-run` prints, and `up` and `resize` show before they spend."""
+"""Plans as tables: what `--dry-run` prints, and `up` and `resize` show before they spend.
+
+`plan_report` has a row for each capacity pool in the order in which it is tried, then what bounds the cost
+and what happens at the end. `resize_report` has a row for each instance that stays, ends or is launched.
+"""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,10 @@
-"""Stored results as reports read them, with the facts of their runs."""
+"""Stored results as reports read them, with the facts of their runs.
+
+`cost-report`, `compare`, `export` and `predict` state a `Selection`; `Measurements.select` returns the
+positions of the newest results of each kind from the index, and `results` reads only these records. It never
+writes: `store/runs.py` does, while a run goes. A record that an older dlcloud wrote, or that a newer one adds
+keys to, is read all the same.
+"""
 
 import json
 import logging

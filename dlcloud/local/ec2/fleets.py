@@ -1,4 +1,11 @@
-"""CreateFleet of type instant: one call over all pools, with the errors of each pool."""
+"""CreateFleet of type instant: one call over all pools, with the errors of each pool.
+
+`create_fleet` lists the offers of every launch template and override, sets aside those that cannot be
+launched (with EC2's error for each), allocates the target of each market by its strategy
+(`capacity/pools.py`), and launches each grant as RunInstances would (`_Config.launch`). What a pool refuses
+is an error in the reply and never one of the call. All of it happens under one lock, so that no other launch
+takes the capacity meanwhile.
+"""
 
 import json
 from decimal import Decimal

@@ -1,4 +1,9 @@
-"""Refuse a launch that EC2 would refuse, and complete the block devices of one that it would take."""
+"""Refuse a launch that EC2 would refuse, and complete the block devices of one that it would take.
+
+RunInstances and CreateFleet call the same checks, before anything is created: the image with the type, user
+data, the network interfaces, the profile, spot options and the Free plan. Each raises EC2's code; of texts
+marked [from memory] the words may differ.
+"""
 
 import base64
 import binascii

@@ -1,4 +1,9 @@
-"""Instances and launch templates as moto stores them: the only module that writes moto's private fields."""
+"""Instances and launch templates as moto stores them: the only module that writes moto's private fields.
+
+An `InstanceRecord` wraps moto's object from the launch to the end. `ec2/instances.py` sets its state and its
+address; metadata, security groups, capacity and reservations read from it. When moto changes its fields, this
+is the module to change.
+"""
 
 import base64
 import copy

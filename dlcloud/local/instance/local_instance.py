@@ -1,4 +1,12 @@
-"""One instance: its folder, its boot, its SSH server and its metadata service."""
+"""One instance: its folder, its boot, its SSH server and its metadata service.
+
+`ec2/instances.py` makes it at the launch and drives it: `boot` writes the folder of a fresh image, opens the
+metadata service, starts the container, runs the boot commands of the user data and opens SSH; the last
+commands run after that. `end_logins` and `close` end it in this order, and `remove` deletes the folder.
+
+Programs of the instance change the folder at any time, so it is read and written through `tree` alone; a
+cancelled boot waits for its writing thread before the folder is removed.
+"""
 
 import asyncio
 import contextlib
