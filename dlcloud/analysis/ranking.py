@@ -90,7 +90,7 @@ def natural_group(rows: Iterable[ResultRow]) -> Group:
 
 
 def newest_of_cases(rows: Iterable[ResultRow]) -> list[list[ResultRow]]:
-    """Return the rows of each case: of each type and setting the newest; a rehearsal is a case of its own."""
+    """Return the rows of each case: of each type and setting the newest; a rehearsal is its own case."""
     cases: dict[tuple[bool, str, str, str], dict[tuple[str, str], ResultRow]] = {}
     for row in sorted(rows, key=lambda row: row.run.started_at):
         if row.throughput is not None:
@@ -100,7 +100,7 @@ def newest_of_cases(rows: Iterable[ResultRow]) -> list[list[ResultRow]]:
 
 
 def pareto_front(rows: Sequence[ResultRow], market: Market) -> list[ResultRow]:
-    """Return the rows that no other beats in throughput and cost at once, the slowest first.
+    """Return the rows that no other beats in both throughput and cost, the slowest first.
 
     Rows without a price or a throughput are left out. Several rehearsed types have no front.
     """

@@ -55,7 +55,7 @@ class Run:
     setup_at: datetime | None = None
     """Begin of the set-up, when the instance answered; None for a run of an older dlcloud."""
     nodes: int = 1
-    """The instances on which the workload ran at once, each with a run of its own."""
+    """The instances on which the workload ran in parallel, each with its own run."""
     rank: int = 0
     """Of the instance among the nodes; the run of rank 0 holds the records."""
     head_run_id: str = ""

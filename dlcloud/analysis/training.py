@@ -671,7 +671,7 @@ def _usd_until(member: Member, until: datetime, disk_gib: int) -> Decimal | None
 
 
 def _fixed_bill(baseline: OnDemandBaseline) -> tuple[tuple[float, Decimal], ...]:
-    """Return the bill of the fixed run: its first minute at once, then by the second."""
+    """Return the bill of the fixed run: its first minute whole, then by the second."""
     billed_s = max(MINIMUM_BILLED_S, baseline.seconds)
     first = baseline.usd * Decimal(MINIMUM_BILLED_S / billed_s)
     flat_s = min(float(MINIMUM_BILLED_S), baseline.seconds)

@@ -96,7 +96,7 @@ class RunDocument(_Part):
     ended_at: Time | None = None
     exit_status: int | None = None
     setup_at: Time | None = None
-    nodes: int = Field(default=1, ge=1, le=1000, description="Instances on which the workload ran at once.")
+    nodes: int = Field(default=1, ge=1, le=1000, description="Instances on which the workload ran together.")
     rank: int = Field(default=0, ge=0, lt=1000, description="Of the instance among them.")
     head_run_id: Name | Literal[""] = Field(default="", description="The run of rank 0, for another node's.")
     experiment: Text = Field(default="", description="A digest that the runs of an experiment share.")

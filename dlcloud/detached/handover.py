@@ -336,7 +336,7 @@ def _tail(connection: Connection) -> str:
 PUBLIC_PARAMETERS = "/aws/service/"
 """The parameters of SSM that a controller's role may read."""
 FILES = "files"
-"""The folder beside the recipe on the instance; its content is that of `workload.files` here."""
+"""The folder next to the recipe on the instance; its content is that of `workload.files` here."""
 
 
 def relocate_recipe(recipe: Recipe) -> str:
@@ -352,7 +352,7 @@ def relocate_recipe(recipe: Recipe) -> str:
 
 
 def settle_recipe(recipe: Recipe, image_id: str, groups: Sequence[str]) -> Recipe:
-    """Return the recipe with what only its user may look up: a parameter of one's own, groups by their tags.
+    """Return the recipe with what only its user may look up: one's own parameter, groups by their tags.
 
     Args:
         recipe: The user's.

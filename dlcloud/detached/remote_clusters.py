@@ -109,7 +109,7 @@ class DetachedClusters:
         return [d for d in (*self._on_local(), *self._on_aws()) if self._is_ours(d)]
 
     def describe_owner(self, detached: DetachedCluster) -> str:
-        """Return whose a detached cluster is."""
+        """Return the owner of a detached cluster."""
         mine = self.owner(detached.cloud, detached.region, detached.profile)
         return mine.describe(owner_of(detached.instance.tags))
 
@@ -283,7 +283,7 @@ class DetachedClusters:
         return self._in_region("local", DEFAULT_REGION, "") if self.has_local_site() else []
 
     def _on_aws(self) -> list[DetachedCluster]:
-        """Look in every region at once; an account, or a region, that cannot be asked has none."""
+        """Look in every region in parallel; an account, or a region, that cannot be asked has none."""
         try:
             regions = self.cloud("aws", self.first_region, self.profile).caller.regions()
         except CloudError as error:

@@ -38,7 +38,7 @@ TURN_S = 20.0
 """So much later than the one before it, a standby tries to take over."""
 
 RENEW_S = 20.0
-"""Results of so many seconds are lost with the controller's instance, and the work is done again."""
+"""Results of this many seconds are lost with the controller's instance, and the work is done again."""
 
 WATCH_S = 10.0
 """How often a standby asks EC2 whether an instance controls the cluster."""

@@ -62,7 +62,7 @@ def import_cluster(
 ) -> Cluster:
     """Store what a copy of the controller's store knows of a cluster, once or often.
 
-    Runs that go on there count as lost; the copy is changed. `profile` names the credentials by which the
+    Runs that continue there count as lost; the copy is changed. `profile` names the credentials by which the
     instance was found: what it says of credentials and tags is not used.
 
     Returns:

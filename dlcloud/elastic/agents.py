@@ -1,7 +1,7 @@
 """What runs on each instance of an elastic training, and how the launcher follows it.
 
 `program_of` makes the `TrainingProgram` of a recipe: the user's script as worker of an agent
-(`trainer.agent`). `Agents.serve` sets an instance up in a thread of its own, which sends program and control
+(`trainer.agent`). `Agents.serve` sets an instance up in its own thread, which sends program and control
 file, starts the agent and follows its records until it ends. What happens is posted to the controller's
 inbox; nothing is decided here. A newcomer gets its environment and its data from instances that have them
 already, while those train on.
@@ -41,7 +41,7 @@ from dlcloud.trainer.drain import DRAINED
 from dlcloud.trainer.settings import LIGHTHOUSE_PORT
 
 PACKAGE = Path(dlcloud.trainer.__file__).parent
-ALIAS = b"""# Scripts import dlcloud.trainer, as on a laptop: it is the folder trainer beside this one.
+ALIAS = b"""# Scripts import dlcloud.trainer, as on a laptop: it is the folder trainer next to this one.
 import os
 __path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
 """
@@ -143,7 +143,7 @@ class TrainingProgram:
             python: The environment's interpreter.
             worker: The instance's name in the records.
             coordinator: It may be this instance.
-            upload: Options of `trainer.uploader`, which then runs beside the agent.
+            upload: Options of `trainer.uploader`, which then runs next to the agent.
         """
         elastic = self.elastic
         words = ["-m", "trainer.agent", "--folder", "..", "--run", self.run, "--worker", worker]
@@ -207,7 +207,7 @@ class Agents:
         has_taken_over: True for a controller that took over from one that was lost.
         storage: The data and the buckets of the recipe.
         environment: Of the workers.
-        restored: Committed steps of the checkpoint in S3 that the training goes on from.
+        restored: Committed steps of the checkpoint in S3 that the training continues from.
     """
 
     launcher: Launcher

@@ -1,7 +1,7 @@
 """Run an elastic training from its first step to its last, and replace the instances that it loses.
 
 The controller is a loop over one scaler: take in what agents and requests report, then act. It delays no
-step. Whatever takes time has a thread of its own, which posts to the inbox when it has ended; only the loop's
+step. Whatever takes time has its own thread, which posts to the inbox when it has ended; only the loop's
 thread changes what is known of the training. The workers agree on each step among themselves: without a
 controller the training continues, and is not replaced.
 
@@ -157,7 +157,7 @@ class Controller:
         scaler: Decides which instances are requested, and which workers leave.
         inbox: To which `agents` post.
         control: How it is controlled.
-        restored: Committed steps of the checkpoint that the workers go on from.
+        restored: Committed steps of the checkpoint that the workers continue from.
     """
 
     launcher: Launcher
@@ -401,7 +401,7 @@ class Controller:
         Args:
             exited: How it ended.
             is_first: True for that of the coordinator before the first step: if its program or its set-up
-                fails, those of every instance do, and replacing it would go on forever.
+                fails, those of every instance do, and replacing it would never end.
 
         Raises:
             CredentialsError, RemoteCommandError: It is not the fault of the instance.

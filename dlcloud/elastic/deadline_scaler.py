@@ -83,7 +83,7 @@ class DeadlineScaler:
         usual_prices: Returns the mean of the last days, of the pools of which it is known.
         registry: The workers, and the committed steps.
         store_outlook: Called with each outlook; `is_decision` if it changed the instances.
-        restored: Committed steps of the checkpoint that the workers go on from.
+        restored: Committed steps of the checkpoint that the workers continue from.
     """
 
     began_at: datetime
@@ -441,7 +441,7 @@ def make_scaler(
 ) -> DeadlineScaler:
     """Return what decides size and markets of a recipe with a deadline; `pools` with USD an hour.
 
-    `restored` steps are in the checkpoint that the workers go on from.
+    `restored` steps are in the checkpoint that the workers continue from.
     """
     began_at, ends_at = _begin(launcher, deadline)
     instances = recipe.instances

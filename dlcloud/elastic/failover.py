@@ -93,7 +93,7 @@ class CoordinatorFailover:
         agents: Their control files tell them of the coordinator.
         terminate: Terminates instances.
         post: Receives the end of the lost coordinator, from another thread.
-        restored: Steps of the checkpoint that a run which has not begun goes on from.
+        restored: Steps of the checkpoint that a run which has not begun continues from.
         term: Of a controller that took over from one that was lost, from 1: its coordinator is a new one.
     """
 
@@ -136,7 +136,7 @@ class CoordinatorFailover:
         """Terminate the coordinator, which is lost.
 
         Raises:
-            StateLostError: No other instance has the state of a run that has begun, or goes on from a
+            StateLostError: No other instance has the state of a run that has begun, or continues from a
                 checkpoint.
         """
         lost, self._lost_at = self.registry.coordinator.instance_id, max(self.registry.step, self.restored)

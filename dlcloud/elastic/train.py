@@ -88,7 +88,7 @@ class _Training:
     Args:
         folder: The paths of the recipe are relative to it.
         plan: The cluster was launched with it.
-        restored: Committed steps of the checkpoint in S3 that this run goes on from.
+        restored: Committed steps of the checkpoint in S3 that this run continues from.
     """
 
     launcher: Launcher
@@ -194,7 +194,7 @@ def _watch_reservations(launcher: Launcher, recipe: Recipe) -> ReservationWatch 
 
 
 MOST_WITHOUT_PROGRESS = 5
-"""So many losses in a row without a newer checkpoint end the training: it would go on for ever."""
+"""This many losses in a row without a newer checkpoint end the training: it would never end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +203,7 @@ class Relaunched:
 
     Attributes:
         plan: They were launched with it.
-        restored: Committed steps of the checkpoint that they go on from; 0: from the start.
+        restored: Committed steps of the checkpoint that they continue from; 0: from the start.
     """
 
     plan: Plan

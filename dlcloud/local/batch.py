@@ -121,7 +121,7 @@ class JobScheduler:
             self._changed.notify_all()
 
     def stop(self, job: ScheduledJob) -> None:
-        """End a job: its container, or at once where it waits."""
+        """End a job: its container, or immediately where it waits."""
         with self._changed:
             if job in self._waiting:
                 self._waiting.remove(job)
@@ -187,7 +187,7 @@ class JobScheduler:
         return str(self._client(region).run_instances(**arguments)["Instances"][0]["InstanceId"])
 
     def _end_idle(self) -> None:
-        """End instances without a job: after a while, and at once those of a disabled environment."""
+        """End instances without a job: after a while, and immediately those of a disabled environment."""
         now = time.monotonic()
         for host in [*self._hosts]:
             patience_s = IDLE_S if host.environment.state == "ENABLED" else 0.0
@@ -300,7 +300,7 @@ ENDED = ("SUCCEEDED", "FAILED")
 class LocalBatchBackend(BatchBackend):
     """AWS Batch of one region."""
 
-    # moto looks for a backend's paths beside the module that its class was made in.
+    # moto looks for a backend's paths next to the module that its class was made in.
     __module__ = BatchBackend.__module__
 
     def create_compute_environment(
@@ -312,7 +312,7 @@ class LocalBatchBackend(BatchBackend):
         service_role: str,
         tags: dict[str, str] | None = None,
     ) -> ComputeEnvironment:
-        """Make a compute environment; without a role of its own, with Batch's."""
+        """Make a compute environment; without its own role, with Batch's."""
         role = service_role or _service_role()
         return super().create_compute_environment(
             compute_environment_name, _type, state or "ENABLED", compute_resources, role, tags
@@ -378,7 +378,7 @@ class LocalJob(models.Job):
         self._mark_stopped(success=exit_status == 0)
 
     def terminate(self, reason: str) -> None:
-        """End it: at once, or by its container's end."""
+        """End it: immediately, or by its container's end."""
         super().terminate(reason)
         if self._child_jobs is None:
             self.scheduler.stop(self)

@@ -29,7 +29,7 @@ class ControlClient:
     def interrupt(self, instance_id: str, grace_s: float = 120.0, *, rebalance: bool = False) -> None:
         """Give a spot interruption notice and terminate the instance after the grace; EC2 gives 120 s.
 
-        With `rebalance`, only recommend rebalancing: the instance goes on.
+        With `rebalance`, only recommend rebalancing: the instance continues.
 
         Raises:
             InstanceGoneError: It ended already.
@@ -45,7 +45,7 @@ class ControlClient:
         *,
         grace_s: float | None = None,
     ) -> None:
-        """Limit how many instances of a type live at once, in a zone or in all; a count of None removes it.
+        """Limit how many instances of a type live together, in a zone or in all; a count of None removes it.
 
         With `grace_s`, spot instances beyond the limit get a notice with this grace, youngest first.
         """

@@ -82,7 +82,7 @@ def vcpus_of_types() -> dict[str, int]:
 class _SeededParameters(SimpleSystemManagerBackend):
     """The parameter store of a region, in which the public parameters name the local images."""
 
-    # moto looks for a backend's paths beside the module that its class was made in.
+    # moto looks for a backend's paths next to the module that its class was made in.
     __module__ = SimpleSystemManagerBackend.__module__
 
     def __init__(self, region_name: str, account_id: str) -> None:

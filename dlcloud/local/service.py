@@ -128,7 +128,7 @@ async def _isolate(paths: SitePaths) -> tuple[SitePaths, Isolation]:
     if os.environ.get(CONTAINERS_VARIABLE) and isolation.level is not Level.NONE:
         raise LocalCloudError(
             f"{CONTAINERS_VARIABLE} needs instances that nothing keeps from this machine",
-            f"{VARIABLE}={Level.NONE} beside it, for programs that you trust",
+            f"{VARIABLE}={Level.NONE} together with it, for programs that you trust",
         )
     if isolation.level is Level.USER:
         paths, isolation = place_instances(paths, isolation)

@@ -235,7 +235,7 @@ class SharedSite:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self:
-        """Return the site that DLCLOUD_LOCAL_ENDPOINT and the variables beside it name."""
+        """Return the site that DLCLOUD_LOCAL_ENDPOINT and the variables next to it name."""
         key_id, secret = environ.get(KEY_ID_VARIABLE, ""), environ.get(SECRET_VARIABLE, "")
         return cls(
             url=environ[ENDPOINT_VARIABLE],

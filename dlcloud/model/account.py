@@ -1,4 +1,4 @@
-"""An account of AWS: how to log in to it, whose the clusters in it are, and which plan it is on.
+"""An account of AWS: how to log in to it, who owns the clusters in it, and which plan it is on.
 
 Several people and several homes share an account. A cluster carries a digest of who launched it and the id of
 the home: no owner terminates another's by accident.
@@ -18,7 +18,7 @@ DIGITS = 12
 _RANDOM_SESSION = re.compile(
     r"(?<=:assumed-role/)([^/]+)/(botocore-session-\d+|aws-[a-z-]*\d+|\d+|i-[0-9a-f]+)$"
 )
-"""Sessions whose names programs draw anew at each login. Source: botocore, AssumeRoleCredentialFetcher."""
+"""Sessions whose names programs draw again at each login. Source: botocore, AssumeRoleCredentialFetcher."""
 ACCOUNT_PLAN_REGION = "us-east-1"
 """Where AWS answers for accounts. Source: botocore's endpoints of freetier, which are of one region."""
 UPGRADE = f"aws freetier upgrade-account-plan --region {ACCOUNT_PLAN_REGION} --account-plan-type PAID"
@@ -33,7 +33,7 @@ class Login:
     Args:
         aws_profile: A profile of `~/.aws/config`; empty for what the environment says.
         role: The ARN of a role to assume.
-        external_id: What the role's owner asks for beside the credentials.
+        external_id: What the role's owner asks for in addition to the credentials.
         session_name: The session's name in the account's records; empty for a generated one.
         mfa_serial: The ARN or number of the MFA device whose code the role asks for.
         role_minutes: How long a session of the role is valid; 0 for STS's own, an hour.
@@ -69,7 +69,7 @@ class Owner:
         return {OWNER_TAG: self.digest, HOME_TAG: self.home}
 
     def relation(self, other: "Owner") -> Ownership:
-        """Return whose something is that `other` made, as this owner sees it.
+        """Return the owner of something that `other` made, as this owner sees it.
 
         What carries no owner is another owner's, so that no one ends it by accident.
         """
@@ -80,7 +80,7 @@ class Owner:
         return Ownership.OTHER_OWNER
 
     def describe(self, other: "Owner") -> str:
-        """Return whose something is, for a message."""
+        """Return the owner, for a message."""
         relation = self.relation(other)
         if relation is Ownership.OTHER_OWNER:
             return f"another owner ({other.digest or 'unknown'}, home {other.home or 'unknown'})"

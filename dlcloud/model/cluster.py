@@ -23,7 +23,7 @@ PENDING, AVAILABLE = "pending", "available"
 DEFAULT_REGION = "us-east-1"
 """The region of recipes that name none, and the one that is asked which others the account has."""
 REGIONS_AT_ONCE = 8
-"""So many regions are listed at a time."""
+"""This many regions are listed at a time."""
 MANAGED_TAG = "dlcloud:managed"
 NEW_GROUP = "cluster"
 """dlcloud makes a placement group of this strategy, and deletes it with the cluster."""
@@ -59,7 +59,7 @@ class Cluster:
     """One cluster, as stored.
 
     `profile` names the profile of the configuration that it was launched with; `own_tags` are the user's, and
-    `network` is the recipe's, each as JSON or empty. `account` and `partition` say whose it is, once
+    `network` is the recipe's, each as JSON or empty. `account` and `partition` name its owner, once
     it is known: no command touches it with credentials of another account. `aws_profile` is the AWS CLI's
     profile that reached it.
     """

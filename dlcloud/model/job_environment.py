@@ -15,7 +15,7 @@ NAMES_VARIABLE = "DLCLOUD_SECRETS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnvironment:
-    """Variables of a program beside those that it inherits; its text form has no secret."""
+    """Variables of a program in addition to those that it inherits; its text form has no secret."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)

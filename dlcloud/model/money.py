@@ -41,7 +41,7 @@ def region_of(zone: str) -> str:
 
 
 def describe_surcharges(region: str) -> str:
-    """Return what an hour of an instance includes beside the instance, with the prices."""
+    """Return what an hour of an instance includes in addition to the instance, with the prices."""
     return (
         f"included: gp3 at {gp3_usd_per_month(region)} USD per GiB and month, "
         f"a public address at {ADDRESS_USD_PER_HOUR} USD/h"
@@ -61,8 +61,8 @@ def cost_of_seconds(
     hourly_usd: Decimal, disk_gib: int, seconds: float = SECONDS_PER_HOUR, *, region: str
 ) -> Decimal:
     """Return the cost of an instance with its volume and its address, by default of one hour."""
-    beside = volume_usd(disk_gib, seconds, region=region) + address_usd(seconds)
-    return instance_usd(hourly_usd, seconds) + beside
+    further = volume_usd(disk_gib, seconds, region=region) + address_usd(seconds)
+    return instance_usd(hourly_usd, seconds) + further
 
 
 def member_usd(member: Member, disk_gib: int, until: datetime) -> Decimal | None:

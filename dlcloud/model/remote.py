@@ -70,7 +70,7 @@ class Fetched:
 
 
 class Connection(Protocol):
-    """A session with one instance whose host key is proven; several threads may use it at once."""
+    """A session with one instance whose host key is proven; several threads may use it in parallel."""
 
     endpoint: Endpoint
 
@@ -92,7 +92,7 @@ class Connection(Protocol):
     def stream(self, command: str) -> Iterator[bytes]:
         """Run a shell command and yield its standard output in pieces, as they arrive.
 
-        Closing the iterator gives the command up; its output is then closed, the program may go on.
+        Closing the iterator gives the command up; its output is then closed, the program may continue.
 
         Raises:
             RemoteCommandError: It ended with a status other than 0, after all of its output was yielded.
@@ -198,7 +198,7 @@ class Connection(Protocol):
         """
 
     def close(self) -> None:
-        """End the session; a program left running on the instance goes on."""
+        """End the session; a program left running on the instance continues."""
 
 
 class Dial(Protocol):

@@ -20,7 +20,7 @@ NOISES = ("noise_prompt", "noise_generation")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A job that many types have run: tokens of a language model, read at once or written one by one.
+    """A job that many types have run: tokens of a language model, read together or written one by one.
 
     Args:
         name: Its column.
@@ -43,7 +43,7 @@ class TypeRow:
         traits: Its hardware.
         measured: False if estimated from specifications and from types like it.
         levels: The logarithm of each reference's throughput.
-        noises: The standard deviation beside types like it: where computing bounds, where memory does.
+        noises: The standard deviation compared with types like it: where computing bounds, where memory does.
     """
 
     traits: Traits

@@ -147,7 +147,7 @@ def _measurements(rows: Sequence[ResultRow], table: TypeTable) -> tuple[dict[str
     if not real:
         return {}, "it was only rehearsed: its speed is that of this machine, not of an instance type"
     if any(row.run.nodes > 1 for row in real):
-        return {}, "it ran on several instances at once: the table describes single ones"
+        return {}, "it ran on several instances in parallel: the table describes single ones"
     measured = {
         row.run.instance_type: _measurement(row) for row in real if row.run.instance_type in table.rows
     }

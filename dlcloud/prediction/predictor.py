@@ -22,7 +22,7 @@ FREE_LEVEL = 25.0
 LEAST_VARIANCE = 1e-4
 """Of a measurement."""
 LEAST_CHANCE = 1e-3
-"""Beside the most probable; less is left out."""
+"""Compared with the most probable; less is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +87,12 @@ class Belief:
         return [sqrt(chance) * (shape - mean) for chance, shape in zip(chances, shapes, strict=True)]
 
     def deviation(self, one: str, other: str) -> float:
-        """Return the covariance of two types beside the shapes, for a variance of 1."""
+        """Return the covariance of two types in addition to the shapes, for a variance of 1."""
         rows = self.table.rows
         return covariance(rows[one].traits, rows[other].traits, DEVIATIONS)
 
     def noise(self, name: str, one: Resemblance | None = None) -> float:
-        """Return the variance of a type beside types like it; of one thing that the job can be, or of all."""
+        """Return the variance of a type compared with types like it; of one possible job, or of all."""
         prompt, generation = self.table.rows[name].noises
         share = (
             sum(other.probability * other.is_generation for other in self.resemblances)

@@ -77,7 +77,7 @@ class Standing:
     """The state of a race after a look.
 
     Attributes:
-        verdict: Whether it goes on.
+        verdict: Whether it continues.
         kept: The candidates that can still be the cheapest, the cheapest first.
         stopped: Those that this look stops, and why each cannot be the cheapest.
         reason: Of the verdict.
@@ -131,7 +131,7 @@ def judge(
     error: float = ERROR,
     most_samples: int = MOST_SAMPLES,
 ) -> Standing:
-    """Return which candidates can still be the cheapest, and whether the race goes on.
+    """Return which candidates can still be the cheapest, and whether the race continues.
 
     Args:
         entrants: All that started, those that were stopped included; one of them at least still runs.

@@ -1,8 +1,8 @@
 """What a job has in common with the reference jobs: weights of theirs whose sum of shapes is expected of it.
 
 The logarithm of a job's throughput on all types is a Gaussian process over jobs, too: over whether it
-generates, the size of its model and its tokens at once, with trends beyond the references (kriging). Of a job
-without a description all points of a grid are possible; its measurements then say which.
+generates, the size of its model and the tokens that it reads together, with trends beyond the references
+(kriging). Of a job without a description all points of a grid are possible; its measurements then say which.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ class Resemblance:
     Attributes:
         probability: That it is this one.
         is_generation: True if each token is computed alone.
-        weights: Of the references' shapes; negative ones where a trend goes on beyond them.
-        variance: Scale of what types share beside these shapes.
+        weights: Of the references' shapes; negative ones where a trend continues beyond them.
+        variance: Scale of what types share in addition to these shapes.
     """
 
     probability: float

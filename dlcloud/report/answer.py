@@ -35,7 +35,7 @@ class Question:
 
     Attributes:
         by: What else is named, in addition to the cheapest and the fastest.
-        market: Whose price decides what is cheapest.
+        market: The market whose price decides what is cheapest.
         job: The user's own, None if none was given.
         summary: A line for each case, whatever their number.
         commands: The beginning of the command that measures a run's workload again, by run id.

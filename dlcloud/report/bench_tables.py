@@ -101,7 +101,7 @@ def _plan_section(types: Sequence[TypePlan], matrix: BenchmarkMatrix) -> Section
             notes.append(f"{planned.instance_type} is not available: {planned.refused.message}")
     is_job = any(plan.max_count > 1 for plan in plans)
     return Section(
-        heading=f"plan of {matrix.base.name}: every type at once, each terminated as soon as it is done",
+        heading=f"plan of {matrix.base.name}: every type in parallel, each terminated as soon as it is done",
         titles=("type", *(["instances"] if is_job else []), "market", "USD/h", "runs"),
         rows=[_row(planned, is_job=is_job) for planned in types],
         notes=notes,

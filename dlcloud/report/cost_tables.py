@@ -40,7 +40,7 @@ class View:
 
     Attributes:
         by: What comes first; None leaves the rows in the order in which they were measured.
-        market: Whose price decides what is cheapest.
+        market: The market whose price decides what is cheapest.
         group: What the rows of a table share; None for what suits them.
         newest: Only the newest result of each kind.
         details: Tables of latency, size and agreement, and every price and cost, too.

@@ -112,7 +112,7 @@ def _conditions(plan: Plan) -> list[str]:
             f"{ZONE_TRAFFIC_USD_PER_GB} USD per GB, is not counted"
         )
     if group := plan.machine.placement_group:
-        name = "a placement group of its own" if group == NEW_GROUP else group
+        name = "its own placement group" if group == NEW_GROUP else group
         conditions.append(f"near each other, in {name}")
     if plan.machine.efa_interfaces:
         conditions.append(f"{plan.machine.efa_interfaces} EFA interface(s) each")

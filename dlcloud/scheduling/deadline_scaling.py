@@ -15,7 +15,7 @@ REFUSAL_MEAN_S = 900.0
 """Prior of how long a refusal of on-demand instances lasts. An assumption: AWS publishes no figure, and asks
 to "wait a few minutes" (EC2 user guide, "Insufficient instance capacity")."""
 PRIOR_REQUESTS = 20
-"""The prior of refusals: one of so many requests for on-demand instances."""
+"""The prior of refusals: one of this many requests for on-demand instances."""
 SPEED_DEVIATION = 0.03
 """Relative standard deviation that is assumed of the time that is left; a busy network varies so much."""
 
@@ -81,7 +81,7 @@ def follow_targets(
 
 
 def limit_plan(plan: Plan, market: Market, names: Collection[str], size: int) -> Plan:
-    """Return a plan for instances of one market, in the pools of some names, up to so many in all.
+    """Return a plan for instances of one market, in the pools of some names, up to this many in all.
 
     Raises:
         CapacityError: None of the pools is in the plan.

@@ -27,7 +27,7 @@ class ReservedState:
         idle: Instances that may be launched into them now.
         give_back: How many of the run's own their other users need.
         ending: Why workers are replaced and then leave, by instance id: their Capacity Block ends.
-        overdue: The ids of those that leave at once.
+        overdue: The ids of those that leave immediately.
     """
 
     idle: int = 0
@@ -67,7 +67,7 @@ def assess_reserved(
     Args:
         workers: All that the run has had.
         chosen: The recipe's reservations, as EC2 lists them.
-        keep_free: So many instances stay idle.
+        keep_free: This many instances stay idle.
         now: The time.
         returning: Instances of the run that are on their way back, and that EC2 still counts.
     """
@@ -94,8 +94,8 @@ def decide_with_reserved(
 ) -> ScalingDecision:
     """Decide as `scaling.decide`, with reservations.
 
-    What their other users need leaves at once, and is replaced from the markets. Workers of a Capacity Block
-    that ends are replaced first, and so are the coordinator and the last worker that holds the state in
+    What their other users need leaves immediately, and is replaced from the markets. Workers of a Capacity
+    Block that ends are replaced first, and so are the coordinator and the last worker that holds the state in
     either case. Idle reserved instances complete the run whatever the markets refuse, then replace instances
     that are paid for, which leave when the new ones train.
     """
@@ -128,7 +128,7 @@ def decide_with_reserved(
 def _choose_returned(
     workers: Sequence[TrainingInstance], reserved: ReservedState
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the workers that leave at once, and those that are replaced first, each with the reason."""
+    """Return the workers that leave immediately, and those that are replaced first, each with the reason."""
     first = choose_coordinator(workers)
     own = [worker for worker in workers if worker.stays and worker.member.instance.reservation_id]
     # The newest leave first, the coordinator last.

@@ -57,7 +57,7 @@ class TrainingInstance:
 
 
 ASKS = 600
-"""With a deadline, what refuses is asked again at least so many times until then."""
+"""With a deadline, what refuses is asked again at least this many times until then."""
 SHORTEST_WAIT = timedelta(seconds=1)
 
 
@@ -122,8 +122,8 @@ def decide(
 ) -> ScalingDecision:
     """Decide which instances to request and which workers to let leave.
 
-    An interrupted instance is replaced at once, not when it is gone. Without an on-demand instance one more
-    is requested, whatever the target: a run needs a coordinator. A worker at risk is replaced first and
+    An interrupted instance is replaced immediately, not when it is gone. Without an on-demand instance one
+    more is requested, whatever the target: a run needs a coordinator. A worker at risk is replaced first and
     leaves when the new one trains. Surplus workers leave in the order of `dlcloud resize`.
 
     Args:
@@ -156,7 +156,7 @@ def minimum_workers(minimum: int, target: int, *, current: int | None = None, tr
     Args:
         minimum: The recipe's.
         target: Requested workers.
-        current: The number in force. It is raised only once so many workers train, so that a larger target
+        current: The number in force. It is raised only once this many workers train, so that a larger target
             does not stop a training that is under way.
         training: Workers that train.
     """

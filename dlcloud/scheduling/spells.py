@@ -1,9 +1,9 @@
 """How long spells with and without spot capacity last, learned as they end.
 
 A spell ends the less often, the older it is. How often an hour, by its age, is the same for all pools (`ON`,
-`OFF`) but for a factor, which a pool shows as its spells end: the proportional hazards of survival analysis,
-with a gamma prior of the factor (a frailty). A spell that has not ended counts as one that is at least so old
-(censored).
+`OFF`) except for a factor, which a pool shows as its spells end: the proportional hazards of survival
+analysis, with a gamma prior of the factor (a frailty). A spell that has not ended counts as one that is at
+least so old (censored).
 """
 
 from collections.abc import Sequence

@@ -82,7 +82,7 @@ MIGRATIONS = (
     ) WITHOUT ROWID
     """,
     # For cost reports: the prices of both markets, the start of set-up, and an index of results. Keys of a
-    # result never change, so they may be stored beside its record; the index finds the newest of each.
+    # result never change, so they may be stored next to its record; the index finds the newest of each.
     """
     ALTER TABLE runs ADD COLUMN setup_at TEXT;
     CREATE INDEX runs_by_instance ON runs (instance_id, started_at);
@@ -182,7 +182,7 @@ class NewerSchemaError(ValueError):
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Migrate the tables to this version; if several processes try at once, one of them does it.
+    """Migrate the tables to this version; if several processes try at the same time, one of them does it.
 
     Raises:
         NewerSchemaError: A newer dlcloud wrote the store.
@@ -323,7 +323,7 @@ class Database:
                 self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
             try:
-                # SQLite does not wait if two processes switch a new file to WAL at once.
+                # SQLite does not wait if two processes switch a new file to WAL at the same time.
                 with FileLock(self._path.with_name(f"{self._path.name}.lock")):
                     _prepare(connection)
             except BaseException:
@@ -417,7 +417,7 @@ def open_foreign(path: Path) -> Database:
     """Open a store that another machine wrote.
 
     Raises:
-        StoreError: It is none, or holds anything beside the tables of its version, or is too large.
+        StoreError: It is none, or holds anything except the tables of its version, or is too large.
     """
     try:
         version, tables = _contents(path)
@@ -488,7 +488,7 @@ def _copy_to_memory(
 
 
 def _read_file(path: Path, memory: sqlite3.Connection) -> None:
-    """Read the file and its log without the shared memory that SQLite would have to create beside them."""
+    """Read the file and its log without the shared memory that SQLite would have to create next to them."""
     log = path.with_name(f"{path.name}-wal")
     if not log.exists() or not log.stat().st_size:
         _read(path, memory, "mode=ro&immutable=1")

@@ -13,7 +13,7 @@ from dlcloud.store.measurements import Measurements, Selection
 from dlcloud.store.runs import Runs
 
 PIECE = 500
-"""Runs read at once, so that memory stays small for any number of runs."""
+"""Runs read together, so that memory stays small for any number of runs."""
 
 _LEFT_OUT = frozenset({"progress"})
 _SAMPLES = frozenset({"sample"})

@@ -51,7 +51,7 @@ def fan_out(
     Args:
         work: Called once for each item.
         items: Its arguments.
-        width: The most threads; None calls for all items at once.
+        width: The most threads; None calls for all items in parallel.
         failures: The errors that are kept; every other one is a bug.
         grace_s: Seconds after Ctrl-C until items that still run are abandoned; None waits until they end.
         on_interrupt: Called on Ctrl-C, before the wait, to make running items end.

@@ -205,7 +205,7 @@ class Agent:
                 self._drain("interruption notice")
             has_workers = not all(worker.has_ended for worker in self.workers)
             if left <= timedelta(seconds=self.options.last_s) and has_workers:
-                # Peers notice the end of a process at once, that of a machine much later.
+                # Peers notice the end of a process immediately, that of a machine much later.
                 for worker in self.workers:
                     worker.kill()
         if self._leave_cause is not None:

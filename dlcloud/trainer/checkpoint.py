@@ -108,7 +108,7 @@ class Checkpoints:
             self.records.event(EventName.RESUMED, "a checkpoint", step=self.state.step)
 
     def is_due(self) -> bool:
-        """True at once after the first step, so that a run that has begun is never without a checkpoint."""
+        """True right after the first step, so that a run that has begun is never without a checkpoint."""
         return not self.saved or self.clock() - self.saved_at >= self.settings.checkpoint_s
 
     def save_soon(self) -> None:

@@ -265,7 +265,7 @@ class ReduceBuffer:
         """Prepare a forward and a backward pass.
 
         Args:
-            send: For the last microbatch, where full buckets may be sent at once; None before.
+            send: For the last microbatch, where full buckets may be sent immediately; None before.
         """
         self.restore()
         for piece, view in zip(self._parameters, self._views, strict=True):
@@ -343,7 +343,7 @@ class ReduceBuffer:
 
 
 class _Buckets:
-    """The ranges of the vector that are reduced at once; the last one includes all that is no gradient."""
+    """The ranges of the vector that are reduced together; the last one includes all that is no gradient."""
 
     def __init__(self, parameters: list[_Slice], length: int, limit: int) -> None:
         self._bucket_of, starts = [], [0]

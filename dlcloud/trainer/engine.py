@@ -121,7 +121,7 @@ class Solo:
 Load = Callable[[State], None]
 Save = Callable[[], State]
 Connect = Callable[[int, Load, Save], Engine]
-"""Make an engine for a state with so many committed steps, which can be loaded and saved."""
+"""Make an engine for a state with this many committed steps, which can be loaded and saved."""
 
 
 def copy_state(value: Any) -> Any:  # noqa: ANN401 - any tree of tensors and plain values

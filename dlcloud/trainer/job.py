@@ -58,7 +58,7 @@ class WorkerJob:
     Attributes:
         order: Returns the samples of an epoch in their order, in place of one by `seed`.
         backward: `backward(place, microbatch, batch, samples) -> Tensor`, in place of `loss`: backpropagates
-            the share that a microbatch has in the loss of its step of so many samples, and returns it. Then
+            the share that a microbatch has in the loss of its step of this many samples, and returns it. Then
             microbatches begin at multiples of `micro_batch`, and a worker that is alone seeds nothing.
         after_commit: `after_commit(place, loss) -> None`, called as `after_step` with the place in the step.
     """
@@ -98,7 +98,7 @@ class WorkerJob:
         if self.batch > len(self.dataset):
             raise ValueError(f"a batch of {self.batch} is more than the data set has ({len(self.dataset)})")
         if self.shards and self.micro_batch:
-            raise ValueError("give shards or micro_batch: a shard is a forward pass of its own")
+            raise ValueError("give shards or micro_batch: a shard is its own forward pass")
 
 
 LONGEST_FAULT = 200

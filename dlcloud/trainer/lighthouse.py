@@ -24,7 +24,7 @@ from .instance.options import parse_lighthouse
 from .instance.processes import watch_termination
 
 CLAIM_S = 10.0
-"""A first step that was claimed and not committed for so long may be claimed again."""
+"""A first step that was claimed and not committed for this long may be claimed again."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

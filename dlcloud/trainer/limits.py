@@ -1,4 +1,4 @@
-"""A limit to the whole time of a connection: a socket's own timeout begins anew with every byte."""
+"""A limit to the whole time of a connection: a socket's own timeout begins again with every byte."""
 
 import contextlib
 import socket

@@ -322,7 +322,7 @@ class Loop:
 
 
 def count_steps(samples: int, batch: int, epochs: int) -> int:
-    """Count the steps of so many epochs; an epoch may end with a smaller batch."""
+    """Count the steps of this many epochs; an epoch may end with a smaller batch."""
     return -(-samples // batch) * epochs
 
 

@@ -461,7 +461,7 @@ class Probes:
         self._number = 0
 
     def suspect(self, peers: Mapping[str, Address]) -> None:
-        """Try each of these workers now, all at once, and go on with those that do not answer."""
+        """Try each of these workers now, all in parallel, and continue with those that do not answer."""
         self.clear()
         silent = _find_silent(peers)
         self.suspects = frozenset(silent)
@@ -507,7 +507,7 @@ def _find_silent(peers: Mapping[str, Address]) -> dict[str, Address]:
 
 
 IDLE_S = 5.0
-"""A transfer in which nothing comes for so long has failed."""
+"""A transfer in which nothing comes for this long has failed."""
 
 CHUNK = 1 << 20
 

@@ -132,6 +132,6 @@ class Records:
 
 
 def log_to_stderr(line: str) -> None:
-    """Write a line at once."""
+    """Write a line immediately."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()

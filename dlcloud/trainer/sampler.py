@@ -70,7 +70,7 @@ class Sampler:
 
 
 def divide(batch: Sequence[int], parts: int) -> list[Sequence[int]]:
-    """Divide a batch into so many shards; some may be empty."""
+    """Divide a batch into this many shards; some may be empty."""
     return [batch[piece.start : piece.stop] for piece in (share(len(batch), n, parts) for n in range(parts))]
 
 

@@ -14,7 +14,7 @@ LEDGER_PORT = LIGHTHOUSE_PORT + 1
 CHECKPOINT_S = 60
 
 HEARTBEAT_MS = 5000
-"""A process that ends closes its connections, which is noticed at once. So this limit is for machines and
+"""A process that ends closes its connections, which is noticed immediately. So this limit is for machines and
 processes that stop without a word, and must be longer than what they live through: a processor shared with
 other programs, a copy of gigabytes that holds Python's lock, a virtual machine that is paused, a packet that
 TCP sends again after 0.2, 0.6, 1.4 and 3 s. torchft's lighthouse has the same default.
@@ -42,7 +42,7 @@ class Timing:
         stall_s: Least time after which a reduction is given up.
         stall_factor: Multiple of its usual length after which a step is given up, where that is more.
         beat_s: Between heartbeats to the lighthouse.
-        silent_s: A lighthouse that does not answer them for so long is gone.
+        silent_s: A lighthouse that does not answer them for this long is gone.
     """
 
     quorum_s: float = 60.0

@@ -4,7 +4,7 @@ Every change of membership restarts all workers, each from its checkpoint: secon
 fraction of one. The script has to save checkpoints itself, at intervals and on SIGTERM, and to load the
 newest when it starts; `examples/torchrun_digits.py` shows how, with `checkpoint.py`.
 
-`store` as the first argument serves the store at which torchrun's agents meet: a process of its own, which no
+`store` as the first argument serves the store at which torchrun's agents meet: its own process, which no
 worker's end ends.
 """
 

@@ -77,7 +77,7 @@ def train(
         steps: How many steps are committed in all, over all workers and interruptions.
         seed: Of the order of samples and everything random in training.
         schedule: Factor of the initial learning rates at each step.
-        shards: Makes the run exact: the batch is always computed in so many shards, so that every bit of
+        shards: Makes the run exact: the batch is always computed in this many shards, so that every bit of
             the result is that of one fixed worker, on processors of the same kind. Multiplies the traffic
             and the memory of the gradients by its number. None is faster and equal up to rounding.
         micro_batch: Most samples in one forward pass; a larger share is computed in several. Not with
@@ -92,7 +92,7 @@ def train(
 
     Raises:
         ValueError: An argument is out of range.
-        DrainedError: This worker was asked to leave; others go on.
+        DrainedError: This worker was asked to leave; others continue.
         SystemExit: Peers or a checkpoint are of another run, or of other settings.
     """
     arguments = locals().copy()  # those of the job, by the same names

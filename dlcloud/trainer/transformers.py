@@ -139,7 +139,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # not there where types ar
                 # PyTorch's DataLoader draws a number at the start of an epoch, before dropout does.
                 torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)
             self.control = self.callback_handler.on_step_begin(args, self.state, self.control)
-        # The plain Trainer's own batch, of which this is all or, beside other workers, a part.
+        # The plain Trainer's own batch, of which this is all or, with other workers, a part.
         first = microbatch.start // size * size
         whole = min(size, samples - first)
         batches = -(-samples // size)
@@ -232,7 +232,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # not there where types ar
             self._set_scheduler(step)
 
     def _set_scheduler(self, step: int) -> None:
-        """Let the scheduler say what it would after so many steps; the engine sets the rates themselves."""
+        """Let the scheduler say what it would after this many steps; the engine sets the rates themselves."""
         scheduler = self.lr_scheduler
         scheduler.last_epoch = step
         factors = [factor(step) for factor in scheduler.lr_lambdas]

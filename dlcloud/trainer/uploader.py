@@ -1,4 +1,4 @@
-"""Stores a run's checkpoints in S3 beside its agent, in a process of its own: no step waits for an upload.
+"""Stores a run's checkpoints in S3 next to its agent, in its own process: no step waits for an upload.
 
     python3 -m trainer.uploader --folder DIR --to S3URI --tool S5CMD --run RUN --worker NAME -- AGENT
 

@@ -36,7 +36,7 @@ def cores_of(cpus: Sequence[int], folder: Path = CPUS) -> list[tuple[int, ...]]:
             key = ":".join(
                 (topology / name).read_text().strip() for name in ("physical_package_id", "core_id")
             )
-        except OSError:  # the system does not say: each is a core of its own
+        except OSError:  # the system does not say: each is its own core
             key = f"cpu{cpu}"
         cores.setdefault(key, []).append(cpu)
     return [tuple(core) for core in cores.values()]

@@ -1,6 +1,6 @@
 """The variant that runs the user's command once a slice.
 
-The command runs in a process group of its own, with the programs of this virtual environment first on PATH.
+The command runs in its own process group, with the programs of this virtual environment first on PATH.
 Its output is copied and read as it comes; the run ends with the command, although a process that it left in
 the background may hold the output open. Secrets are masked in everything that is kept. With `--turn` a
 variant holds a file while it measures, so that of several programs on one machine only one measures at a
@@ -119,7 +119,7 @@ class CommandVariant:
     _peak_mib: float = field(init=False, default=0.0)
 
     process_spread: ClassVar[float] = 0.0
-    """Every run is a process of its own: their differences are among those measured."""
+    """Every run is its own process: their differences are among those measured."""
     expected_bytes: ClassVar[int] = 0
 
     @property

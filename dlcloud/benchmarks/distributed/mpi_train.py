@@ -1,6 +1,6 @@
 """Train a small VGG on scikit-learn's digits over MPI: mpi4py reduces the gradients, the network is NumPy's.
 
-Every process has a batch of its own, so that the global batch grows with them (weak scaling). The health
+Every process has its own batch, so that the global batch grows with them (weak scaling). The health
 checks: first all add ones up; at the end their weights must be equal, bit for bit.
 """
 

@@ -221,7 +221,7 @@ class Benchmark:
     summary: str  # one sentence for the user
     # Its own options; those of every benchmark are COMMON and, if `rounds` is set, ROUNDS.
     options: tuple[Option, ...]
-    # Defaults of its own for options of every benchmark, by name.
+    # Its own defaults for options of every benchmark, by name.
     defaults: Mapping[str, Any] = field(default_factory=dict)
     rounds: bool = True  # settings run in slices of time
     needs: tuple[HardwareNeed, ...] = ()  # needs of hardware; `dlcloud bench` leaves out what does not fit

@@ -1,6 +1,6 @@
 """What is measured: a variant is one setting of an experiment, a case the same work in several settings.
 
-A program makes its cases; `protocol.measure` starts each variant, most of them as a process of its own
+A program makes its cases; `protocol.measure` starts each variant, most of them as its own process
 (`WorkerProcess`, driven by `worker.py`), warms it up, measures slices of it in turn with the others, and asks
 it at the end for what is known only then. A worker is frozen between its slices so that it cannot disturb the
 others, and no process of a variant may be left when its case ends. A `Session` has what the cases of one
@@ -226,7 +226,7 @@ def describe_exit(status: int) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class WorkerVariant:
-    """A variant in a fresh worker process with an environment of its own."""
+    """A variant in a fresh worker process with its own environment."""
 
     name: str
     unit: str  # unit of the throughput, such as images/s

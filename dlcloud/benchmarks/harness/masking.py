@@ -1,6 +1,6 @@
 """Keep the launcher's secrets out of what a program writes: their lines and the forms that programs print.
 
-The launcher sends this file beside `job.py`, which masks logs by it. `benchmarks/harness/masking.py` is the
+The launcher sends this file next to `job.py`, which masks logs by it. `benchmarks/harness/masking.py` is the
 same file: both packages are copied alone. It runs on Python 3.9 or newer.
 """
 

@@ -59,7 +59,7 @@ def run(
     versions of `packages` go into the first record.
     """
     if arguments.resume == OUTPUT_ITSELF and arguments.output is None:
-        sys.stderr.write("--resume needs --output FILE, or a file of its own\n")
+        sys.stderr.write("--resume needs --output FILE, or --resume FILE\n")
         return USAGE
     if arguments.pin == "cores":
         try:

@@ -1,6 +1,6 @@
 """The protocol that every benchmark measures by: settings side by side until the ratio is known well enough.
 
-Every setting of a case is started in a process of its own and warmed up until its times no longer fall. Then
+Every setting of a case is started in its own process and warmed up until its times no longer fall. Then
 come rounds: in each, every setting runs for a slice of time, in an order that rotates from round to round, so
 that a machine that becomes slower slows all of them. A slice that other processes disturbed is run again. A
 candidate whose speed-up over its baseline is known to the requested width sits out the following rounds. The
@@ -180,8 +180,8 @@ class CaseRun:
 
     def _skip(self, result: VariantResult) -> None:
         reason = self._shortage(result) or "there was too little memory"
-        beside = f" next to {', '.join(other.name for other in self.running)}" if self.running else ""
-        self.session.recorder.skip(self.case.name, result.name, reason + beside)
+        others = f" next to {', '.join(other.name for other in self.running)}" if self.running else ""
+        self.session.recorder.skip(self.case.name, result.name, reason + others)
 
     def _skip_all(self, waiting: Sequence[VariantResult]) -> None:
         for result in waiting:

@@ -1,4 +1,4 @@
-"""Run one setting in a process of its own: `python3 -m benchmarks.harness.worker`, driven by JSON lines.
+"""Run one setting in its own process: `python3 -m benchmarks.harness.worker`, driven by JSON lines.
 
 One request a line on stdin, one reply a line on stdout; the output of a framework goes to stderr instead.
 
@@ -51,7 +51,7 @@ class Worker:
         try:
             return self._carry_out(request)
         except ModuleNotFoundError as error:
-            # A package may raise it with a text of its own, and without a name.
+            # A package may raise it with its own text, and without a name.
             text = f"{error.name} is not installed" if error.name else " ".join(str(error).split())
             return {"error": text[:2000], "missing": error.name}
         except Exception as error:  # noqa: BLE001 - any exception fails this setting only

@@ -7,7 +7,7 @@ import logging
 import sys
 
 # optimum brings torchvision, which no language model needs; transformers fails where that is of another build
-# than PyTorch: CUDA's beside that for CPUs.
+# than PyTorch: CUDA's next to that for CPUs.
 sys.modules["torchvision"] = None  # type: ignore[assignment]
 
 # Each start would warn of kernels for GPUs that torchao cannot load, and of how torchao registers its types.

@@ -87,7 +87,7 @@ ENTRY = Benchmark(
         ),
         Option(
             "model",
-            "a model of your own: a folder in Hugging Face's format, or hub:OWNER/NAME (secret: HF_TOKEN)",
+            "your own model: a folder in Hugging Face's format, or hub:OWNER/NAME (secret: HF_TOKEN)",
             metavar="FOLDER",
         ),
         Option(
@@ -108,7 +108,7 @@ ENTRY = Benchmark(
         Option(
             "generate", "tokens generated after it", type=positive, default=(64,), many=True, selects=True
         ),
-        Option("streams", "sequences at once", type=positive, default=(1,), many=True, selects=True),
+        Option("streams", "sequences in parallel", type=positive, default=(1,), many=True, selects=True),
         Option(
             "device", "auto: the first GPU, if there is one", choices=("auto", "cpu", "cuda"), default="auto"
         ),
@@ -180,7 +180,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         setattr(arguments, repeated, list(dict.fromkeys(getattr(arguments, repeated))))
     arguments.rate = sorted(set(arguments.rate))
     if "vllm" in arguments.engine and len(arguments.engine) > 1:
-        parser.error("argument --engine: vllm has packages of its own; run it alone")
+        parser.error("argument --engine: vllm has its own packages; run it alone")
     if arguments.endpoint is not None and arguments.task != "serving":
         parser.error("--endpoint belongs to --task serving")
     if arguments.task == "serving" and arguments.endpoint is None:

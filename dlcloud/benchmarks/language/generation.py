@@ -31,7 +31,7 @@ class GenerationJob:
     phase: str  # PROMPT or GENERATE
     prompt: int  # tokens of each prompt
     generate: int  # tokens generated after it
-    streams: int  # sequences at once
+    streams: int  # sequences in parallel
     threads: int
     seed: int
     device: str = "cpu"

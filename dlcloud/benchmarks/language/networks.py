@@ -88,7 +88,7 @@ NETWORKS: Mapping[str, LanguageNetwork] = {
 }  # fmt: skip
 
 ENCODERS = frozenset({"bert"})
-"""Families that read a whole text at once and generate none."""
+"""Families that read a whole text in one piece and generate none."""
 
 
 def read_configuration(folder: Path) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def title_of(network: str) -> str:
 
 
 HELD_OUT_FILE = "held_out.json"
-"""Beside a trained network: the tokens that it was not trained on."""
+"""Next to a trained network: the tokens that it was not trained on."""
 
 HELD_OUT_SHARE = 0.1
 

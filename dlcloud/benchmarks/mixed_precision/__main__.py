@@ -171,7 +171,7 @@ class TrainingComparison:
         groups, too_large = group_by_memory(proven, available_mib(self.capabilities))
         for member in too_large:
             mib = proven[0].memory_mib + member.memory_mib
-            reason = f"it and its baseline need {mib:.0f} MiB at once; so much is not free"
+            reason = f"it and its baseline need {mib:.0f} MiB at the same time, and less is free"
             recorder.skip(subject.name, member.setting.name, reason)
         return [self._case(subject, number, group) for number, group in enumerate(groups, 1)]
 

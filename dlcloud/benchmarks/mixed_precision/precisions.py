@@ -67,12 +67,12 @@ class Optimization(Enum):
     """What else a setting may turn on."""
 
     CHANNELS_LAST = "channels_last"  # each pixel's channels lie side by side in memory (NHWC)
-    COMPILE = "compile"  # torch.compile joins the operations between convolutions into kernels of its own
+    COMPILE = "compile"  # torch.compile joins the operations between convolutions into its own kernels
     DEPTHWISE = "depthwise"  # gradients avoid oneDNN's slow kernels for depthwise convolutions
     FUSED = "fused"  # the optimizer updates a weight in one pass over it
     HEAP = "heap"  # the C library keeps freed memory for the next step (hardware.HEAP_VARIABLES)
     FLUSH = "flush"  # numbers too small for the normal range count as 0
-    PINNED = "pinned"  # each thread stays on a core of its own
+    PINNED = "pinned"  # each thread stays on its own core
 
 
 CPU_ONLY = frozenset({Optimization.DEPTHWISE, Optimization.HEAP, Optimization.FLUSH, Optimization.PINNED})
@@ -232,7 +232,7 @@ def default_settings(
 ) -> list[TrainingSetting]:
     """Return the settings that show most on a machine, the baseline first.
 
-    Networks with `depthwise` convolutions have optimizations of their own.
+    Networks with `depthwise` convolutions have their own optimizations.
     """
     names = (GPU_DEFAULTS if capabilities.gpu else CPU_DEFAULTS)[engine]
     settings = [TrainingSetting.parse(name) for name in names]
@@ -342,7 +342,7 @@ def prove_settings(
     make: Callable[[TrainingSetting], WorkerVariant],
     recorder: Recorder,
 ) -> list[ProvenSetting]:
-    """Run each setting briefly in a process of its own and keep those that compute in their precision.
+    """Run each setting briefly in its own process and keep those that compute in their precision.
 
     A setting whose kernels do not is skipped, with the kernels that ran; one that cannot run is a failure.
     """

@@ -43,10 +43,10 @@ JOIN_S = 600.0
 """For all nodes to connect: they are set up before the run starts."""
 
 REJOIN_S = 30.0
-"""The same after a run that lost a node, which may be gone for good: a node that lives connects at once."""
+"""The same after a run that lost a node, which may be gone for good: a living node connects immediately."""
 
 LOST_FILE = "lost"
-"""Beside the folder in which the command runs: a node was lost, and has not joined again."""
+"""Next to the folder in which the command runs: a node was lost, and has not joined again."""
 
 HEAD = 0
 

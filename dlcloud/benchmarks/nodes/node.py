@@ -38,7 +38,7 @@ BEAT_S = 2.0
 """Seconds between signs of life."""
 
 SILENCE_S = 60.0
-"""A peer that was silent for so long is lost: an instance that lost its power closes no connection."""
+"""A peer that was silent for this long is lost: an instance that lost its power closes no connection."""
 
 LARGEST = 1 << 20
 """Of a message, in bytes."""
@@ -83,7 +83,7 @@ class Channel:
                 return message
 
     def close(self) -> None:
-        """Shut the connection down, which a thread in `receive` notices at once."""
+        """Shut the connection down, which a thread in `receive` notices immediately."""
         self._closed.set()
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.connection.fileno())) as copy:
             copy.shutdown(socket.SHUT_RDWR)
@@ -118,7 +118,7 @@ class NodeProcess:
         folder: In which it runs.
         environment: All its variables.
         prefix: Begins each line of its output, which is copied to this process's own.
-        is_apart: True for a session of its own; otherwise what ends this process's group ends it, too.
+        is_apart: True for its own session; otherwise what ends this process's group ends it, too.
     """
 
     words: Sequence[str]
@@ -172,7 +172,7 @@ class NodeProcess:
             sys.stdout.buffer.flush()
 
     def _follow(self) -> None:
-        """Report the end: a failure at once, a success when child processes have ended, too."""
+        """Report the end: a failure immediately, a success when child processes have ended, too."""
         status = self._process.wait()
         self._copier.join(DRAIN_S if status else None)
         self.ended(status if status >= 0 else 128 - status, self._tail.decode("utf-8", "replace"))
@@ -229,7 +229,7 @@ class Node:
 
     Attributes:
         address: At which the other nodes reach it.
-        slots: Processes that it can run at once: its GPUs, or its vCPUs where it has none.
+        slots: Processes that it can run in parallel: its GPUs, or its vCPUs where it has none.
         ports: PORTS TCP ports that were free a moment ago.
     """
 

@@ -137,7 +137,7 @@ def restrict_precisions(engine: Engine, names: Collection[str]) -> Engine:
 
 
 def _prepare_interpreter(engine: Engine, recorder: Recorder) -> str:
-    """Return the Python that runs an engine's workers; an environment of its own is built if missing."""
+    """Return the Python that runs an engine's workers; its own environment is built if missing."""
     if (reason := engine.explain_missing_program()) is not None:
         raise VariantError(reason)
     if not engine.own_requirements:
@@ -247,7 +247,7 @@ Built = TypeVar("Built")
 
 
 def count_at_once(network: str, free_bytes: int | None, cores: int | None = None) -> int:
-    """Return how many builders may run at once: one where memory is short or the model is the user's."""
+    """Return how many builders may run in parallel: one where memory is short or the model is the user's."""
     room = AT_ONCE if free_bytes is None else free_bytes // BUILDER_BYTES
     most = 1 if is_user_model(network) else min(AT_ONCE, cores or os.cpu_count() or 1)
     return max(1, min(most, room))
@@ -330,7 +330,7 @@ def _select_batches(network: str, batches: Sequence[int], recorder: Recorder) ->
 
 
 def _make_case(models: Sequence[EngineModel], batch: int, arguments: argparse.Namespace) -> Case:
-    """Make a case of all engines, each with a baseline of its own."""
+    """Make a case of all engines, each with its own baseline."""
     # The engine is named only where it is not the default alone.
     is_default = arguments.engine == [DEFAULT]
     by_name = {

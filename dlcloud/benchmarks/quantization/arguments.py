@@ -50,7 +50,7 @@ ENTRY = Benchmark(
         ),
         Option(
             "model",
-            "a model of your own, of one input: .onnx, .pt2, .keras, or the folder of a SavedModel",
+            "your own model, of one input: .onnx, .pt2, .keras, or the folder of a SavedModel",
             type=_model_path,
             metavar="FILE",
             file=True,
@@ -139,7 +139,7 @@ ENTRY = Benchmark(
         RequirementsChoice(parameter="model", value="*.keras", requirements="quantization_pytorch.txt"),
         RequirementsChoice(parameter="network", value="digits", requirements="quantization.txt"),
         *(
-            # BigDL itself lies in an environment of its own; this one builds its models.
+            # BigDL itself lies in its own environment; this one builds its models.
             RequirementsChoice(
                 parameter="engine", value=engine, alone=True, requirements="quantization_onnxruntime.txt"
             )

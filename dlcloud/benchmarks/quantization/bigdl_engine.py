@@ -1,4 +1,4 @@
-"""Quantize and run the networks with BigDL on Spark; runs inside workers that have an environment of its own.
+"""Quantize and run the networks with BigDL on Spark; runs inside workers that have their own environment.
 
 BigDL's Java part computes; Python passes it a batch and receives the logits. fp32 is multiplied by the MKL
 that it includes, int8 by its own BigQuant.
@@ -47,7 +47,7 @@ OPENED_PACKAGES = (
 )  # fmt: skip
 
 PIECE_BYTES = 64 << 20
-"""Most that is passed to Java at once; Py4J counts bits of text in 32 bits, and fails from 256 MiB."""
+"""Most that is passed to Java in one call; Py4J counts bits of text in 32 bits, and fails from 256 MiB."""
 
 PASS_ROWS = 4096
 """Rows and columns of the array, 64 MiB, of a pass over memory."""

@@ -141,7 +141,7 @@ class Engine:
     isa_variables: Mapping[Isa, Mapping[str, str]] = field(default_factory=dict)
     # Precisions that need a C++ compiler on the machine.
     compiled: frozenset[InferencePrecision] = frozenset()
-    # The requirements file of the environment of its own that its workers run in, if it cannot share one; its
+    # The requirements file of the separate environment that its workers run in, if it cannot share one; its
     # models are made there, by `build`, from the output of `fp32_builder`.
     own_requirements: str = ""
     own_python: str = ""  # the version of Python in that environment

@@ -44,7 +44,7 @@ class GraphBuilder:
 
     generator: np.random.Generator
     model: onnx.ModelProto = field(default_factory=onnx.ModelProto)
-    # The large initializers by name. Beside the message: each copy of VGG16's half gigabyte takes as long as
+    # The large initializers by name. Next to the message: each copy of VGG16's half gigabyte takes as long as
     # drawing a quarter of it.
     large: dict[str, np.ndarray] = field(default_factory=dict)
 

@@ -35,7 +35,7 @@ PRECISIONS = {"fp32": ("f32", {"f32"}), "bf16": ("bf16", {"bf16"}), "int8": ("f3
 
 
 def build_fp32(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of BuildJob
-    """Make sure that the fp32 model is there, in a form that OpenVINO reads at once."""
+    """Make sure that the fp32 model is there, in a form that OpenVINO reads immediately."""
     job = BuildJob(**arguments)
     return job.report(_readable_model(job))
 

@@ -126,7 +126,7 @@ class Search:
         began = self.session.clock()
         for knob in (knob for knob in self.knobs if knob.name in self.searched):
             over = self.most_s is not None and self.session.clock() - began >= self.most_s
-            # A knob without a value to try takes no time, and has reasons of its own.
+            # A knob without a value to try takes no time, and has its own reasons.
             (self._skip if over and _has_candidates(knob) else self._turn)(knob)
         result = SearchResult(configuration=self._best, earned=tuple(self._earned))
         best = f"{self.name}: best found is {describe(self._best, self.knobs)}; earned: {result.summary()}"
@@ -142,7 +142,7 @@ class Search:
         return f"{self.name} search {knob.name}"
 
     def _turn(self, knob: Knob) -> None:
-        """Measure a knob's other values, as many at once as there is memory for, and take the best."""
+        """Measure a knob's other values, as many in parallel as there is memory for, and take the best."""
         values = self._runnable_values(knob)
         size = self.at_once - 1
         groups = [values[start : start + size] for start in range(0, len(values), size)]
@@ -193,7 +193,7 @@ class Search:
 
 
 def count_cases(knobs: Sequence[Knob], searched: Sequence[str]) -> int:
-    """Return how many cases a search has, if every knob's values fit into memory at once."""
+    """Return how many cases a search has, if every knob's values fit into memory together."""
     return sum(_has_candidates(knob) for knob in knobs if knob.name in searched)
 
 

@@ -130,7 +130,7 @@ def stock_configuration(knobs: Sequence[Knob]) -> Configuration:
 def article_configuration(knobs: Sequence[Knob], machine: TrainingMachine) -> Configuration:
     """Return an article's settings: Intel's and Amazon's best-known methods of 2018.
 
-    The OpenMP variables are the value of a knob of their own.
+    The OpenMP variables are the value of their own knob.
 
     Source: "Amazon Web Services Works with Intel to Enable Optimized Deep Learning Frameworks on Amazon EC2
     CPU Instances", Intel AI blog, 2018: as many OpenMP and intra-op threads as physical cores, one inter-op

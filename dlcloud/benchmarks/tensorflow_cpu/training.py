@@ -411,7 +411,8 @@ def count_work(graph: Graph, items: int) -> Work:
 
 
 def _conv_flop(values: Tensor, weights: Tensor) -> int:
-    # Weights are (height, width, inputs, outputs): each output value takes one product a weight of its own.
+    # Weights are (height, width, inputs, outputs): each output value takes one product for each of its
+    # weights.
     return 2 * _count(values) * _count(weights) // int(weights.shape[-1])
 
 

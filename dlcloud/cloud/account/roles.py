@@ -42,7 +42,7 @@ class Role:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of CreateRole but for name and path."""
+        """Return the arguments of CreateRole except name and path."""
         statement = {
             "Effect": "Allow",
             "Principal": {"Service": list(self.principals)},

@@ -100,7 +100,7 @@ def default_subnets(clients: Clients) -> dict[str, Subnet]:
 def _ways_out(clients: Clients, vpc_ids: Sequence[str]) -> Callable[[Mapping[str, Any]], list[str] | None]:
     """Return what says where the default routes of a subnet lead, by id; None if no table is known.
 
-    Source: VPC user guide, "Route tables"; a subnet without a table of its own has the main one of its VPC.
+    Source: VPC user guide, "Route tables"; a subnet without its own table has the main one of its VPC.
     """
     with translate_errors("looking up routes (ec2:DescribeRouteTables)"):
         tables = clients.get("ec2").describe_route_tables(

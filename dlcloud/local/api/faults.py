@@ -123,7 +123,8 @@ class Visibility:
     """When new instances, security groups and launch templates appear. Methods may be called from any thread.
 
     Attributes:
-        longest_s: Each appears half of this to this long after the call that made it; 0: all appear at once.
+        longest_s: Each appears half of this to this long after the call that made it; 0: all appear
+        immediately.
     """
 
     def __init__(self) -> None:

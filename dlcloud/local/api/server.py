@@ -181,7 +181,7 @@ class HttpServer(socketserver.ThreadingTCPServer):
         return int(self.server_address[1])
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ANN401 - socketserver's types
-        """Refuse the connections of other users at once: they must not hold a thread."""
+        """Refuse the connections of other users immediately: they must not hold a thread."""
         with contextlib.suppress(OSError):  # it is closed already
             if not is_refused_peer(client_address, request.getsockname(), self.instance_users):
                 return True

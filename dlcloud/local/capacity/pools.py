@@ -46,7 +46,7 @@ class Pool:
 
 
 class Capacity:
-    """Limits of how many instances of a type, or of a type in a zone, live at once.
+    """Limits of how many instances of a type, or of a type in a zone, live at the same time.
 
     Args:
         occupied: Returns one pool per living instance.

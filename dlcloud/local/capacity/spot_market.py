@@ -115,7 +115,7 @@ class SpotMarket:
             return self._position_s()
 
     def limit(self, instance_type: str, zone: str | None) -> int | None:
-        """Return how many spot instances of a pool can live at once; None without a trace."""
+        """Return how many spot instances of a pool can live at the same time; None without a trace."""
         with self._lock:
             trace = self._traces.get((instance_type, zone))
             return None if trace is None else trace.count_at(self._position_s())

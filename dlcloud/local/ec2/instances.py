@@ -152,10 +152,10 @@ class Entry:
 
 
 async def halt(entries: Sequence[Entry], *, grace_s: float) -> None:
-    """End the SSH server and the programs at once, as systemd does, then what is left or began meanwhile."""
+    """End SSH server and programs together, as systemd does, then what is left or began meanwhile."""
     await do_for_all("end logins", entries, _end_logins)
     await ask_to_end(_marks(entries), grace_s=grace_s)
-    # Namespaces, or a user of its own, end with all that is in them, however quickly it forks; but not before
+    # Namespaces, or its own user, end with all that is in them, however quickly it forks; but not before
     # what entered them, and is outside, has ended: nsenter stops with its program.
     closing = do_for_all("close", entries, lambda entry: entry.instance.close())
     outside = replace(_marks(entries), spaces=frozenset())
@@ -186,7 +186,7 @@ def record_end(entry: Entry, reason: StateReason) -> None:
 
 
 async def do_for_all(name: str, entries: Iterable[Entry], step: Callable[[Entry], Awaitable[object]]) -> None:
-    """Do a step for all instances at once; one that fails or takes too long is logged and left alone."""
+    """Do a step for all instances in parallel; one that fails or takes too long is logged and left alone."""
 
     async def do(entry: Entry) -> None:
         try:
@@ -211,7 +211,7 @@ async def _end_logins(entry: Entry) -> None:
 
 
 def write_ssh_config(path: Path, instances: Sequence[tuple[InstanceRecord, LocalInstance]]) -> None:
-    """Write the configuration and, beside it, the host keys; a full disk is no reason to end."""
+    """Write the configuration and, next to it, the host keys; a full disk is no reason to end."""
     blocks = [
         f"Host {' '.join(record.names())}\n"
         f"  HostName {instance.listeners.host}\n"

@@ -188,7 +188,7 @@ def _with_defaults(device: Mapping[str, Any], requested: Mapping[str, Any]) -> d
 
 
 def _check_interfaces(interfaces: Sequence[Mapping[str, Any]], instance_type: str) -> None:
-    """Refuse network interfaces that the type's network cards do not take, and addresses beside several.
+    """Refuse network interfaces that the type's network cards do not take, and addresses with several.
 
     Source: EC2 user guide, "Elastic Fabric Adapter for AI/ML and HPC workloads" and "Network cards"; EC2 API
     reference, EfaInfo and NetworkCardInfo; aws-parallelcluster, issue 7143 and pull request 6930;

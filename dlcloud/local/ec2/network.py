@@ -29,7 +29,7 @@ class NetworkedBackend(EC2Backend):
     Source: VPC user guide, "Default VPC components".
     """
 
-    # moto looks for a backend's paths beside the module that its class was made in.
+    # moto looks for a backend's paths next to the module that its class was made in.
     __module__ = EC2Backend.__module__
 
     def create_default_vpc(self) -> Any:  # noqa: ANN401 - moto's object
@@ -135,7 +135,7 @@ class ConnectEndpointResponses(PublicAccessResponses):
     """The answers on endpoints; bound to one site by a subclass."""
 
     def create_instance_connect_endpoint(self) -> ActionResult:
-        """Make the endpoint of a VPC in one of its subnets; it is ready at once."""
+        """Make the endpoint of a VPC in one of its subnets; it is ready immediately."""
         subnet_id = str(self.params.get("SubnetId"))
         subnet = self.ec2_backend.get_subnet(subnet_id)
         endpoints = endpoints_of(self.current_account, self.region)
@@ -180,7 +180,7 @@ class ConnectEndpointResponses(PublicAccessResponses):
         return ActionResult({"InstanceConnectEndpoints": [entry for entry in shown if passes(entry)]})
 
     def delete_instance_connect_endpoint(self) -> ActionResult:
-        """Delete an endpoint at once."""
+        """Delete an endpoint immediately."""
         endpoints = endpoints_of(self.current_account, self.region)
         endpoint_id = str(self.params.get("InstanceConnectEndpointId"))
         _refuse_unknown(endpoints, endpoint_id)

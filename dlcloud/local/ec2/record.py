@@ -163,7 +163,7 @@ class InstanceRecord:
             account_id=instance.owner_id,
             architecture=instance.architecture or "x86_64",
             launched_at=self.launched_at,
-            # moto keeps user data in base64, as a type of its own.
+            # moto keeps user data in base64, as its own type.
             user_data=b"" if instance.user_data is None else base64.b64decode(str(instance.user_data)),
             public_key=self._public_key(),
         )

@@ -269,7 +269,7 @@ class _Change:
         return Market.SPOT in [call.parameter("InstanceMarketOptions.MarketType"), *markets]
 
     def _launch_ids(self, named: Iterable[str]) -> list[str]:
-        """Return the ids that a launch touches beside those that it names.
+        """Return the ids that a launch touches in addition to those that it names.
 
         Those of its templates, of its image's snapshot, and of the VPC's default group where it names none.
         """
@@ -325,7 +325,7 @@ class _Change:
                 yield AccessRequest(action=action, resource=arn, context=context)
 
     def _instance_types(self) -> list[str]:
-        """Return the types that a launch or a fleet names: each is a request of its own."""
+        """Return the types that a launch or a fleet names: each is its own request."""
         values = [value for name, value in self._call.parameters if name.rpartition(".")[2] == "InstanceType"]
         return sorted(set(values))
 

@@ -121,7 +121,7 @@ def session_end(session: AssumedRole) -> datetime:
 
 
 def call_refusal(call: Call, caller: Caller) -> Refusal | None:
-    """Return why a call is refused, the launches of a fleet left aside; None if it may go on."""
+    """Return why a call is refused, the launches of a fleet left aside; None if it may continue."""
     if caller.ends_at is not None and datetime.now(UTC) >= caller.ends_at:
         return AuthError.TOKEN_EXPIRED.refuse(call, "The security token is expired.")
     if not secrets.compare_digest(call.session_token.encode(), caller.token.encode()):

@@ -119,7 +119,7 @@ class Container:
         self.tree.give(self.owner, keeps=("", "bin", "lib"))
 
     async def start(self, hostname: str) -> None:
-        """Make the namespaces, with a host name of their own.
+        """Make the namespaces, with their own host name.
 
         Raises:
             OSError: The system refuses.

@@ -1,4 +1,4 @@
-"""How far instances are kept from the machine, as it allows: namespaces, a user of their own, or nothing."""
+"""How far instances are kept from the machine, as it allows: namespaces, their own user, or nothing."""
 
 import asyncio
 import contextlib

@@ -119,7 +119,7 @@ class LocalInstance:
         )
 
     async def boot(self) -> None:
-        """Boot for the first time: everything up to an open SSH port; the last commands go on after it."""
+        """Boot for the first time: everything up to an open SSH port; the last commands continue after it."""
         host_key = await self._write(self._create_folder)
         self.public_host_key = host_key.export_public_key().decode().strip()
         await self._metadata.open(self.listeners.metadata)

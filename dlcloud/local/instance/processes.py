@@ -51,7 +51,7 @@ async def start_process(
 ) -> asyncio.subprocess.Process:
     """Start a process; one whose start is cancelled is killed, and its children see the end of their input.
 
-    A cancelled `asyncio.create_subprocess_exec` waits for ever if a child of the process reads from the pipe
+    A cancelled `asyncio.create_subprocess_exec` waits forever if a child of the process reads from the pipe
     that it had not connected yet. Source: CPython 3.11.7, asyncio/base_subprocess.py; issues 103847, 125502.
 
     Raises:
@@ -168,7 +168,7 @@ async def _signal_until_gone(marks: Marks, number: signal.Signals, wait_s: float
 
 
 def kill_user(user: int) -> None:
-    """Kill all processes of a user of instances, as only a process of this user can do it at once.
+    """Kill all processes of a user of instances, as only a process of this user can do it in one call.
 
     The kernel sends the signal to all of them before any can make another one. Source: kill(2), pid -1.
     """

@@ -229,7 +229,7 @@ def interpreter_folders() -> tuple[Path, ...]:
 
 
 def _is_own(path: Path) -> bool:
-    """True if a path lies where an instance has folders of its own."""
+    """True if a path lies where its own instance has folders."""
     return len(path.parts) > 1 and path.parts[1] in _OWN
 
 

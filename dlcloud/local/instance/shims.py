@@ -12,7 +12,7 @@ FOUND_BY_PATH = (
     *("apt", "apt-get", "cloud-init", "halt", "init", "poweroff", "reboot", "shutdown", "sudo"),
     *("systemctl", "systemd-run", "telinit"),
 )
-"""Those that an instance with a root file system of its own has in /usr/bin or /usr/sbin too."""
+"""Those that an instance with its own root file system has in /usr/bin or /usr/sbin too."""
 _SFTP_SERVER = Path(__file__).with_name("sftp_server.py")
 _EXECUTABLE = 0o755
 
@@ -90,7 +90,8 @@ echo "init: the local cloud has no runlevels but 0 and 6; nothing was changed" >
 exit 0
 """
 
-# Transient units: a command under a free name, at once or after a time; a minute is that of shutdown's timer.
+# Transient units: a command under a free name, immediately or after a time; a minute is that of shutdown's
+# timer.
 _SYSTEMD_RUN = """#!/bin/sh
 delay=0
 while [ $# -gt 0 ]; do

@@ -157,7 +157,7 @@ async def _with_terminal(
     env: Mapping[str, str],
     container: Container,
 ) -> int:
-    """Run on a terminal of its own; hanging up sends the usual SIGHUP."""
+    """Run on its own terminal; hanging up sends the usual SIGHUP."""
     master, slave = container.open_terminal()
     try:
         _resize(master, process.term_size)
@@ -354,7 +354,7 @@ class SshServer:
         """Answer on a bound socket, too, until what is returned is closed.
 
         A cancelled opening leaves the event loop nothing of the socket: it would give the events of the next
-        file that has the descriptor's number to this server, and that file would wait for ever.
+        file that has the descriptor's number to this server, and that file would wait forever.
         """
         opening = asyncio.ensure_future(
             asyncssh.create_server(
@@ -428,7 +428,7 @@ class SshServer:
         return await connect_as_instance(self.container, self.interpreter, self.env, host, port)
 
     async def _run(self, process: "asyncssh.SSHServerProcess[bytes]") -> None:
-        """Run a session; it goes on when its connection, which held its task, is gone."""
+        """Run a session; it continues when its connection, which held its task, is gone."""
         task = asyncio.current_task()
         self._running.add(task)
         try:
@@ -445,7 +445,7 @@ class _Login(asyncssh.SSHServer):
     """One connection: public keys only, and a limit of sessions.
 
     Args:
-        admits: True for a key that is accepted beside those of the file.
+        admits: True for a key that is accepted in addition to those of the file.
         files: Who may log in.
         connections: Gets the connection while it is open.
         run: Runs a session's command, shell or SFTP server.

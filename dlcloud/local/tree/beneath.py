@@ -231,7 +231,7 @@ class WalkedFolder:
 
     Args:
         path: Below the folder that the walk began in; `.` is this one.
-        descriptor: The open folder; valid until the walk goes on.
+        descriptor: The open folder; valid until the walk continues.
         level: 0 for the first folder.
         entries: What it has, by name.
     """
@@ -285,9 +285,9 @@ def give(folder: Path, owner: int, *, users: Collection[int] = (), keeps: Collec
     """Make a user the owner of a folder and all that is in it, if this is root.
 
     Args:
-        folder: Whose own name, and so far its content, is not in the hands of others.
+        folder: A folder whose own name, and so far its content, is not in the hands of others.
         owner: Its new owner, and its group.
-        users: Whose files are given even if they have further names.
+        users: Users whose files are given even if they have further names.
         keeps: Names in it that stay as they are; the empty one is that of the folder itself.
     """
     if os.getuid() != 0:
@@ -305,11 +305,11 @@ def give(folder: Path, owner: int, *, users: Collection[int] = (), keeps: Collec
 
 
 def give_what_is_not(root: int, users: range, owner: int, *, levels: int) -> None:
-    """Give away all that does not belong to some users, where folders of so many levels show it.
+    """Give away all that does not belong to some users, where folders of this many levels show it.
 
     Args:
         root: The folder that nothing leads out of.
-        users: Whose files stay as they are.
+        users: Users whose files stay as they are.
         owner: The new owner.
         levels: Of folders that are looked into.
     """
@@ -363,7 +363,7 @@ def _give_entry(folder: int, name: str, owner: int, users: Collection[int]) -> N
 
 
 def share_folders(root: int, group: int, *, levels: int) -> None:
-    """Let a group write folders of so many levels, and what comes into them belong to it."""
+    """Let a group write folders of this many levels, and what comes into them belong to it."""
     for folder in walk(root, most_levels=levels):
         state = os.fstat(folder.descriptor)
         if state.st_gid == group:

@@ -155,7 +155,7 @@ class InstanceTree:
         return content
 
     def read_end(self, path: str, most: int) -> bytes:
-        """Return the last bytes of a file, at most so many.
+        """Return the last bytes of a file, at most this many.
 
         Raises:
             OSError: It cannot be read.
@@ -240,7 +240,7 @@ class InstanceTree:
             os.fchmod(folder, 0o710)
 
     def write(self, path: str, content: bytes | str, *, mode: int = 0o644, owner: int | None = None) -> None:
-        """Put a file in the place of whatever is at a path, at once whole; `owner` takes effect for root.
+        """Put a file in the place of whatever is at a path, whole at any time; `owner` takes effect for root.
 
         Raises:
             OSError: It cannot be written.
@@ -304,7 +304,7 @@ class InstanceTree:
             stream.truncate()
 
     def give(self, owner: int, *, keeps: Collection[str] = ()) -> None:
-        """Make a user the owner of all that is in it, and of the folder, but for the names in `keeps`."""
+        """Make a user the owner of all that is in it, and of the folder, except the names in `keeps`."""
         give(self.root, owner, users=self.owners, keeps=keeps)
 
     def _owners_of(self, path: str) -> Collection[int]:

@@ -2,11 +2,11 @@
 
 What runs next is what costs the least to the end, by dynamic programming over a model of spot (`value`) that
 is fitted to each pool as it runs (`forecast`). The plan decides between waiting, spot, spot with on-demand
-beside it, and on-demand; how many spot instances join is decided one changeover at a time: a join stops all
+next to it, and on-demand; how many spot instances join is decided one changeover at a time: a join stops all
 workers, and must be paid back by what it saves until some of them are expected to go.
 
 The deadline does not depend on the model. Spare time is what is left of the slack after a refusal of
-on-demand instances and one restart of all workers. While there is some, all of spot may be lost at once or
+on-demand instances and one restart of all workers. While there is some, all of spot may be lost together or
 one by one: every worker is on-demand within one restart of the first loss. Without it, all are on-demand.
 """
 
@@ -59,7 +59,7 @@ class _Plan:
     on_demand: int
 
     def can_lose(self, lost_h: float) -> bool:
-        """True if some spare time is left after a loss of time: without any, all is on-demand at once."""
+        """True if some spare time is left after a loss of time: without any, all is on-demand immediately."""
         return self.spare_h > lost_h + 2 * MARGIN_S / HOUR_S
 
     def cost_h(self, mode: Mode, lost_h: float = 0.0, *, stays: bool = False) -> float:
@@ -199,7 +199,7 @@ def _options_beside_spot(plan: _Plan) -> list[_Option]:
 
 
 def _pause_h(plan: _Plan) -> float:
-    """Return what one more changeover costs now: less, if one goes on that ends later."""
+    """Return what one more changeover costs now: less, if one is under way that ends later."""
     model = plan.expected.model
     return model.changeover_h - max(0.0, plan.situation.changing_s / HOUR_S - model.boot_h)
 
@@ -244,7 +244,7 @@ def _explain(plan: _Plan, options: list[_Option]) -> str:
         Mode.OFF: "on-demand",
         Mode.ON: "on-demand",
         Mode.SPOT: f"{plan.obtainable} of {plan.room} on spot",
-        Mode.BOTH: f"on-demand beside {plan.obtainable} on spot",
+        Mode.BOTH: f"on-demand next to {plan.obtainable} on spot",
     }
     text = f"{names[best.mode]}: {scale * best.cost_h:.2f} USD to the end"
     if others and others[0].cost_h < float("inf"):

@@ -16,7 +16,7 @@ PRIOR_AVAILABILITY = 0.45
 
 Source: the V100 traces of Wu et al., "Can't Be Late", NSDI 2024."""
 PRIOR_DROPS = 0.2
-"""So many losses of a part of a pool are believed of an hour before it was watched."""
+"""This many losses of a part of a pool are believed of an hour before it was watched."""
 SHARES = 4
 """Models differ by a quarter of the workers and of a probability, by a twentieth of a price, and by powers of
 2 of times and rates: so that few tables are computed."""

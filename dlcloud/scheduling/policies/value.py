@@ -2,7 +2,7 @@
 
 A state is what runs, the class of age of the spell with or without spot capacity, the work left and the spare
 time. All workers together count as one of size 1. While spot is to be had, it gives a `share` of them; it
-takes back all of that at once at the end of a spell, or a few at `drops` an hour, which stops all.
+takes back all of that together at the end of a spell, or a few at `drops` an hour, which stops all.
 
 Work is done in chunks of exponentially distributed size (implicit differences), spare time is spent in steps.
 Source: Kushner and Dupuis, "Numerical Methods for Stochastic Control Problems in Continuous Time", chapter 5.
@@ -27,7 +27,7 @@ several. With coarse steps of spare time on-demand looks as cheap as waiting whe
 with 40 steps, 70 h and 1.8 s cost 1.041 times the bound, with 80 1.013. 8 steps of work are as good as 12."""
 LEAST_STEPS = 40
 """With several pools, or losses of a part of spot, a decision may need two tables, which take longer: they
-have 5 steps for an hour of spare time, but at least so many."""
+have 5 steps for an hour of spare time, but at least this many."""
 TABLES_KEPT = 1024
 FULL = 0.999
 """A larger share is all."""
@@ -93,7 +93,7 @@ class ValueTable:
 
     `best[mode]` is that of the best decisions from now on; `stay[mode]` that of changing nothing until
     something happens. Rows are by work left, and are computed when they are asked for. All values are finite:
-    without spare time, to change nothing costs what has to follow at once.
+    without spare time, to change nothing costs what has to follow immediately.
     """
 
     def __init__(self, model: MarkovModel) -> None:

@@ -19,7 +19,7 @@ from dlcloud.scheduling.simulation.trace import PoolTrace, Window
 from dlcloud.scheduling.spells import OFF, ON, SpellFit
 
 GIVE_UP = 4.0
-"""A job that has not ended after so many times its allowed time counts as unfinished."""
+"""A job that has not ended after this many times its allowed time counts as unfinished."""
 LEAST_S = 1e-6
 ON_DEMAND = "on-demand"
 """The name of the on-demand pool of a replay."""

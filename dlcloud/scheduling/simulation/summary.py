@@ -1,4 +1,4 @@
-"""Many replays as one row: means, intervals, missed deadlines, beside the offline bound."""
+"""Many replays as one row: means, intervals, missed deadlines, next to the offline bound."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -36,7 +36,7 @@ class PoolTrace:
         return sum(before > after for before, after in zip(self.counts, self.counts[1:], strict=False))
 
     def scaled(self, factor: int) -> "PoolTrace":
-        """Return the trace with so many times the instances."""
+        """Return the trace with this many times the instances."""
         counts = tuple(count * factor for count in self.counts)
         return PoolTrace(
             name=self.name, starts_s=self.starts_s, counts=counts, end_s=self.end_s, prices=self.prices

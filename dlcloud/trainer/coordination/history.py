@@ -51,14 +51,14 @@ class History:
             return self._lines.get(step)
 
     def rewind(self, step: int, line: str | None) -> None:
-        """Go on from a state with so many steps; `line` is the record of its last one."""
+        """Continue from a state with this many steps; `line` is the record of its last one."""
         with self._lock:
             self._lines = {number: own for number, own in self._lines.items() if number < step}
             if line is not None and parse_record(line, run=self.run, most=step) is not None:
                 self._lines[step] = line
 
     def fill(self, lines: Iterable[str], step: int) -> None:
-        """Add the records of a peer, with whose state of a step this worker goes on."""
+        """Add the records of a peer, with whose state of a step this worker continues."""
         with self._lock:
             for line, record in _parse(lines, self.run, step):
                 self._lines[record["step"]] = line

@@ -208,7 +208,7 @@ GO = CommitDecision(CommitVerdict.GO)
 
 
 def check_size(instances: int, minimum: int) -> CommitDecision:
-    """Decide on a step of the workers of so many instances."""
+    """Decide on a step of the workers of this many instances."""
     if instances >= minimum:
         return GO
     return CommitDecision(CommitVerdict.HOLD, f"{instances} of {minimum} instances needed")

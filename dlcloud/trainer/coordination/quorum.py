@@ -1,7 +1,7 @@
 """The rules by which workers agree on the participants of a step. Pure: the time is an argument.
 
 A worker asks before each step. It is waited for while it is connected and was heard of lately: one that has
-ended is noticed at once, when its connection closes; one that hangs, or whose machine is gone, after
+ended is noticed immediately, when its connection closes; one that hangs, or whose machine is gone, after
 `silent_s`. A worker that is only slow keeps its place for `join_s`.
 """
 
@@ -83,7 +83,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """The participants of a step, by their ids; the number changes where they have to connect anew."""
+    """The participants of a step, by their ids; the number changes where they have to connect again."""
 
     number: int
     members: tuple[str, ...]
@@ -96,7 +96,7 @@ class Roster:
     Args:
         minimum: Instances of a quorum, at least.
         join_s: How long the others wait for a worker of the quorum before that is late.
-        silent_s: A worker that was not heard of for so long hangs, or is gone.
+        silent_s: A worker that was not heard of for this long hangs, or is gone.
         now: When the lighthouse was started.
     """
 
@@ -137,7 +137,7 @@ class Roster:
         return len(self._left)
 
     def find_broken(self) -> int:
-        """Return the number of the present quorum, once, when a member of it cannot go on; otherwise 0."""
+        """Return the number of the present quorum, once, when a member of it cannot continue; otherwise 0."""
         is_broken = any(self._is_out(name) for name in self.last.members)
         if not is_broken or self._broken == self.last.number:
             return 0

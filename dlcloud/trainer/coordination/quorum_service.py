@@ -51,7 +51,7 @@ GOODBYE_S = 10.0
 
 
 class QuorumServer:
-    """Serves a roster from a thread of its own until the process ends; port 0 takes a free one.
+    """Serves a roster from its own thread until the process ends; port 0 takes a free one.
 
     Raises:
         OSError: The address is in use.
@@ -341,7 +341,7 @@ class QuorumClient:
         address: `HOST:PORT`.
         hello: Of this worker.
         beat_s: Between signs of life.
-        silent_s: A lighthouse that does not answer them for so long is gone.
+        silent_s: A lighthouse that does not answer them for this long is gone.
 
     Raises:
         NoQuorumError: There is no lighthouse.

@@ -110,7 +110,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=positive, default=96, help="over all workers (default: %(default)s)")
     parser.add_argument("--seed", type=natural, default=0, help="default: %(default)s")
     parser.add_argument("--data", type=Path, metavar="DIR", help="with digits.csv; default: scikit-learn's")
-    parser.add_argument("--shards", type=positive, help="exact mode, with so many shards")
+    parser.add_argument("--shards", type=positive, help="exact mode, with this many shards")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the trained parameters")
     parser.add_argument(
         "--delay-ms",

@@ -54,7 +54,7 @@ class Adapted(nn.Module):  # type: ignore[misc]  # PyTorch is not there where ty
 
 
 class Pieces:
-    """Samples of a text: pieces of so many tokens."""
+    """Samples of a text: pieces of this many tokens."""
 
     def __init__(self, tokens: Sequence[int], length: int) -> None:
         self._tokens, self._length = torch.tensor(tokens), length

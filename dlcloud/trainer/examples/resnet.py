@@ -179,7 +179,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--learning-rate", type=float, default=0.1)
     add("--loading", type=natural, default=0, metavar="N", help="processes that load images")
     add("--seed", type=natural, default=0)
-    add("--shards", type=positive, default=None, help="exact mode, with so many shards")
+    add("--shards", type=positive, default=None, help="exact mode, with this many shards")
     add("--save", type=Path, metavar="FILE", help="write the trained parameters")
     return parser.parse_args(argv)
 

@@ -30,7 +30,7 @@ from .digits import digits, loss_of, network
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(argv)
-    # Torchrun puts its workers into sessions of their own: killed itself, it would leave them behind.
+    # Torchrun puts its workers into their own sessions: killed itself, it would leave them behind.
     end_with_parent()
     settings = from_environment()
     drain = Drain()

@@ -59,7 +59,7 @@ class OrphanWatch:
         threading.Thread(target=self._watch, name="orphan", daemon=True).start()
 
     def look(self, seconds: float) -> None:
-        """Look for a sign, so many seconds after the last look."""
+        """Look for a sign, this many seconds after the last look."""
         self._alone_s += min(seconds, MOST_LOOK_S)
         if self._has_changed() or self._has_coordinator():
             self._alone_s = 0.0
@@ -104,7 +104,7 @@ def power_off(folder: Path) -> None:
 
 
 ALONE_S = 30.0
-"""Without a coordinator for so long an instance that stands by tries to take over. A lighthouse that ended
+"""Without a coordinator for this long an instance that stands by tries to take over. A lighthouse that ended
 is started again within a second, and a machine that is paused by its host comes back within a few."""
 
 RETRY_S = 30.0
@@ -161,7 +161,7 @@ class Successor:
 
     @staticmethod
     def _is_controller_killed(program: Path) -> bool:
-        """True if the controller's job began and is gone without an end of its own."""
+        """True if the controller's job began and is gone without having ended itself."""
         folder = program.parents[1] / "runs" / "control"
         try:
             os.kill(int((folder / "pid").read_text()), 0)

@@ -186,7 +186,7 @@ def _add_quorum(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> 
     add("--join-ms", type=positive, default=JOIN_MS, metavar="MS",
         help="how long a step waits for a worker that is late")  # fmt: skip
     add("--heartbeat-ms", type=positive, default=HEARTBEAT_MS, metavar="MS",
-        help="a connected worker without a heartbeat for so long hangs")  # fmt: skip
+        help="a connected worker without a heartbeat for this long hangs")  # fmt: skip
     add("--step", type=natural, default=0, metavar="N",
         help="steps that are committed, where this replaces a lost coordinator")  # fmt: skip
 

@@ -29,7 +29,7 @@ RESTARTS = 1_000_000
 """Torchrun counts a change of membership that ends in a failed collective as a restart: no limit to them."""
 
 RENDEZVOUS = {
-    # The store is a process of its own, so that no worker's end ends it.
+    # The store is its own process, so that no worker's end ends it.
     "is_host": "0",
     "join_timeout": "3600",
     # How long a complete rendezvous waits for one more node.
@@ -281,7 +281,7 @@ class Child:
         if status in {0, DRAINED} or self.is_leaving or self._failures > self.restarts:
             self.status = status if status >= 0 else 128 - status
             return
-        # A first failure may be chance: restart at once, later ones after a growing pause.
+        # A first failure may be chance: restart immediately, later ones after a growing pause.
         self._start_at = now + (BACKOFF_S * 2 ** (self._failures - 2) if self._failures > 1 else 0.0)
 
 
