@@ -106,6 +106,7 @@ INSTANCE_FILTERS: Table = {
     "architecture": "architecture",
     "availability-zone": "placement.zone",
     "availability-zone-id": "placement.availability_zone_id",
+    "capacity-reservation-id": "capacity_reservation_id",
     "client-token": "client_token",
     "dns-name": "public_dns_name",
     "image-id": "image_id",
