@@ -87,6 +87,12 @@ def rehearsal_s(job: BenchJob) -> float | None:
     return cases * (float(most) + benchmark.case_s)
 
 
+def matrix_s(matrix: BenchmarkMatrix) -> float | None:
+    """Estimate the seconds that all jobs take on all types, one after the other; None if one is not known."""
+    lengths = [rehearsal_s(job) for job in matrix.jobs]
+    return None if None in lengths else sum(filter(None, lengths)) * len(matrix.types)
+
+
 def count_cases(job: BenchJob) -> int:
     """Return how many cases a job measures; 1 for the user's own command."""
     benchmark, parameters = job.benchmark, job.workload.parameters

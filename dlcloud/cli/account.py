@@ -29,18 +29,24 @@ def _with_feature_flags(command: Command) -> Command:
 
 @commands.command("doctor")
 @click.argument("target", default="quickstart", shell_complete=complete_recipes)
-@click.option("--cloud", type=click.Choice(CLOUDS), default=None, help="Use this instead of the recipe's.")
+@click.option(
+    "--cloud",
+    type=click.Choice(CLOUDS),
+    default="aws",
+    show_default=True,
+    help="Which cloud is asked, whatever the recipe says; local is a rehearsal.",
+)
 @click.option("--region", default=None, help="Use this instead of the recipe's.")
 @click.option("--fix-hint", is_flag=True, help="Print the policy statements that are missing, as JSON.")
 @output_option
 @verbose_option
 def doctor(
-    *, target: str, cloud: str | None, region: str | None, fix_hint: bool, output: str, verbose: bool
+    *, target: str, cloud: str, region: str | None, fix_hint: bool, output: str, verbose: bool
 ) -> None:
-    """Check whether TARGET, a recipe or an instance type, would start. Creates nothing.
+    """Check whether TARGET, a recipe or an instance type, would start on AWS. Creates nothing.
 
-    It checks credentials, zones, vCPU quota, image, network, prices and spot capacity, and does an EC2 dry
-    run.
+    Without TARGET it checks the account by the recipe quickstart. It checks credentials, zones, vCPU quota,
+    image, network, prices and spot capacity, and does an EC2 dry run.
     """
     from dlcloud.app.account.doctor import run
     from dlcloud.app.context import Context
@@ -233,7 +239,13 @@ def image(
 
 
 @commands.command("selftest")
-@click.option("--cloud", type=click.Choice(CLOUDS), default="local", show_default=True)
+@click.option(
+    "--cloud",
+    type=click.Choice(CLOUDS),
+    default="aws",
+    show_default=True,
+    help="Which cloud is tested; local is a rehearsal.",
+)
 @click.option("--region", default=DEFAULT_REGION, show_default=True)
 @click.option(
     "-t",

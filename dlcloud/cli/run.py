@@ -170,7 +170,7 @@ def plan(
     "benchmarks",
     multiple=True,
     metavar="NAME",
-    help="A bundled benchmark; default: all.",
+    help="A bundled benchmark. Default: all but the language models, which run only if named.",
 )
 @click.option("--recipe", "recipe_option", default="", hidden=True, shell_complete=complete_recipes)
 @click.option(
@@ -191,7 +191,9 @@ def plan(
     help="Time after which each instance terminates itself. [default: 4]",
 )
 @click.option("--max-usd", default=None, metavar="USD", help="The most that each type may cost.")
-@click.option("--tiny", is_flag=True, help="Run the tiny form of each benchmark: real engines, seconds.")
+@click.option(
+    "--tiny", is_flag=True, help="Run the tiny form of each benchmark: real engines, a minute or two."
+)
 @click.option(
     "--repeats",
     type=click.IntRange(1, 1000),

@@ -94,6 +94,10 @@ class CredentialsError(CloudError):
     """The action that AWS denied, where it says which."""
 
 
+class MissingCredentialsError(CredentialsError):
+    """There are none at all."""
+
+
 class WrongAccountError(CredentialsError):
     """The credentials are of another account than the one that a cluster belongs to."""
 

@@ -98,7 +98,11 @@ class Budget(Part):
     """The most that may be spent. The instances themselves hold `max_hours`, with the launcher gone."""
 
     max_usd: Annotated[Decimal, AfterValidator(Decimal.normalize)] | None = Field(
-        default=None, gt=0, le=1_000_000, description="Refuse a plan that could cost more."
+        default=None,
+        gt=0,
+        le=1_000_000,
+        description="The most that the instances may cost. They terminate before `max_hours` if it is spent "
+        "earlier; a plan of less than 15 minutes is refused.",
     )
     max_hours: float = Field(
         default=4.0,

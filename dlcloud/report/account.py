@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from dlcloud.analysis.selftest import Finding
+from dlcloud.analysis.selftest import Finding, SelftestVerdict
 from dlcloud.model.cluster import Leftover, OwnImage, stale_reason
 from dlcloud.model.ebs_prices import HOURS_PER_MONTH, snapshot_usd, volume_usd
 from dlcloud.model.money import money, total_usd
@@ -25,37 +25,57 @@ class Check:
         return {True: "ok", False: "REFUSED", None: "unknown"}[self.good]
 
 
+def describe_place(cloud: str, region: str) -> str:
+    """Return which cloud is asked, for the first line of what it answered."""
+    return f"AWS, {region}" if cloud == "aws" else "the local EC2, a rehearsal on this machine, not AWS"
+
+
 def findings_report(
     checks: Sequence[Check],
     *,
     target: str,
+    place: str,
     statements: Sequence[Mapping[str, object]] = (),
     remedy: str = "",
+    next_command: str = "",
 ) -> Report:
     """Return a row for each check.
 
     Args:
         checks: In the order of the rows.
         target: The recipe or the type.
+        place: Where it would start.
         statements: Those that the caller's policy lacks.
         remedy: What to do first where it would not start; a terminal shows it below, as the error's hint.
+        next_command: Starts it; empty if it would not start.
     """
     return Report(
         command="doctor",
         records=[{"check": check.name, "verdict": check.verdict, "detail": check.detail} for check in checks],
         sections=[
             Section(
-                heading=f"would {target} start?",
+                heading=f"{place}: would {target} start?",
                 titles=("check", "verdict", "detail"),
                 rows=[(check.name, check.verdict, check.detail) for check in checks],
+                notes=[f"{target} would start; next: {next_command}"] if next_command else (),
             )
         ],
         empty="",
-        extra={"missing_statements": list(statements), "remedy": remedy},
+        extra={
+            "place": place,
+            "missing_statements": list(statements),
+            "remedy": remedy,
+            "next": next_command,
+        },
     )
 
 
-def selftest_report(findings: Sequence[Finding], *, errors: Sequence[str]) -> Report:
+def selftest_report(findings: Sequence[Finding], *, errors: Sequence[str], place: str) -> Report:
+    failed = [finding for finding in findings if finding.verdict is SelftestVerdict.FAILED]
+    verdict = f"all of it works on {place}"
+    if failed:
+        first = errors[0] if errors else f"row {failed[0].number}: {failed[0].evidence}"
+        verdict = f"{len(failed)} of {len(findings)} rows FAILED on {place}; look first at {first}"
     return Report(
         command="selftest",
         records=[
@@ -69,14 +89,14 @@ def selftest_report(findings: Sequence[Finding], *, errors: Sequence[str]) -> Re
         ],
         sections=[
             Section(
-                heading="",
+                heading=f"self-test of {place}",
                 titles=("#", "claim", "verdict", "evidence"),
                 rows=[(f.number, f.claim, str(f.verdict), f.evidence) for f in findings],
-                notes=errors,
+                notes=[*errors, verdict],
             )
         ],
         empty="",
-        extra={"errors": list(errors)},
+        extra={"place": place, "errors": list(errors)},
     )
 
 

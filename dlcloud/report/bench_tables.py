@@ -46,13 +46,16 @@ def shared_needs(types: Sequence[TypePlan]) -> dict[str, tuple[Quota, int]]:
     return needs
 
 
-def plan_report(types: Sequence[TypePlan], matrix: BenchmarkMatrix) -> Report:
-    """Return the plan of a bench: a row a type, then what is left out."""
+def plan_report(types: Sequence[TypePlan], matrix: BenchmarkMatrix, *, shorter: str = "") -> Report:
+    """Return the plan of a bench: a row a type, then what is left out.
+
+    `shorter` says what the shortest useful run takes, with its command.
+    """
     left_out = [(planned.instance_type, part) for planned in types for part in planned.fit.left_out]
     return Report(
         command="bench",
         records=[_record(planned) for planned in types],
-        sections=[_plan_section(types, matrix), *left_out_sections(left_out)],
+        sections=[_plan_section(types, matrix, shorter), *left_out_sections(left_out)],
         empty="",
         extra={"left_out": left_out_records(left_out)},
     )
@@ -78,12 +81,13 @@ def left_out_records(left_out: Iterable[tuple[str, LeftOut]]) -> list[Mapping[st
     ]
 
 
-def _plan_section(types: Sequence[TypePlan], matrix: BenchmarkMatrix) -> Section:
+def _plan_section(types: Sequence[TypePlan], matrix: BenchmarkMatrix, shorter: str) -> Section:
     plans = [planned.plan for planned in types if planned.plan is not None]
     notes = []
     if any(plan.rehearsal for plan in plans):
         notes.append("rehearsal on this machine, one type after the other: nothing is billed")
         notes.append(_estimate(types, matrix))
+        notes += [shorter] if shorter else []
     notes.append(_cost(plans))
     for quota, vcpus in shared_needs(types).values():
         if vcpus > quota.left:
@@ -124,6 +128,13 @@ def _estimate(types: Sequence[TypePlan], matrix: BenchmarkMatrix) -> str:
     names = ", ".join(f"{name} {_about(seconds)}" for name, seconds in parts.items())
     total = f"about {_about(sum(parts.values()))} on two cores, environments apart: {names}"
     return f"{total}; {', '.join(sorted(unknown))} unknown" if unknown else total
+
+
+def describe_shorter(command: str, tiny_s: float | None, full_s: float | None) -> str:
+    """Return the command of the shortest useful run with its time, next to the full one, as a comment."""
+    if tiny_s is None or full_s is None:
+        return command
+    return f"{command} # about {_about(tiny_s)}; in full about {_about(full_s)}; environments apart"
 
 
 def _about(seconds: float) -> str:

@@ -23,6 +23,12 @@ def recipe_names() -> list[str]:
     return sorted(name.removesuffix(RECIPE_SUFFIX) for name in names if name.endswith(RECIPE_SUFFIX))
 
 
+def recipe_data(prefix: str) -> dict[str, bytes]:
+    """Return the files, by name, that come with the bundled recipes for a prefix of their buckets."""
+    folder = _folder("recipes").joinpath("data", *prefix.split("/"))
+    return {entry.name: entry.read_bytes() for entry in folder.iterdir()} if folder.is_dir() else {}
+
+
 def recipe_text(name: str) -> tuple[str, Path | None]:
     """Return the text of a recipe and its path: of a file of that name, else of a bundled recipe.
 

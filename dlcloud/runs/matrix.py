@@ -30,7 +30,7 @@ def matrix_of_benchmarks(
 
     Args:
         types: Instance types.
-        benchmarks: Names of benchmarks; all if there are none.
+        benchmarks: Names of benchmarks; if there are none, all but the language models.
         options: The top-level keys of a recipe except its workload.
         tiny: Whether to run the tiny forms.
 
@@ -44,7 +44,8 @@ def matrix_of_benchmarks(
             f"--benchmark {unknown[0]}: no such benchmark",
             f"available: {', '.join(available)}; for your own command: --recipe FILE",
         )
-    names = list(dict.fromkeys(benchmarks or available))
+    usual = [name for name in available if not BENCHMARKS[name].only_if_named]
+    names = list(dict.fromkeys(benchmarks or usual))
     jobs = tuple(_job(BENCHMARKS[name], tiny=tiny) for name in names)
     return _matrix(types, jobs, {"name": NAME, **options, "workload": jobs[0].workload.model_dump()})
 

@@ -79,7 +79,7 @@ def test_what_signals_leave_of_an_image_is_announced(user, number):
 @pytest.mark.parametrize("number", range(MOMENTS))
 def test_what_signals_leave_of_a_self_test_is_announced(user, number):
     chance = random.Random(f"selftest {SEED} {number}")
-    process = user.begin("selftest")
+    process = user.begin("selftest", "--cloud", "local")
     moment = chance.uniform(0, 25)
     printed = press(process, chance, trigger="the self-test costs", within_s=moment)
     assert process.returncode in {0, 130}, printed

@@ -53,7 +53,7 @@ def limited(user: User, tmp_path_factory: pytest.TempPathFactory):
 def test_a_user_with_the_policy_does_a_whole_life(user, limited):
     someone = limited("someone", "iam_policy.json")
     (someone.home / "recipe.yaml").write_text(RECIPE)
-    someone.run("doctor", "recipe.yaml")
+    someone.run("doctor", "recipe.yaml", "--cloud", "local")
     someone.run("up", "recipe.yaml", "--keep", "--name", "x")
     someone.run("exec", "x", "--", "true")
     someone.run("resize", "x", "1")
@@ -171,7 +171,9 @@ def test_a_user_launches_into_what_the_account_owns(user, limited):
     (without.home / "recipe.yaml").write_text(grouped)
     denied = without.run("up", "recipe.yaml", expect=3)
     assert "iam:PassRole on arn:aws:iam::123456789012:role/pulls is denied" in denied.stderr
-    missing = without.json("doctor", "recipe.yaml", expect=3)["result"]["missing_statements"]
+    missing = without.json("doctor", "recipe.yaml", "--cloud", "local", expect=3)["result"][
+        "missing_statements"
+    ]
     someone = limited("inside", "iam_policy.json", "iam_policy_private.json")
     document = json.dumps({"Version": "2012-10-17", "Statement": missing})
     iam.put_user_policy(UserName="inside", PolicyName="pulls", PolicyDocument=document)

@@ -36,7 +36,7 @@ def words(text):
 
 
 def test_doctor_says_what_is_first_the_least_quota_and_a_type_of_today(beginner):
-    asked = beginner.run("doctor", "gpus.yaml", expect=3)
+    asked = beginner.run("doctor", "gpus.yaml", "--cloud", "local", expect=3)
     message = words(asked.stderr)
     first, then, today = (
         message.index(UPGRADE),
@@ -46,7 +46,7 @@ def test_doctor_says_what_is_first_the_least_quota_and_a_type_of_today(beginner)
     assert first < then < today, "the upgrade first: no quota of the Free plan starts a GPU"
     assert message.count("request-service-quota-increase") == 1, "one, of the smallest type"
     assert "dlcloud up gpus.yaml --type m7i-flex.large" in message
-    result = beginner.json("doctor", "gpus.yaml", expect=3)["result"]
+    result = beginner.json("doctor", "gpus.yaml", "--cloud", "local", expect=3)["result"]
     checks = {row["check"]: row for row in result["records"]}
     assert checks["account plan"]["verdict"] == "REFUSED"
     assert "g5.2xlarge, g4dn.xlarge, p4d.24xlarge" in checks["account plan"]["detail"]
@@ -63,7 +63,7 @@ def test_what_doctor_names_starts_and_what_the_plan_refuses_does_not(beginner):
 
 def test_with_the_paid_plan_the_quota_alone_is_in_the_way(beginner):
     beginner.run("local", "account-plan", "paid")
-    message = words(beginner.run("doctor", "gpus.yaml", expect=3).stderr)
+    message = words(beginner.run("doctor", "gpus.yaml", "--cloud", "local", expect=3).stderr)
     assert UPGRADE not in message
     assert "--desired-value 4" in message
     assert "would start: dlcloud up gpus.yaml --type" in message

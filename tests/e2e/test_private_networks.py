@@ -62,7 +62,7 @@ def test_a_cluster_is_reached_through_the_endpoint_alone(user: User, rig: Rig, s
     rig.ec2.create_instance_connect_endpoint(SubnetId=subnet)
     network = "{subnets: 'tag:Name=private', access: instance-connect-endpoint, public_ip: false}"
     path = write(user, network)
-    checks = {row["check"]: row for row in user.json("doctor", path)["result"]["records"]}
+    checks = {row["check"]: row for row in user.json("doctor", path, "--cloud", "local")["result"]["records"]}
     assert "reached by instance-connect-endpoint" in checks["network"]["detail"]
     assert "no route from" in checks["network"]["detail"]
     plan = " ".join(user.run("up", path, "--dry-run").stdout.split())

@@ -69,7 +69,7 @@ def test_a_quota_that_is_too_small_is_reported_with_the_increase_needed(newcomer
     assert "0 of 4 vCPUs in use, 4 left" in refused.stderr
     assert "request-service-quota-increase" in refused.stderr
     assert "--quota-code L-1216C47A --desired-value 12" in refused.stderr
-    checked = newcomer.run("doctor", "limited.yaml", expect=3).stdout
+    checked = newcomer.run("doctor", "limited.yaml", "--cloud", "local", expect=3).stdout
     assert "0 of 4 vCPUs" in " ".join(checked.split()), "whatever the width of the terminal"
     newcomer.run("local", "quota", "c5.xlarge", "8")
     newcomer.run("up", "limited.yaml", "--keep", "--name", "two")

@@ -17,7 +17,7 @@ def test_a_recipe_for_aws_is_rehearsed_in_its_tiny_form(user: User):
     path = user.home / "of-aws.yaml"
     path.write_text(OF_AWS)
     refused = user.run("up", str(path), expect=3).stderr
-    assert "`dlcloud up RECIPE --cloud local` needs no account" in refused
+    assert "--cloud local rehearses on this machine without an account" in refused
     done = user.run("up", str(path), "--cloud", "local", "-o", "json")
     words = " ".join(done.stderr.split())
     assert (

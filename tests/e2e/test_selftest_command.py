@@ -7,7 +7,7 @@ from terminal import TIMEOUT_S, wait_until
 
 
 def test_it_proves_a_round_trip_and_leaves_nothing(user):
-    result = user.json("selftest")["result"]
+    result = user.json("selftest", "--cloud", "local")["result"]
     assert result["errors"] == []
     verdicts = {record["number"]: record["verdict"] for record in result["records"]}
     not_seen = {number for number, verdict in verdicts.items() if verdict == "not seen"}
@@ -18,21 +18,21 @@ def test_it_proves_a_round_trip_and_leaves_nothing(user):
 
 def test_a_refused_launch_is_reported_and_leaves_nothing(user):
     user.run("local", "capacity", "t3.micro", "1")
-    done = user.run("selftest", "--output", "json", expect=5)
+    done = user.run("selftest", "--cloud", "local", "--output", "json", expect=5)
     assert "dlcloud up: " in done.stdout
     assert user.json("status")["result"]["records"] == []
     assert user.json("gc", "--cloud", "local", "--dry-run")["result"]["records"] == []
 
 
 def test_a_type_that_would_cost_more_is_refused(user):
-    done = user.run("selftest", "--type", "c5.18xlarge", expect=3)
+    done = user.run("selftest", "--cloud", "local", "--type", "c5.18xlarge", expect=3)
     assert "raise budget.max_usd" in done.stderr
     assert "the self-test was not started" in done.stderr
 
 
 def test_one_ctrl_c_ends_what_it_launched_and_a_second_adds_a_line(user):
     user.run("local", "capacity", "t3.micro")
-    process = user.begin("selftest")
+    process = user.begin("selftest", "--cloud", "local")
     wait_until(user.alive)
     user.control.set_latency(1.0)  # the end outlasts the signals
     for _ in range(2):

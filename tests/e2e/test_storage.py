@@ -175,3 +175,15 @@ def test_ctrl_c_ends_a_pause_without_capacity(user: User, s3):
     assert f"resumes from the checkpoint of step {step}" in second.stderr
     assert "the checkpoint of step 48 is stored" in second.stderr
     assert user.alive() == []
+
+
+def test_the_bundled_recipe_makes_its_own_bucket(user: User):
+    done = user.run("up", "elastic-s3", "--cloud", "local", "--dry-run")
+    assert "made the bucket my-training-data of the rehearsal" in done.stderr
+    assert "data: 1 file(s)" in done.stdout
+    again = user.run("up", "elastic-s3", "--cloud", "local", "--dry-run")
+    assert "made the bucket" not in again.stderr
+    (user.home / "own.yaml").write_text(recipe_text("elastic-s3")[0].replace("my-training", "other-training"))
+    assert (
+        "there is no bucket other-training-data" in user.run("up", "own.yaml", "--dry-run", expect=3).stderr
+    )

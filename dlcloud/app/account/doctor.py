@@ -1,6 +1,7 @@
 """`dlcloud doctor`: every check that `up` makes before it creates anything, alone."""
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 
 from dlcloud.app.context import Context
@@ -11,7 +12,14 @@ from dlcloud.cloud.api.partitions import partition_of
 from dlcloud.cloud.offers.instance_types import InstanceTypes
 from dlcloud.launch.preflight import ACCOUNT_PLAN, REQUIRED, Preflight, run_preflight
 from dlcloud.model.account import AccountPlan
-from dlcloud.model.errors import CloudError, CredentialsError, DlcloudError, QuotaError, missing_statements
+from dlcloud.model.errors import (
+    CloudError,
+    CredentialsError,
+    DlcloudError,
+    MissingCredentialsError,
+    QuotaError,
+    missing_statements,
+)
 from dlcloud.model.events import stage
 from dlcloud.model.instance import Image, InstanceType, Market, Price
 from dlcloud.model.money import exact
@@ -20,7 +28,7 @@ from dlcloud.planning.networks import describe_network, plan_network, usable_sub
 from dlcloud.planning.plan import make_plan
 from dlcloud.planning.quotas import CODES, quota_key, quotas
 from dlcloud.recipe.recipe import Recipe, read_recipe
-from dlcloud.report.account import Check, findings_report
+from dlcloud.report.account import Check, describe_place, findings_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import iam_policy
 
@@ -33,7 +41,7 @@ workload: {{command: "true"}}
 
 
 def run(
-    context: Context, *, target: str, cloud: str | None, region: str | None, fix_hint: bool, output: str
+    context: Context, *, target: str, cloud: str, region: str | None, fix_hint: bool, output: str
 ) -> None:
     """Check whether TARGET, a recipe or an instance type, would start. Creates nothing."""
     context.change_nothing()
@@ -47,20 +55,34 @@ def run(
         refusal.hint += find_today("" if _is_type(target) else target, preflight, ec2.types)
     statements = _missing_statements(preflight)
     remedy = refusal.hint if refusal is not None else ""
-    report = findings_report(checks, target=target, statements=statements, remedy=remedy)
+    report = findings_report(
+        checks,
+        target=target,
+        place=describe_place(recipe.cloud, recipe.region),
+        statements=statements,
+        remedy=remedy,
+        next_command=_next_command(target, recipe) if refusal is None else "",
+    )
     say(render(report, Format(output)))
     if fix_hint and output == Format.TABLE:
         say(f"\n{json.dumps(statements, indent=2)}" if statements else "\nno statement is missing")
     if refusal is not None:
+        refusal.message = f"{target} would not start: {refusal.message}"
         refusal.result_shown = True
         raise refusal
 
 
-def _read_target(target: str, cloud: str | None, region: str | None) -> Recipe:
+def _next_command(target: str, recipe: Recipe) -> str:
+    """Return the command that starts what was checked."""
+    words = ["dlcloud", "bench", "--type", target] if _is_type(target) else ["dlcloud", "up", target]
+    return shlex.join([*words, "--cloud", recipe.cloud])
+
+
+def _read_target(target: str, cloud: str, region: str | None) -> Recipe:
     """Return the recipe of that name, or one for a bare instance type."""
     if _is_type(target):
         place = f"region: {region}\n" if region else ""
-        text = TYPE_RECIPE.format(cloud=cloud or "aws", region=place, type=target)
+        text = TYPE_RECIPE.format(cloud=cloud, region=place, type=target)
         return with_profile(read_recipe(text, target), text, target)[0]
     recipe = read_recipe_file(target).recipe
     return recipe.model_copy(
@@ -92,6 +114,11 @@ def _check_all(preflight: Preflight) -> tuple[list[Check], CloudError | None]:
     return checks, refusal
 
 
+_ASKED_OF_AWS = frozenset(
+    {"zones", "image", "subnets", "network", ACCOUNT_PLAN, "limits", "reservations", "scores", "launch"}
+)
+"""What cannot be checked without credentials."""
+
 OPTIONAL = ("subnets", ACCOUNT_PLAN, "limits", "reservations", "scores", "launch")
 """The questions whose refusal stops no launch."""
 _TITLES = {
@@ -111,7 +138,10 @@ Verdict = tuple[bool | None, str]
 
 
 def _check(name: str, preflight: Preflight, *, required: bool) -> Check:
-    if name in preflight.errors:
+    identity, error = preflight.errors.get("identity"), preflight.errors.get(name)
+    if name != "identity" and isinstance(identity, MissingCredentialsError) and name in _ASKED_OF_AWS:
+        return Check(name=_TITLES.get(name, name), good=None, detail="not checked: there are no credentials")
+    if error is not None:
         good, detail = False if required else None, str(preflight.errors[name])
     else:
         good, detail = _VERDICTS[name](preflight)

@@ -37,7 +37,7 @@ from dlcloud.model.errors import BudgetError, CloudError
 from dlcloud.model.events import Event
 from dlcloud.model.money import money
 from dlcloud.model.untrusted import printable
-from dlcloud.report.account import selftest_report
+from dlcloud.report.account import describe_place, selftest_report
 from dlcloud.report.table import Format, render
 
 _MARKETS = ("on-demand", "spot")
@@ -64,15 +64,20 @@ def run(*, cloud: str, region: str, instance_type: str, yes: bool, output: str) 
     raise_on(signal.SIGTERM, signal.SIGHUP)
     with tempfile.TemporaryDirectory(prefix="dlcloud-selftest-") as folder:
         trip = RoundTrip(cloud=cloud, region=region, instance_type=instance_type, folder=Path(folder))
-        say("asking for types, quotas and prices ...", err=True)
+        place = describe_place(cloud, region)
+        say(f"self-test of {place}: asking for types, quotas and prices ...", err=True)
         try:
             most = trip.most_usd()
         except CommandFailedError:
-            raise CloudError("the self-test was not started") from None
+            raise CloudError(
+                f"the self-test of {place} was not started: {trip.observations.errors[0]}",
+                f"dlcloud doctor --cloud {cloud}",
+            ) from None
         _confirm(most, limit=MAX_USD, is_rehearsal=cloud == "local", yes=yes)
         trip.run(most)
     findings = judge(trip.observations)
-    say(render(selftest_report(findings, errors=trip.observations.errors), Format(output)))
+    report = selftest_report(findings, errors=trip.observations.errors, place=place)
+    say(render(report, Format(output)))
     return 5 if any(finding.verdict is SelftestVerdict.FAILED for finding in findings) else 0
 
 
@@ -157,7 +162,7 @@ class RoundTrip:
                         self._take_down(names)
 
     def _check_account(self) -> None:
-        records = self._ask("doctor", self._recipe("spot"))["records"]
+        records = self._ask("doctor", self._recipe("spot"), "--cloud", self.cloud)["records"]
         self.observations.checks = {
             record["check"]: (record["verdict"], record["detail"]) for record in records
         }

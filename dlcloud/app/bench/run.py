@@ -10,7 +10,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dlcloud.analysis.bench import BenchmarkMatrix, TypeResult, count_cases, done_before, fault_of, fits
+from dlcloud.analysis.bench import (
+    BenchmarkMatrix,
+    TypeResult,
+    count_cases,
+    done_before,
+    fault_of,
+    fits,
+    matrix_s,
+)
 from dlcloud.analysis.cost import ResultRow
 from dlcloud.analysis.resume import RESUME_WINDOW
 from dlcloud.analysis.user_job import UserJob
@@ -33,6 +41,7 @@ from dlcloud.model.errors import (
     CloudError,
     CredentialsError,
     DlcloudError,
+    MissingCredentialsError,
     QuotaError,
     RecipeError,
 )
@@ -48,6 +57,7 @@ from dlcloud.recipe.recipe import RecipeFile
 from dlcloud.report.answer import Question, answers_of
 from dlcloud.report.bench_tables import (
     TypePlan,
+    describe_shorter,
     left_out_records,
     left_out_sections,
     plan_report,
@@ -147,6 +157,8 @@ def run(
             ),
             is_race=races,
             most_samples=repeats if races else None,
+            is_tiny=tiny,
+            shorter=describe_tiny_bench(matrix, benchmarks, recipe, keys, nodes=nodes),
         )
 
     def carry_out(bench: Bench) -> None:
@@ -206,6 +218,7 @@ class Bench:
         again: The beginning of the command that measures the same again.
         is_race: Types that cannot be the cheapest are ended early; nothing is resumed.
         most_samples: Of a race; None for its own limit.
+        shorter: The shortest useful rehearsal, with its command and its time; empty if there is none.
         race: Its state, once it runs.
         rows: The results, once they are printed.
         predictions: Of `predict`, once they are printed.
@@ -223,6 +236,8 @@ class Bench:
     again: str = ""
     is_race: bool = False
     most_samples: int | None = None
+    shorter: str = ""
+    is_tiny: bool = False
     race: Race | None = None
     rows: Sequence[ResultRow] = ()
     predictions: Sequence[PredictedJob] = ()
@@ -278,7 +293,7 @@ class Bench:
 
     def show(self, plans: Sequence[TypePlan]) -> None:
         """Print the plan as the result."""
-        say(render(plan_report(plans, self.matrix), Format(self.output)))
+        say(render(plan_report(plans, self.matrix, shorter=self._offer), Format(self.output)))
 
     def run(self, plans: Sequence[TypePlan], *, yes: bool) -> None:
         """Carry the plans out, print the results, and leave nothing running, whatever happens.
@@ -290,7 +305,8 @@ class Bench:
         """
         job = self.view.job if self.view else None
         self.race = race_of(plans, job, self.most_samples) if self.is_race else None
-        say(render(plan_report(plans, self.matrix), Format.TABLE) + "\n", err=True)
+        report = plan_report(plans, self.matrix, shorter=self._offer)
+        say(render(report, Format.TABLE) + "\n", err=True)
         self._confirm_spending(plans, yes=yes)
         if self.matrix.base.cloud == "local":
             trim_caches(self.context)
@@ -323,11 +339,17 @@ class Bench:
             file, size = recipe_file(self.matrix, name), self.matrix.count_of(waiting)
             plan = plan_cluster(self.context, file, name="", cidrs=self.cidrs, size=size)
         except CredentialsError as error:  # the same for all types
-            error.hint = f"{error.hint}; dlcloud bench --cloud local needs none"
+            if isinstance(error, MissingCredentialsError) and self.shorter:
+                error.hint = f"{self.shorter}; no account is needed"
             raise
         except CloudError as error:
             return TypePlan(instance_type=name, fit=fit, waiting=waiting, refused=error)
         return TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=plan)
+
+    @property
+    def _offer(self) -> str:
+        """The shorter run, if this one is long."""
+        return "" if self.is_tiny else self.shorter
 
     def _confirm_spending(self, plans: Sequence[TypePlan], *, yes: bool) -> None:
         hold_month(self.context, [(one.plan, self._cluster_of(one)) for one in plans if one.plan is not None])
@@ -420,6 +442,29 @@ def command_again(
     words += ["--cloud", "aws"] if is_rehearsal else []
     words += ["--region", region] if region else []
     return shlex.join([*words, *(["--market", market] if market else [])])
+
+
+def describe_tiny_bench(
+    matrix: BenchmarkMatrix,
+    benchmarks: Sequence[str],
+    recipe: str,
+    keys: dict[str, Any],
+    *,
+    nodes: Sequence[int] = (),
+) -> str:
+    """Return the command of the tiny rehearsal of a bench, with its time; empty if there is no tiny form."""
+    try:
+        tiny, _ = read_matrix(matrix.types, benchmarks, recipe, keys, tiny=True, nodes=nodes)
+        full, _ = read_matrix(matrix.types, benchmarks, recipe, keys, tiny=False, nodes=nodes)
+    except RecipeError:
+        return ""
+    words = ["dlcloud", "bench", *([recipe] if recipe else [])]
+    words += [word for name in matrix.types for word in ("-t", name)]
+    words += [word for name in benchmarks for word in ("-b", name)]
+    words += ["--nodes", ",".join(map(str, nodes))] if nodes else []
+    return describe_shorter(
+        shlex.join([*words, "--cloud", "local", "--tiny"]), matrix_s(tiny), matrix_s(full)
+    )
 
 
 def read_matrix(

@@ -80,6 +80,7 @@ def run(
         show: Takes the plan or the results.
     """
     workload = read_workload(context, recipe, overrides, keep=keep)
+    workload.make_buckets()
     experiment = experiment_of(context, workload, fresh=fresh, retry_failed=retry_failed)
     if experiment is None and html:
         raise RecipeError("--html is for a recipe with an experiment", "dlcloud cost-report --html FILE")

@@ -28,6 +28,7 @@ from dlcloud.model.events import Event, Info, Warned
 from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.secret_source import SourceKind
 from dlcloud.planning.plan import Plan
+from dlcloud.recipe.data import split_uri
 from dlcloud.recipe.deadline import check_deadline
 from dlcloud.recipe.launchers import find_launcher, unclear_nodes
 from dlcloud.recipe.overrides import Overrides
@@ -36,6 +37,7 @@ from dlcloud.recipe.requirements import name_of, notes_of, pip_lines, projects_o
 from dlcloud.recipe.script import REPORTER, Script, distribution_of, read_script
 from dlcloud.recipe.sent_files import IGNORE_FILE
 from dlcloud.recipe.workload import Setup, Workload, read_source
+from dlcloud.resources.texts import recipe_data
 from dlcloud.runs.program import RunProgram, describe_tiny, program_of, tiny_form
 
 NOTE_WIDTH = 76
@@ -140,6 +142,26 @@ class RecipeWorkload:
             faults=self.context.local_endpoint().control,
             emit=self.context.emit,
         )
+
+    def make_buckets(self) -> None:
+        """Make the buckets of a rehearsed bundled recipe, with the data that comes with it.
+
+        Raises:
+            CloudError: The local EC2 refuses it.
+        """
+        recipe = self.recipe
+        remote = [item.source for item in recipe.data if item.is_remote]
+        uris = [*remote, *([recipe.checkpoints] if recipe.checkpoints is not None else [])]
+        if recipe.cloud != "local" or self.file.path or not uris:
+            return
+        buckets = self.context.clouds.cloud(recipe.cloud, recipe.region).buckets
+        for bucket in dict.fromkeys(split_uri(uri)[0] for uri in uris):
+            if buckets.make(bucket):
+                self.context.emit(Info(message=f"made the bucket {bucket} of the rehearsal on the local EC2"))
+        for uri in remote:
+            missing = {} if buckets.names(uri) else recipe_data(split_uri(uri)[1])
+            for name, content in missing.items():
+                buckets.put(uri, name, content)
 
     def last_step(self) -> int:
         """Return the last step of the training if it is stored already; else 0.

@@ -227,6 +227,7 @@ class Benchmark:
     needs: tuple[HardwareNeed, ...] = ()  # needs of hardware; `dlcloud bench` leaves out what does not fit
     # The parameters that `dlcloud bench` runs it with; None if it cannot run it by itself.
     sweep: Parameters | None = None
+    only_if_named: bool = False  # `dlcloud bench` runs it only with -b
     # Parameters of its tiny form: the real engines, in seconds.
     tiny: Parameters = field(default_factory=dict)
     # Seconds on two cores, for the estimate of a rehearsal: of a case besides `max-seconds` (models, warm-up,

@@ -157,6 +157,7 @@ ENTRY = Benchmark(
         HardwareNeed(setting="bf16", flags=BF16_FLAGS, flags_name=BF16_NAME),
     ),
     sweep={"network": "qwen2.5-0.5b", "engine": "pytorch", "prompt": "512", "generate": "64"},
+    only_if_named=True,
     tiny={
         "network": "tiny", "prompt": "16", "generate": "8", "batch": "2", "length": "16", "rate": "4",
         "requests": "6", "first-token-ms": "60000", **TINY,

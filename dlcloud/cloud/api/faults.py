@@ -17,6 +17,7 @@ from dlcloud.model.errors import (
     CapacityError,
     CloudError,
     CredentialsError,
+    MissingCredentialsError,
     QuotaError,
     ThrottledError,
     read_denial,
@@ -141,8 +142,8 @@ def translate_errors(action: str, *, ignore: Collection[str] = ()) -> Iterator[N
     try:
         yield
     except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.ProfileNotFound) as error:
-        hint = "run `aws configure`, or set AWS_PROFILE; `dlcloud up RECIPE --cloud local` needs no account"
-        raise CredentialsError(f"{action}: there are no AWS credentials ({error})", hint) from error
+        hint = "aws configure, or set AWS_PROFILE; --cloud local rehearses on this machine without an account"
+        raise MissingCredentialsError(f"{action}: there are no AWS credentials ({error})", hint) from error
     except (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError) as error:
         message = f"{action}: the AWS credentials are not valid ({error})"
         raise CredentialsError(message, LOGIN_HINT) from error

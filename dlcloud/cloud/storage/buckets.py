@@ -38,6 +38,21 @@ class S3Buckets:
         self._clients = clients
         self._regions: dict[str, str] = {}
 
+    def make(self, name: str) -> bool:
+        """Create a bucket in the region of these credentials; False if there is one of that name.
+
+        Raises:
+            CloudError: It is another account's, or no permission.
+        """
+        with translate_errors(f"creating the bucket {name} (s3:CreateBucket)"):
+            client = self._clients.get("s3")
+            if name in {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}:
+                return False
+            region = client.meta.region_name
+            place = {"LocationConstraint": region} if region != "us-east-1" else {}
+            client.create_bucket(Bucket=name, **({"CreateBucketConfiguration": place} if place else {}))
+        return True
+
     def describe_prefix(self, uri: str) -> DataSet:
         """Return region, number and size of the files below a prefix.
 

@@ -35,6 +35,24 @@ exec env "$@"
 _APT = """#!/bin/sh
 state=@ROOT@/var/lib
 lists="$state/apt-lists"
+operation= skipped=
+for word in "$@"; do
+  if [ "$skipped" ]; then
+    skipped=
+    continue
+  fi
+  case "$word" in
+    -o|-t|-c) skipped=1 ;;
+    -*) ;;
+    *) operation="${operation:-$word}" ;;
+  esac
+done
+case "$operation" in
+  ''|update|upgrade|dist-upgrade|full-upgrade|install|reinstall|remove|purge|autoremove|auto-remove) ;;
+  clean|autoclean|auto-clean|distclean|check|download|source|build-dep|satisfy|changelog|list|search|show) ;;
+  depends|rdepends|policy|indextargets|dselect-upgrade|showsrc|edit-sources|help|moo) ;;
+  *) echo "E: Invalid operation $operation" >&2; exit 100 ;;
+esac
 for word in "$@"; do
   if [ "$word" = update ]; then
     if [ "$(cat "$state/apt-lock" 2>/dev/null || echo 0)" -gt "$(date +%s)" ]; then

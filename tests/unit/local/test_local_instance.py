@@ -98,6 +98,7 @@ def test_a_login_shell_still_finds_the_shims(rig, instance):
         ("cloud-init status --wait", "status: done\n"),
         ("python3 -c 'import sys; print(sys.prefix == sys.base_prefix)'", "True\n"),
         ("sudo apt-get install -y git 2>/dev/null; echo $?", "100\n"),
+        ("sudo apt-get -o A=1 isntall -y git 2>&1; echo $?", "E: Invalid operation isntall\n100\n"),
         ("sudo apt-get -o A=1 update -q && sudo apt-get install -y git; echo $?", "0\n"),
         ("sudo systemctl stop apt-daily.timer; echo $?", "0\n"),
     ],
