@@ -536,6 +536,7 @@ def recipe_of_program(program: Program, trial: ScriptTrial) -> tuple[str, list[s
         commands=program.commands,
         path=reading.path,
         schema=SCHEMA_FILE,
+        file=shlex.quote(str(program.target)),
     )
     text = recipe.text()
     read_recipe(replace(recipe, requirements=packages.pins).text(), str(program.target))

@@ -68,7 +68,8 @@ def doctor(
     multiple=True,
     help="Only CPUs with this instruction-set flag: avx512_vnni, amx.",
 )
-@click.option("--max-usd", type=Number(0), default=None, help="Highest price of an hour, on demand.")
+@click.option("--max-usd-per-hour", type=Number(0), default=None, help="Highest price on demand.")
+@click.option("--max-usd", type=Number(0), default=None, hidden=True)
 @click.option("--region", default=DEFAULT_REGION, show_default=True, help="Region of the prices.")
 @click.option(
     "--live",
@@ -90,6 +91,7 @@ def instances(
     types: tuple[str, ...],
     gpu: str,
     cpu_flags: tuple[str, ...],
+    max_usd_per_hour: float | None,
     max_usd: float | None,
     region: str,
     live: bool,
@@ -112,7 +114,7 @@ def instances(
             types=types,
             gpu=gpu,
             cpu_flags=cpu_flags,
-            max_usd=max_usd,
+            max_hourly_usd=max_usd if max_usd_per_hour is None else max_usd_per_hour,
             retired=retired,
             region=region,
             live=live,

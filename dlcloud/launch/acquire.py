@@ -191,10 +191,21 @@ def _acquire_named(cluster: Cluster, file: RecipeFile, store: Store) -> ClusterL
     if acquired and _of_launch(old) != _of_launch(recipe):
         acquired.release()
         raise RecipeError(
-            f"{cluster.name} is up with other instances than {recipe.name} asks for",
+            f"{cluster.name} is up with other instances than {recipe.name} asks for: "
+            f"{'; '.join(_differences(old, recipe))}",
             f"dlcloud down {cluster.name}, or choose another --name",
         )
     return acquired
+
+
+def _differences(old: Recipe, new: Recipe) -> list[str]:
+    """Return which keys of the instances differ, with both values."""
+    before, after = (
+        {"cloud": recipe.cloud, "region": recipe.region, "network": recipe.network}
+        | {f"instances.{key}": value for key, value in recipe.instances}
+        for recipe in (old, new)
+    )
+    return [f"{key} is {before[key]}, not {after[key]}" for key in before if before[key] != after[key]]
 
 
 def _of_launch(recipe: Recipe) -> tuple[object, ...]:

@@ -230,7 +230,7 @@ class Provisioner:
             client_token=request.client_token,
             tags=self.managed.cluster.tags,
             requested_at=self.managed.clock.now(),
-            max_usd=attempt.max_usd,
+            max_hourly_usd=attempt.max_hourly_usd,
             single_zone=attempt.single_zone,
             subnets=request.machine.network.subnets,
         )
@@ -256,7 +256,7 @@ class Provisioner:
             user_data=user_data,
             client_token=client_token(cluster, attempt.to_text()),
             tags=cluster.tags,
-            max_usd=attempt.max_usd.get(name),
+            max_hourly_usd=attempt.max_hourly_usd.get(name),
             reservation_id=attempt.reservation_id,
             in_block=attempt.in_block,
         )

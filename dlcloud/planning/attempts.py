@@ -36,7 +36,7 @@ class LaunchAttempt:
     Attributes:
         pools: (instance type, zone), in order of preference.
         attempt: The number of the request.
-        max_usd: The most that an hour of spot may cost, by type.
+        max_hourly_usd: The most that an hour of spot may cost, by type.
         life_minutes: Minutes after which each instance terminates itself.
         single_zone: EC2 chooses one zone for all.
         reservation_id: The reservation that all are launched into; empty for none.
@@ -48,7 +48,7 @@ class LaunchAttempt:
     on_demand_count: int
     image: Image
     attempt: int
-    max_usd: Mapping[str, Decimal] = field(default_factory=dict)
+    max_hourly_usd: Mapping[str, Decimal] = field(default_factory=dict)
     life_minutes: int = 0
     single_zone: bool = False
     reservation_id: str = ""
@@ -71,7 +71,7 @@ class LaunchAttempt:
     def to_text(self) -> str:
         """Return the text of its intent; equal requests have equal texts."""
         image = [self.image.image_id, self.image.name, self.image.root_device]
-        limits = {name: str(usd) for name, usd in sorted(self.max_usd.items())}
+        limits = {name: str(usd) for name, usd in sorted(self.max_hourly_usd.items())}
         values = [self.pools, self.spot_count, self.on_demand_count, image, self.attempt, limits]
         values.append(self.life_minutes)
         # Left out where they say nothing, so that stored texts keep their tokens.
@@ -106,13 +106,13 @@ class LaunchAttempt:
             on_demand_count=int(on_demand),
             image=Image(image_id=image_id, name=name, root_device=root_device),
             attempt=int(attempt),
-            max_usd={name: Decimal(usd) for name, usd in limits.items()},
+            max_hourly_usd={name: Decimal(usd) for name, usd in limits.items()},
             life_minutes=int(rest[0]) if rest else 0,  # absent in intents of older versions
             single_zone=bool(rest[1]) if rest[1:] else False,
             reservation_id=str(rest[2]) if rest[2:] else "",
             in_block=bool(rest[3]) if rest[3:] else False,
         )
-        limits_are_numbers = all(usd.is_finite() for usd in request.max_usd.values())
+        limits_are_numbers = all(usd.is_finite() for usd in request.max_hourly_usd.values())
         counts = (request.spot_count, request.on_demand_count, request.attempt, request.life_minutes)
         if not request.pools or not limits_are_numbers or min(counts) < 0 or max(counts) > _MOST:
             raise ValueError("no such request is made")
@@ -152,7 +152,7 @@ def next_attempt(
         on_demand_count=0 if chooses and spot else base,
         image=plan.machine.image,
         attempt=attempt,
-        max_usd=_limits(pools) if plan.max_usd is not None and spot else {},
+        max_hourly_usd=_limits(pools) if plan.max_usd is not None and spot else {},
         life_minutes=plan.life_minutes,
         single_zone=chooses and not alone,
     )

@@ -116,7 +116,7 @@ class LaunchRequest:
     user_data: str
     client_token: str
     tags: Mapping[str, str]
-    max_usd: Decimal | None = None
+    max_hourly_usd: Decimal | None = None
     """The most that an hour of a spot instance may cost; None: EC2's own limit, the on-demand price."""
     reservation_id: str = ""
     """The Capacity Reservation to launch into; empty for none."""
@@ -129,8 +129,8 @@ class FleetRequest:
     """One CreateFleet call of type instant: the best of several pools.
 
     `pools` are (instance type, zone), the most wanted type first. `template` is a launch template's name.
-    `max_usd`, by type: the most that an hour of a spot instance may cost. `single_zone`: EC2 chooses one of
-    the zones for all spot instances, and one for all on-demand instances.
+    `max_hourly_usd`, by type: the most that an hour of a spot instance may cost. `single_zone`: EC2 chooses
+    one of the zones for all spot instances, and one for all on-demand instances.
     """
 
     template: str
@@ -140,7 +140,7 @@ class FleetRequest:
     client_token: str
     tags: Mapping[str, str]
     requested_at: datetime
-    max_usd: Mapping[str, Decimal] = field(default_factory=dict)
+    max_hourly_usd: Mapping[str, Decimal] = field(default_factory=dict)
     single_zone: bool = False
     subnets: Mapping[str, str] = field(default_factory=dict)
     """Subnet ids by zone; without one, the default subnet of the zone."""

@@ -125,7 +125,10 @@ AnyCount = Annotated[
 class Instances(Part):
     """Which instances, and how they are paid for."""
 
-    types: TypeNames = Field(description="Instance types, tried in this order.")
+    types: TypeNames = Field(
+        description="Instance types. On demand they are tried in this order; on spot EC2 chooses by "
+        "price and capacity."
+    )
     count: AnyCount = Field(default=1, description="A number, or {min: 1, max: 4}.")
     market: Literal["on-demand", "spot", "spot-then-on-demand"] = Field(
         default="on-demand", description="spot-then-on-demand falls back where no spot capacity is left."

@@ -31,6 +31,7 @@ class ScriptRecipe:
         unpinned: Packages whose versions are not known.
         throughput: How it is read, if the script prints one.
         schema: The schema's file for editors.
+        file: The recipe, as a shell names it.
         commands: Set-up commands; empty without any.
         path: Folders for PYTHONPATH.
     """
@@ -43,6 +44,7 @@ class ScriptRecipe:
     unpinned: Sequence[str]
     throughput: Throughput | None
     schema: str
+    file: str = "FILE"
     commands: str = ""
     path: Sequence[str] = ()
 
@@ -58,14 +60,15 @@ class ScriptRecipe:
         return "\n".join(
             [
                 SCHEMA_LINE.format(self.schema).rstrip(),
-                "# Written by dlcloud init: dlcloud up FILE --dry-run shows the plan and its cost.",
+                f"# Written by dlcloud init. dlcloud plan {self.file} shows the cost; dlcloud up {self.file}",
+                f"# runs it; dlcloud bench {self.file} --repeats 1 runs it once on each type, side by side.",
                 f"name: {json.dumps(self.name)}",
                 "",
-                "# local rehearses on this machine by the same code: no account, no bill; then: aws",
+                "# local rehearses on this machine with the same code: no account, no bill; then: aws",
                 "cloud: local",
                 "",
                 "instances:",
-                f"  types: {self.types} # in this order; bench: each",
+                f"  types: {self.types} # bench: each; on demand in this order, on spot as EC2 chooses",
                 *(["  count: {min: 1, max: 3}"] if self.script.is_elastic else []),
                 MARKET + (ON_SPOT if self.script.is_elastic else ", spot"),
                 "",

@@ -26,7 +26,10 @@ def prediction_report(
     return Report(
         command="predict",
         records=[_record(job, offer) for job in jobs for offer in job.offers],
-        sections=[_section(job, region, market, most, as_of) for job in jobs],
+        sections=[
+            *(_section(job, region, market, most, as_of) for job in jobs if not job.refused),
+            *_refused_sections(jobs),
+        ],
         empty="nothing is measured; dlcloud bench measures",
         extra={
             "region": region,
@@ -42,16 +45,34 @@ def prediction_report(
 
 
 def _section(job: PredictedJob, region: str, market: Market, most: int, as_of: str) -> Section:
-    heading = f"{job.workload}, {job.case}, {job.setting}".replace(", ,", ",")
-    if job.refused:
-        return Section(heading=heading, titles=(), rows=(), notes=[f"not predicted: {job.refused}"])
     return Section(
-        heading=heading,
+        heading=_name(job),
         titles=("type", "source", job.unit, "90 %", f"USD/M {market}", "90 %"),
         rows=[_row(offer, market) for offer in job.offers[:most]],
         notes=_notes(job, region, most, as_of),
         numeric=frozenset({2, 4}),
     )
+
+
+def _name(job: PredictedJob) -> str:
+    return f"{job.workload}, {job.case}, {job.setting}".replace(", ,", ",")
+
+
+def _refused_sections(jobs: Sequence[PredictedJob]) -> list[Section]:
+    """Return why jobs are not predicted: each reason once, however many trials it holds for."""
+    names: dict[str, list[str]] = {}
+    for job in jobs:
+        if job.refused:
+            names.setdefault(job.refused, []).append(_name(job))
+    return [
+        Section(
+            heading=f"{some[0]}{f' and {len(some) - 1} more' if len(some) > 1 else ''}",
+            titles=(),
+            rows=(),
+            notes=[f"not predicted: {reason}"],
+        )
+        for reason, some in names.items()
+    ]
 
 
 def _notes(job: PredictedJob, region: str, most: int, as_of: str) -> list[str]:

@@ -28,7 +28,7 @@ def run(
     types: Sequence[str] = (),
     gpu: str = "",
     cpu_flags: Sequence[str] = (),
-    max_usd: float | None = None,
+    max_hourly_usd: float | None = None,
     retired: bool = False,
     region: str,
     live: bool,
@@ -42,7 +42,7 @@ def run(
         types: Names or families.
         gpu: Part of a GPU's name, `any` or `none`.
         cpu_flags: All of them are required.
-        max_usd: The highest price of an hour on demand.
+        max_hourly_usd: The highest price of an hour on demand.
         retired: Include types that AWS no longer offers; types that are named are shown in any case.
         region: Whose prices.
         live: Ask AWS for prices, and for types that the bundled table lacks.
@@ -74,8 +74,8 @@ def run(
     chosen = [candidate for candidate in offered if is_chosen(candidate.hardware)]
     prices = _live_prices(context, chosen, region, cloud) if live else []
     offers = [_offer(candidate, offered, prices) for candidate in chosen]
-    if max_usd is not None:
-        most = Decimal(str(max_usd))
+    if max_hourly_usd is not None:
+        most = Decimal(str(max_hourly_usd))
         offers = [offer for offer in offers if offer.on_demand and offer.on_demand.hourly_usd <= most]
     offers.sort(key=lambda offer: (-(offer.tflops_per_usd or Decimal(0)), offer.hardware.name))
     say(render(instances_report(offers, region=region), Format(output)))

@@ -187,7 +187,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if arguments.task == "serving" and arguments.endpoint is None:
         without = [name for name in arguments.engine if not ENGINES[name].server]
         if without:
-            parser.error(f"argument --engine: {', '.join(without)} has no server here; give an --endpoint")
+            served = ", ".join(name for name, engine in ENGINES.items() if engine.server)
+            parser.error(
+                f"argument --engine: {', '.join(without)} has no server here; these have: {served}; "
+                "of any other, give the --endpoint"
+            )
     arguments.threads = arguments.threads or hardware.physical_cores()
     arguments.cache = arguments.cache.expanduser()
     return arguments

@@ -115,7 +115,11 @@ def fleet_arguments(request: FleetRequest) -> dict[str, Any]:
                 "InstanceType": name,
                 "Priority": float(order[name]),
                 **_place(zone, request),
-                **({"MaxPrice": f"{request.max_usd[name]:f}"} if name in request.max_usd else {}),
+                **(
+                    {"MaxPrice": f"{request.max_hourly_usd[name]:f}"}
+                    if name in request.max_hourly_usd
+                    else {}
+                ),
             }
         )
     single = {"SingleAvailabilityZone": True} if request.single_zone else {}

@@ -208,4 +208,4 @@ def _interface(interface: "NetworkInterface", shared: Mapping[str, Any]) -> dict
 
 
 def _max_price(request: "LaunchRequest") -> dict[str, str]:
-    return {} if request.max_usd is None else {"MaxPrice": f"{request.max_usd:f}"}
+    return {} if request.max_hourly_usd is None else {"MaxPrice": f"{request.max_hourly_usd:f}"}

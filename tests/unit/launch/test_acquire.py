@@ -117,7 +117,7 @@ def test_a_kept_one_is_used_again_by_its_name_with_another_workload(home):
 
 def test_a_named_one_with_other_instances_is_refused_and_given_back(home):
     left = home.left(ClusterState.READY, name="mine")
-    with pytest.raises(RecipeError, match="mine is up with other instances") as caught:
+    with pytest.raises(RecipeError, match=r"mine is up with other .*: instances.count is 2, not 3") as caught:
         home.claim(name="mine", text=RECIPE.replace("count: 2", "count: 3"))
     assert "dlcloud down mine" in caught.value.hint
     lock_cluster(home.clusters.find(left), paths=home.paths).lock.release()

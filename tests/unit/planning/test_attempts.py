@@ -72,9 +72,9 @@ def test_a_base_is_on_demand_and_counts_what_is_there():
 
 
 def test_spot_may_cost_no_more_than_the_budget_was_computed_with():
-    assert ask(SPOT, Market.SPOT, *PRICES).max_usd == {}
+    assert ask(SPOT, Market.SPOT, *PRICES).max_hourly_usd == {}
     limited = ask(SPOT + "budget: {max_usd: 9}\n", Market.SPOT, *PRICES)
-    assert limited.max_usd == {"c7i.xlarge": Decimal("0.06") * Decimal("1.2")}
+    assert limited.max_hourly_usd == {"c7i.xlarge": Decimal("0.06") * Decimal("1.2")}
 
 
 def test_more_pools_than_a_fleet_takes_are_asked_without_zones():
