@@ -29,8 +29,11 @@ from dlcloud.app.terminal.screen import agrees, say
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.recipe import read_recipe, recipe_schema
 from dlcloud.recipe.script import (
+    COMMON,
     DISTRIBUTIONS,
+    FRAMEWORKS,
     GPU_COMMAND,
+    GPU_MODULES,
     Script,
     Throughput,
     distribution_of,
@@ -44,13 +47,16 @@ from dlcloud.report.table import envelope
 from dlcloud.resources.texts import template
 from dlcloud.ssh.listing import list_files
 
-REQUIREMENTS = "requirements.txt"
+LISTS = ("requirements.txt", "pyproject.toml", "environment.yml", "environment.yaml")
+"""Files that list packages, the first that is there counts."""
 TRIAL_S = 10
 """Seconds that a trial lasts after its first line of output: the imports before it may take long."""
 LONGEST_TRIAL_S = 60
 ENOUGH = 3
 """Lines with a throughput after which a trial has shown what it is for."""
 MOST_OUTPUT = 1 << 20
+KNOWN = frozenset({*COMMON, *DISTRIBUTIONS, *FRAMEWORKS, *GPU_MODULES})
+"""Modules whose packages are well known."""
 _POLL_S = 0.05
 _QUIET = {
     "PYTHONUNBUFFERED": "1",
@@ -530,7 +536,7 @@ def recipe_of_program(program: Program, trial: ScriptTrial) -> tuple[str, list[s
         script=script,
         command=program.command,
         files=sent_of(program, reading),
-        requirements=packages.listed_in or packages.pins,
+        requirements=packages.listed_in or sorted((*packages.pins, *packages.opened)),
         unpinned=packages.unpinned,
         throughput=_throughput(script, trial),
         commands=program.commands,
@@ -559,7 +565,7 @@ def sent_of(program: Program, reading: Reading) -> str:
     for file, _ in program.sources:
         text += file.read_text("utf-8", "replace")
     names = _named_files(program.base, text)
-    others = names - {program.file, program.target.name, SCHEMA_FILE, REQUIREMENTS, *reading.script.written}
+    others = names - {program.file, program.target.name, SCHEMA_FILE, *LISTS, *reading.script.written}
     alone = is_alone and not reading.own and not others and "/" not in program.file
     return program.file if alone else "."
 
@@ -577,7 +583,8 @@ class Packages:
     Attributes:
         listed_in: The file that lists them; empty if there is none.
         pins: Pinned as they are installed here.
-        unpinned: Not installed here.
+        opened: Not installed here, and well known: uv chooses their versions before the launch.
+        unpinned: Not installed here, and not known.
         unlisted: Imported, and not in the file.
         elsewhere: Installed here from a folder or a repository, with its place: no index has them.
         fault: Why the file cannot be used as it is.
@@ -585,6 +592,7 @@ class Packages:
 
     listed_in: str = ""
     pins: tuple[str, ...] = ()
+    opened: tuple[str, ...] = ()
     unpinned: tuple[str, ...] = ()
     unlisted: tuple[str, ...] = ()
     elsewhere: tuple[tuple[str, str], ...] = ()
@@ -594,11 +602,13 @@ class Packages:
 def packages_of(program: Program, reading: Reading) -> Packages:
     """Return the packages of a program: those of its requirements file, or of its imports."""
     modules = reading.script.foreign(reading.own)
-    file = program.base / REQUIREMENTS
-    if file.is_file():
-        return _listed(file, modules)
+    for name in LISTS:
+        file = program.base / name
+        if file.is_file() and (name != "pyproject.toml" or "[project]" in file.read_text("utf-8", "replace")):
+            return _listed(file, modules)
     installed = _versions_in(python_for(program.base, modules), (*modules, *program.needed))
     pins: dict[str, str] = {}
+    opened: list[str] = []
     unpinned: list[str] = []
     elsewhere: list[tuple[str, str]] = []
     for module in dict.fromkeys((*modules, *program.needed)):
@@ -607,13 +617,16 @@ def packages_of(program: Program, reading: Reading) -> Packages:
         if "==" in module:
             pins[distribution_of(module)] = module
         elif found is None:
-            unpinned.append(name)
+            (opened if module in KNOWN else unpinned).append(name)
         elif found[2]:
             elsewhere.append((name, found[2]))
         else:
             pins.setdefault(distribution_of(name), f"{name}=={found[1]}")
     return Packages(
-        pins=tuple(sorted(pins.values())), unpinned=tuple(sorted(set(unpinned))), elsewhere=tuple(elsewhere)
+        pins=tuple(sorted(pins.values())),
+        opened=tuple(sorted(set(opened))),
+        unpinned=tuple(sorted(set(unpinned))),
+        elsewhere=tuple(elsewhere),
     )
 
 
@@ -632,7 +645,7 @@ def _listed(file: Path, modules: Sequence[str]) -> Packages:
     named = {distribution_of(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", read)}
     wanted = [DISTRIBUTIONS.get(module, module.replace("_", "-")) for module in modules]
     unlisted = tuple(name for name in wanted if distribution_of(name) not in named)
-    return Packages(listed_in=REQUIREMENTS, unlisted=unlisted, fault=fault)
+    return Packages(listed_in=file.name, unlisted=unlisted, fault=fault)
 
 
 def _notes(
@@ -648,6 +661,8 @@ def _notes(
         yield f"packages: {', '.join(packages.pins)}"
     if packages.fault:
         yield f"{packages.listed_in} cannot be used as it is: {packages.fault}"
+    if packages.opened:
+        yield f"not installed here, pinned by uv before the launch: {', '.join(packages.opened)}"
     if packages.unpinned:
         yield f"versions are missing of {', '.join(packages.unpinned)}: pin them in the recipe"
     for name, place in packages.elsewhere:

@@ -41,6 +41,16 @@ DISTRIBUTIONS: Mapping[str, str] = MappingProxyType(
 )
 """Distributions whose names are not those of their modules. Source: PyPI, 2026-11."""
 
+COMMON = frozenset(
+    {"albumentations", "datasets", "einops", "evaluate", "gensim", "h5py", "huggingface_hub", "imageio"}
+    | {"ipython", "joblib", "jsonargparse", "librosa", "matplotlib", "mlflow", "nbformat", "nltk", "numba"}
+    | {"numpy", "omegaconf", "openai", "optuna", "pandas", "peft", "polars", "psutil", "pyarrow", "ray"}
+    | {"requests", "rich", "safetensors", "scipy", "seaborn", "sentence_transformers", "sentencepiece"}
+    | {"soundfile", "spacy", "tensorboard", "tensorboardX", "timm", "tokenizers", "torch_geometric"}
+    | {"torchaudio", "torchmetrics", "torchvision", "tqdm", "trl", "typer", "wandb"}
+)
+"""Further packages that are what their names say: `utils` and `models` on an index are a stranger's."""
+
 GPU_MODULES = frozenset(
     {"apex", "bitsandbytes", "cudf", "cuml", "cupy", "deepspeed", "flash_attn", "pycuda", "triton", "unsloth"}
     | {"vllm", "xformers"}

@@ -27,7 +27,7 @@ class ScriptRecipe:
         script: What the script needs and prints.
         command: Runs it.
         files: The file or folder that is sent, relative to the recipe.
-        requirements: Pinned packages, or the name of the file that lists them.
+        requirements: Packages, or the name of the file that lists them.
         unpinned: Packages whose versions are not known.
         throughput: How it is read, if the script prints one.
         schema: The schema's file for editors.
@@ -90,7 +90,7 @@ class ScriptRecipe:
             lines.append(f"  requirements: {json.dumps(self.requirements)}")
         elif self.requirements or self.unpinned:
             empty = "" if self.requirements else " []"
-            lines.append(f"  requirements:{empty} # pinned; python3 of the command has them")
+            lines.append(f"  requirements:{empty} # python3 of the command has them")
             lines += [f"    - {json.dumps(requirement)}" for requirement in self.requirements]
         lines += [f"    # - {name}==  which version? it is not installed here" for name in self.unpinned]
         return [*lines, ""] if len(lines) > 1 else []

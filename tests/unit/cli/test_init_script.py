@@ -83,6 +83,30 @@ def test_versions_come_from_requirements_or_from_what_is_installed(folder):
     assert "requirements.txt does not list nosuchpackage, pyyaml: only" in " ".join(notes)
 
 
+def test_known_packages_that_are_not_installed_are_left_to_uv(folder, monkeypatch):
+    monkeypatch.setattr("dlcloud.app.init._versions_in", lambda *_: {})
+    text, notes = recipe_of_script(write(folder, "import torch, nosuchpackage"), ScriptTrial())
+    assert read_recipe(text, "x").setup.requirements == ["torch"]
+    assert "not installed here, pinned by uv before the launch: torch" in notes
+    assert "versions are missing of nosuchpackage: pin them in the recipe" in notes
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("pyproject.toml", '[project]\nname = "mine"\nversion = "1"\ndependencies = ["numpy>=2"]\n'),
+        ("environment.yml", "dependencies:\n  - python=3.12\n  - pip:\n    - numpy==2.0.1\n"),
+        ("requirements.txt", "numpy>=2; python_version>'3'\n-r more.txt\n"),
+    ],
+)
+def test_the_file_that_lists_packages_is_named(folder, name, content):
+    write(folder, content, name)
+    write(folder, "six\n", "more.txt")
+    text, notes = recipe_of_script(write(folder, "import numpy"), ScriptTrial())
+    assert f'requirements: "{name}"' in text
+    assert not [note for note in notes if "cannot be used" in note or "does not list" in note]
+
+
 def test_a_trial_sees_what_the_script_prints_and_ends_it(folder):
     file = write(
         folder,
