@@ -37,6 +37,9 @@ FACTS = {
     "market": "instance-life-cycle",
     "image_id": "ami-id",
 }
+MOST_BYTES = 256 << 20
+"""Of the files that a trial keeps without a keep.files: they are sent as one archive, from memory."""
+CACHES = {".cache", ".git", ".ipynb_checkpoints", ".venv", "__pycache__", "node_modules", "venv"}
 TRACKER_FILES = ("**/events.out.tfevents.*", "**/wandb/offline-run-*/**")
 
 
@@ -167,6 +170,20 @@ def watch(words: "list[str]", folder: pathlib.Path, log: "io.BufferedWriter", ma
     return status if status >= 0 else 128 - status
 
 
+def kept_files(work: pathlib.Path, patterns: "list[str]") -> "dict[str, pathlib.Path]":
+    """Return the files that patterns keep, by name: a folder means its content, a link its file."""
+    top, found = work.resolve(), set()
+    for pattern in patterns:
+        for path in (*work.glob(pattern), work / pattern):  # also a name with brackets, as it is written
+            found.update(path.rglob("*") if path.is_dir() else [path])
+    real = {path: path.resolve() for path in found}
+    return {
+        str(path.relative_to(work)): real[path]
+        for path in sorted(found)
+        if real[path].is_file() and top in real[path].parents
+    }
+
+
 def pack(folder: pathlib.Path, end: "dict[str, object]", patterns: "list[str]") -> bytes:
     """Return the archive of a trial that has ended."""
     content = io.BytesIO()
@@ -179,11 +196,18 @@ def pack(folder: pathlib.Path, end: "dict[str, object]", patterns: "list[str]") 
             if (folder / name).is_file():
                 archive.add(str(folder / name), name)
         begun_ns = (folder / "command").stat().st_mtime_ns
-        for path in sorted(
-            {path for pattern in (*patterns, *TRACKER_FILES) for path in (folder / "work").glob(pattern)}
-        ):
-            if path.is_file() and not path.is_symlink() and path.stat().st_mtime_ns >= begun_ns:
-                archive.add(str(path), "files/" + str(path.relative_to(folder / "work")))
+        kept = kept_files(folder / "work", [*patterns, *TRACKER_FILES])
+        room = MOST_BYTES if patterns == ["**"] else sys.maxsize
+        for name, real in sorted(kept.items(), key=lambda item: item[1].stat().st_size):
+            status = real.stat()
+            is_cache = patterns == ["**"] and not CACHES.isdisjoint(name.split("/"))
+            if status.st_mtime_ns < begun_ns or is_cache:
+                continue
+            room -= status.st_size
+            if room < 0:
+                print("not kept, as keep.files does not name it: " + name, file=sys.stderr)
+                continue
+            archive.add(str(real), "files/" + name)
     return content.getvalue()
 
 

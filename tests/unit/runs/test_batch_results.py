@@ -113,3 +113,33 @@ def test_a_result_brings_its_log_and_files_and_nothing_beside_its_folder(tmp_pat
 def test_a_result_that_cannot_be_read_is_an_error(tmp_path, content):
     with pytest.raises(InstanceError, match="cannot be read"):
         unpack_result(content, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        (["out"], {"out/a.pt", "out/deep/b.pt", "out/last.pt"}),
+        (["./out/deep"], {"out/deep/b.pt"}),
+        (["*.pt"], {"best.pt"}),
+        (["out/last.pt"], {"out/last.pt"}),
+        (["metrics [1].json"], {"metrics [1].json"}),
+        (["**"], {"out/a.pt", "out/deep/b.pt", "out/last.pt", "best.pt", "metrics [1].json"}),
+        (["nothing", "outside"], set()),
+    ],
+)
+def test_a_trial_on_batch_keeps_the_files_that_one_on_an_instance_keeps(tmp_path, patterns, names):
+    program: dict = {"__name__": "batch_trial"}
+    exec(compile(template("batch_trial.py"), "batch_trial.py", "exec"), program)
+    folder = tmp_path / "trial"
+    (folder / "work" / "out" / "deep").mkdir(parents=True)
+    (folder / "command").touch()
+    for name in ("out/a.pt", "out/deep/b.pt", "best.pt", "metrics [1].json"):
+        (folder / "work" / name).write_text(name)
+    (folder / "work" / "out" / "last.pt").symlink_to("a.pt")
+    (tmp_path / "secret").write_text("secret")
+    (folder / "work" / "outside").symlink_to(tmp_path / "secret")
+    packed = program["pack"](folder, {}, patterns)
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        files = {name: archive.extractfile(name).read() for name in archive.getnames() if "files/" in name}
+    assert {name.removeprefix("files/") for name in files} == names
+    assert files.get("files/out/last.pt", b"out/a.pt") == b"out/a.pt"
