@@ -21,7 +21,7 @@ ECR = re.compile(r"(\d{12}\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\
 METADATA = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 ROOT = "DLCLOUD_ROOT"
 """Both are set on the local EC2 only: the address of the metadata service, and the instance's folder."""
-CHECKPOINTS = ("DLCLOUD_CHECKPOINTS", "DLCLOUD_RESUME")
+CHECKPOINTS = ("DLCLOUD_CHECKPOINTS", "DLCLOUD_RESUME", "DLCLOUD_RESUME_RUN")
 """What `job.py` tells a program whose checkpoints are kept."""
 LOCAL = "localhost/"
 """How podman calls what was built or imported here: no registry has it."""

@@ -156,7 +156,7 @@ def start_keeper(folder: pathlib.Path) -> "tuple[subprocess.Popen[bytes] | None,
     keeper = subprocess.Popen(words, stdin=subprocess.PIPE)
     return keeper, {
         "DLCLOUD_CHECKPOINTS": str(first),
-        **({"DLCLOUD_RESUME": "auto"} if kept["resume"] else {}),
+        **({"DLCLOUD_RESUME": "auto", "DLCLOUD_RESUME_RUN": kept["up"]} if kept["resume"] else {}),
     }
 
 

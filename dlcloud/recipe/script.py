@@ -91,6 +91,13 @@ PER_SECOND = re.compile(
 """A throughput in words: images/sec, samples per second, it/s, train_samples_per_second, fps."""
 PER_ITEM = re.compile(rf"(?<![0-9.,_])[0-9][0-9.]{{0,15}}\s?(?:s|ms|us|µs)/({_UNIT})\b", re.IGNORECASE)
 """The time of one item, as Keras (9ms/step) and tqdm (1.25s/it) print it."""
+RESUMED = (
+    ("dlcloud_report", r"\bcheckpoint\(", "dlcloud_report.checkpoint"),
+    ("transformers", r"\b\w*Trainer\(", "Hugging Face's Trainer"),
+    ("xgboost", r"\.(?:fit|train)\(", "XGBoost"),
+    ("lightgbm", r"\.(?:fit|train)\(", "LightGBM"),
+)
+"""What resumes after an interruption: a module, a call, and its name; see `dlcloud.benchmarks.resume`."""
 SPELLINGS: Mapping[str, str] = MappingProxyType(
     {
         "img": "images",
@@ -167,6 +174,8 @@ class Script:
         uses_bf16: It computes in bfloat16, which GPUs before Ampere lack.
         paths: The folders that it adds to sys.path.
         written: The files and folders that it writes below its folder, as far as they are named in it.
+        reports: It reports its throughput by dlcloud_report.
+        resumes: What resumes it after an interruption with `resume: auto`; empty if nothing is seen.
     """
 
     modules: frozenset[str]
@@ -181,16 +190,13 @@ class Script:
     uses_bf16: bool = False
     paths: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
+    resumes: str = ""
+    reports: bool = False
 
     @property
     def is_elastic(self) -> bool:
         """True if it trains by dlcloud.trainer."""
         return bool(self.modules & TRAINERS)
-
-    @property
-    def reports(self) -> bool:
-        """True if it reports its throughput by dlcloud_report."""
-        return REPORTER in self.modules
 
     def foreign(self, local: Collection[str]) -> list[str]:
         """Return the modules that packages must bring: none of Python's or dlcloud's, and none of its own."""
@@ -231,6 +237,12 @@ def read_script(text: str, name: str, *, package: str = "") -> Script:
         uses_bf16=bool(gpu) and "bf16" in text.lower(),
         paths=tuple(dict.fromkeys(_paths(nodes))),
         written=tuple(dict.fromkeys(_written(nodes))),
+        # One that imports it for its checkpoints alone reports none.
+        reports=REPORTER in modules
+        and (re.search(r"\b(?:step|throughput)\(", text) is not None or "checkpoint(" not in text),
+        resumes=next(
+            (title for module, call, title in RESUMED if module in roots and re.search(call, text)), ""
+        ),
     )
 
 

@@ -103,6 +103,11 @@ class ScriptRecipe:
             lines.append(f"  environment: {{PYTHONPATH: {json.dumps(':'.join(self.path))}}}")
         if self.script.is_elastic:
             return [*lines, "  elastic: {} # a worker per GPU, or one; they join and leave at any step"]
+        if self.script.resumes:
+            lines += [
+                f"  resume: auto # after an interruption it continues, by {self.script.resumes}",
+                "  checkpoints: [checkpoints/] # copied away while it runs",
+            ]
         lines += self._reading()
         tunable = [name for name in self.script.arguments if any(part in name for part in TUNABLE)]
         if tunable:

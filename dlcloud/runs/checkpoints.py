@@ -8,6 +8,7 @@ its size and digest. `Copying` downloads each new one into the dlcloud home (`dl
 import hashlib
 import json
 import re
+import secrets
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -63,6 +64,7 @@ class Checkpoints:
         self._slots: dict[str, int] = {}
         self._lock = threading.Lock()
         self._is_fresh = fresh
+        self._up = secrets.token_hex(8)  # by it the resume hook knows a replacement from another `up`
 
     def home_of(self, instance_id: str) -> HomeCheckpoints:
         """Return where the checkpoints of an instance's run are kept; each of several runs has its own."""
@@ -93,6 +95,7 @@ class Checkpoints:
             "patterns": [pattern.removeprefix("./") for pattern in workload.checkpoints],
             "first": first_folder(workload.checkpoints),
             "resume": workload.resume == "auto",
+            "up": self._up,
             "on_notice": workload.on_notice,
             "on_rebalance": workload.on_rebalance,
             "number": state.number if state is not None else 0,

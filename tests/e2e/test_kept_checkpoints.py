@@ -34,6 +34,21 @@ while step < 60:
                 old.unlink()
 pathlib.Path("result.txt").write_text(str(total))
 """
+LOOP = """\
+import pathlib, time
+import dlcloud_report
+total = [0]
+first = dlcloud_report.checkpoint(total)
+print("begins at", first, flush=True)
+for step in range(first, 60):
+    while not first and step == 40:
+        dlcloud_report.checkpoint(step=step)  # it ends on another instance only
+        time.sleep(0.1)
+    time.sleep(0.1)
+    total[0] += (step + 1) ** 2
+    dlcloud_report.checkpoint(step=step + 1)
+pathlib.Path("result.txt").write_text(str(total[0]))
+"""
 RECIPE = """\
 name: {name}
 cloud: local
@@ -69,3 +84,22 @@ def test_a_script_resumes_on_the_replacement_with_and_without_a_notice(user, gra
     assert re.search(r"restoring checkpoint \d+", err), err
     (result,) = (user.home / ".dlcloud/runs").glob(f"{name}-*/files/result.txt")
     assert result.read_text() == str(sum(step * step for step in range(61)))
+
+
+def test_a_loop_of_two_lines_saves_at_the_notice_and_resumes(user):
+    """Nothing is saved before the notice: the first state is due after a minute."""
+    (user.home / "train.py").write_text(LOOP)
+    path = user.home / "loop.yaml"
+    path.write_text(RECIPE.format(name="loop", more=""))
+    process = user.begin("up", str(path), "--name", "loop")
+    wait_until(lambda: "begins at 0" in user.run("logs", "loop", expect=None).stdout)
+    (first,) = user.alive()
+    user.run("local", "interrupt", first, "--grace", "40")
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, out + err
+    (result,) = (user.home / ".dlcloud/runs").glob("loop-*/files/result.txt")
+    assert result.read_text() == str(sum(step * step for step in range(61)))
+    logs = [
+        path.read_text(errors="replace") for path in (user.home / ".dlcloud").rglob("log*") if path.is_file()
+    ]
+    assert any("resumes after step" in text for text in [*logs, out, err]), err

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from dlcloud.analysis.resume import HOURS_BETWEEN, expected_hours
 from dlcloud.app.context import Context
 from dlcloud.app.packages import pin_packages
 from dlcloud.app.recipe_files import file_of_recipe, own_names, read_recipe_file
@@ -25,6 +26,7 @@ from dlcloud.local.site_files import Level
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.events import Event, Info, Warned
+from dlcloud.model.instance import Market
 from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.secret_source import SourceKind
 from dlcloud.planning.plan import Plan
@@ -117,9 +119,32 @@ class RecipeWorkload:
             notes.append(f"packages: {shown}{f' and {more} more' if more > 0 else ''}")
         if self.recipe.workload.files is not None:
             notes.append(check_files(self.folder / self.recipe.workload.files).describe())
+        notes += self._after_interruption()
         if self.recipe.cloud == "local" and (loose := self._looseness()):
             notes.append(loose)
         yield from (textwrap.fill(note, NOTE_WIDTH, break_on_hyphens=False) for note in notes)
+
+    def _after_interruption(self) -> list[str]:
+        """Return whether the command resumes, and what that saves, if it may run on spot."""
+        workload, hours = self.recipe.workload, self.recipe.budget.max_hours
+        if Market.SPOT not in self.recipe.instances.markets or workload.command is None or self.is_elastic:
+            return []
+        script = _script_of(workload, self.folder)
+        title = script[1].resumes if script is not None else ""
+        if workload.resume == "auto" and title:
+            way = f"after an interruption it resumes, by {title}"
+        elif workload.resume == "auto":
+            way = "after an interruption it resumes if it trains by a framework that dlcloud knows"
+        elif workload.checkpoints:
+            way = "after an interruption it starts again with its checkpoints"
+        else:
+            way = "starts from the beginning after an interruption"
+        resumed, anew = expected_hours(hours)
+        cost = (
+            f"{hours:g} h of work at an interruption each {HOURS_BETWEEN:g} h (assumed): about "
+            f"{resumed:.1f} h billed if it resumes, {anew:.1f} h if it starts from the beginning"
+        )
+        return [f"{way}; {cost}"]
 
     def _looseness(self) -> str:
         """Return what this rehearsal cannot show, for want of isolation; empty if it can, or is unknown."""

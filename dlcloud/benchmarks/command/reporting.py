@@ -4,15 +4,20 @@
     dlcloud_report.throughput(images / seconds)     # as often as one is known
     dlcloud_report.step(images)                     # or once a step: the time between two calls is taken
     dlcloud_report.intermediate(accuracy)           # the metric so far: a search may end a run that lags
+    first = dlcloud_report.checkpoint(model, optimizer)  # before a loop: restores them after an interruption
+    dlcloud_report.checkpoint(step=step + 1)             # in the loop: saves them if it is due
 
-Outside of a benchmark all of them do nothing, so that the lines can stay. Programs in other languages append
+Outside of dlcloud all of them do nothing, so that the lines can stay. Programs in other languages append
 numbers, one a line, to the file that the variable DLCLOUD_REPORT names.
 """
 
+import importlib
 import json
 import os
 import time
 
+MODULE = "dlcloud_report.py"
+"""Its name next to the program."""
 VARIABLE = "DLCLOUD_REPORT"
 RECORDS_VARIABLE = "DLCLOUD_RECORDS"
 INTERMEDIATE = "intermediate"
@@ -47,6 +52,22 @@ def intermediate(value: float) -> None:
     _step += 1
     if path := os.environ.get(RECORDS_VARIABLE):
         _append(path, json.dumps({"record": INTERMEDIATE, "step": _step, "value": value}))
+
+
+def checkpoint(*objects: object, step: int | None = None) -> int:
+    """Restore objects before a loop and return the step to begin with; in the loop, save them after a step.
+
+    It needs `workload.resume: auto`; without it nothing is restored or saved, and the first call returns 0.
+
+    Args:
+        objects: Models, optimizers and all else that has `state_dict` and `load_state_dict`; lists and
+            dictionaries; generators of random numbers. Global random numbers are always saved.
+        step: The steps that are done.
+    """
+    if os.environ.get("DLCLOUD_RESUME") != "auto" or not os.environ.get("DLCLOUD_CHECKPOINTS"):
+        return step or 0
+    plain = importlib.import_module("dlcloud_resume.plain")
+    return int(plain.checkpoint(objects, step))
 
 
 def _append(path: str, line: str) -> None:

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
+from .. import resume
 from ..harness import masking, redaction, usage
 from ..harness.case import Finish, Slice, VariantError, WarmUp, describe_exit
 from ..harness.records import ASKED, NOTICE
@@ -34,8 +35,6 @@ from ..harness.schema import Measurement, MetricName
 from . import reporting
 from .output import OutputLines, Reported, ThroughputReader, after_warm_up
 from .shell import shell_words
-
-REPORT_MODULE = "dlcloud_report.py"
 
 KIB_PER_MIB = 1024
 LAST_LINE_CHARACTERS = 200
@@ -191,18 +190,19 @@ class CommandVariant:
 
     def _run(self) -> _Run:
         """Run the command to its end and copy its output; VariantError if its exit status is not 0."""
-        is_reported = isinstance(self.reader, Reported)
-        if not is_reported and reporting.RECORDS_VARIABLE not in self.setting.environment:
-            return self._run_with({}, self.reader)
         with tempfile.TemporaryDirectory(prefix="dlcloud-report-") as folder:
-            report = Path(folder, "values")
-            shutil.copy(reporting.__file__, Path(folder, REPORT_MODULE))
             path = self.setting.environment.get("PYTHONPATH", self.environment.get("PYTHONPATH"))
-            variables = {"PYTHONPATH": os.pathsep.join(filter(None, (path, folder)))}
+            paths = [path, folder]
+            shutil.copy(reporting.__file__, Path(folder, reporting.MODULE))
+            if self.environment.get("DLCLOUD_RESUME") == "auto":
+                resume.install(Path(folder))
+                paths.reverse()  # Python starts with the first sitecustomize that it finds
+            variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
             if records := self.setting.environment.get(reporting.RECORDS_VARIABLE):
                 variables[reporting.RECORDS_VARIABLE] = str(Path(records).absolute())
             if not isinstance(self.reader, Reported):
                 return self._run_with(variables, self.reader)
+            report = Path(folder, "values")
             run = self._run_with({**variables, reporting.VARIABLE: str(report)}, None)
             lines = report.read_text(encoding="utf-8").splitlines() if report.exists() else []
         run.values.extend(value for line in lines for value in self.reader.values(line))

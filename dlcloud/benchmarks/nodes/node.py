@@ -31,8 +31,9 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
+from .. import resume
 from ..command import reporting
-from ..command.variant import REPORT_MODULE, activate
+from ..command.variant import activate
 
 BEAT_S = 2.0
 """Seconds between signs of life."""
@@ -189,9 +190,15 @@ def start_node(order: Mapping[str, Any], folder: Path, *, rank: int, ended: Ende
     host_file.write_text(order["hosts"], encoding="utf-8")
     variables = {**activate(os.environ), **order["environment"], "DLCLOUD_HOST_FILE": str(host_file)}
     if rank:  # the values that rank 0 reports are the job's; the others import the module, too
-        shutil.copy(reporting.__file__, host_file.with_name(REPORT_MODULE))
+        shutil.copy(reporting.__file__, host_file.with_name(reporting.MODULE))
+    hook = host_file.with_name("resume")
+    if is_resuming := rank > 0 and variables.get("DLCLOUD_RESUME") == "auto":  # on rank 0 the harness does it
+        hook.mkdir(exist_ok=True)
+        resume.install(hook)
     # Of the programs of bundled recipes, `benchmarks.distributed`.
-    path = filter(None, (variables.get("PYTHONPATH"), str(host_file.parent)))
+    path = filter(
+        None, (str(hook) if is_resuming else "", variables.get("PYTHONPATH"), str(host_file.parent))
+    )
     variables["PYTHONPATH"] = os.pathsep.join(path)
     return NodeProcess(
         words=order["words"],

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from dlcloud.analysis.result import RunState
-from dlcloud.analysis.resume import RESUME_WINDOW, finished_cases, resumable_runs
+from dlcloud.analysis.resume import RESUME_WINDOW, expected_hours, finished_cases, resumable_runs
 from tests.fakes.samples import run
 
 DONE, FAILED, LOST, RUNNING = RunState.DONE, RunState.FAILED, RunState.LOST, RunState.RUNNING
@@ -69,3 +69,10 @@ def test_a_case_that_failed_or_was_cut_off_is_not_finished():
 def test_what_was_taken_over_once_is_not_sent_twice():
     again = ("case", END[1] | {"time": "later"})
     assert len(finished_cases(lines(START, RESULT, END, START, RESULT, again))) == 1
+
+
+def test_starting_over_costs_more_the_longer_the_work():
+    resumed, anew = expected_hours(4.0)
+    assert resumed == pytest.approx(4.04)
+    assert anew == pytest.approx(4.97, abs=0.01)
+    assert expected_hours(40.0)[1] > 500

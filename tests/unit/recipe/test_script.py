@@ -261,3 +261,29 @@ def test_the_recipe_of_an_elastic_script_says_what_spot_needs():
     assert "market: on-demand # or spot-then-on-demand, then also on_demand_base: 1," in text
     spot = text.replace("market: on-demand #", "market: spot-then-on-demand\n  on_demand_base: 1 #")
     assert read_recipe(spot, "train.yaml").instances.on_demand_base == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "title"),
+    [
+        ("from transformers import Trainer\nTrainer(model).train()", "Hugging Face's Trainer"),
+        ("from transformers import Seq2SeqTrainer\nSeq2SeqTrainer(model).train()", "Hugging Face's Trainer"),
+        ("import xgboost as xgb\nxgb.train({}, data)", "XGBoost"),
+        ("from lightgbm import LGBMRegressor\nLGBMRegressor().fit(x, y)", "LightGBM"),
+        ("import torch, dlcloud_report\ndlcloud_report.checkpoint(model)", "dlcloud_report.checkpoint"),
+    ],
+)
+def test_a_script_whose_framework_resumes_gets_a_recipe_that_does(source, title):
+    script = read_script(source, "train.py")
+    assert script.resumes == title
+    workload = read_recipe(recipe_text(script), "train.yaml").workload
+    assert workload.resume == "auto"
+    assert workload.checkpoints == ["checkpoints/"]
+    assert not workload.reported
+
+
+@pytest.mark.parametrize(
+    "source", ["import torch\nloss.backward()", "from transformers import pipeline\npipeline()"]
+)
+def test_a_script_of_its_own_loop_does_not_resume(source):
+    assert read_script(source, "train.py").resumes == ""

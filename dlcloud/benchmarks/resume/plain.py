@@ -1,0 +1,107 @@
+"""Loops of a script's own: `dlcloud_report.checkpoint`, in two lines.
+
+    first = dlcloud_report.checkpoint(model, optimizer, scheduler)   # restores them; 0 at the beginning
+    for step in range(first, steps):
+        ...
+        dlcloud_report.checkpoint(step=step + 1)                     # saves them if it is due
+
+The objects have `state_dict` and `load_state_dict`, or are lists, dictionaries or generators of random
+numbers. The random numbers of Python, NumPy and PyTorch are saved with them.
+"""
+
+import atexit
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .states import States, dump, load, random_state, restore_random
+
+STATE = "plain-{}.pt"
+
+_running: "list[_Loop]" = []
+
+
+class _Loop:
+    """What one loop saves."""
+
+    def __init__(self, objects: Sequence[Any]) -> None:
+        self.objects = objects
+        torch = sys.modules.get("torch")
+        is_distributed = (
+            torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
+        )
+        self.states = States(
+            "checkpoint",
+            version=getattr(torch, "__version__", "without torch"),
+            settings={"objects": [f"{type(item).__qualname__}{_size(item)}" for item in objects]},
+            world=torch.distributed.get_world_size() if torch is not None and is_distributed else 1,
+            rank=torch.distributed.get_rank() if torch is not None and is_distributed else 0,
+            seed=None if torch is None else torch.initial_seed(),
+        )
+        self.states.__enter__()
+        atexit.register(self._finish, os.getpid())
+
+    def restore(self) -> int:
+        state = self.states.newest()
+        if state is None:
+            return 0
+        content = load(state / STATE.format(self.states.rank))
+        for item, saved in zip(self.objects, content["objects"], strict=True):
+            _restore(item, saved)
+        restore_random(content["random"])
+        return self.states.step
+
+    def save(self, folder: Path) -> None:
+        content = {"objects": [_saved(item) for item in self.objects], "random": random_state()}
+        dump(folder / STATE.format(self.states.rank), content)
+
+    def _finish(self, process: int) -> None:
+        if os.getpid() == process and not self.states.is_noticed and not hasattr(sys, "last_value"):
+            self.states.finish()
+
+
+def checkpoint(objects: Sequence[Any], step: int | None) -> int:
+    """Restore the objects and return the step to begin with; or save them after a step, if it is due."""
+    if objects:
+        loop = _Loop(objects)
+        _running[:] = [loop]
+        return loop.restore()
+    if step is None or not _running:
+        raise ValueError("checkpoint(model, optimizer) comes before the loop, checkpoint(step=N) into it")
+    loop = _running[0]
+    if loop.states.is_due(step):
+        loop.states.save(step, loop.save)
+    return step
+
+
+def _size(item: Any) -> str:
+    parameters = getattr(item, "parameters", None)
+    return f" of {sum(parameter.numel() for parameter in parameters())}" if callable(parameters) else ""
+
+
+def _saved(item: Any) -> Any:
+    if hasattr(item, "state_dict"):
+        return item.state_dict()
+    if isinstance(item, (list, dict)):
+        return item
+    if hasattr(item, "bit_generator"):
+        return item.bit_generator.state
+    return item.get_state() if hasattr(item, "get_state") else item.getstate()
+
+
+def _restore(item: Any, saved: Any) -> None:
+    if hasattr(item, "load_state_dict"):
+        item.load_state_dict(saved)
+    elif isinstance(item, list):
+        item[:] = saved
+    elif isinstance(item, dict):
+        item.clear()
+        item.update(saved)
+    elif hasattr(item, "bit_generator"):
+        item.bit_generator.state = saved
+    elif hasattr(item, "set_state"):
+        item.set_state(saved)
+    else:
+        item.setstate(saved)

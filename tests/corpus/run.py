@@ -1,0 +1,383 @@
+"""Interrupt the scripts of this folder at random moments, and compare their results with undisturbed runs.
+
+    python tests/corpus/run.py                             each script, 10 moments, half of them with a notice
+    python tests/corpus/run.py hf_trainer.py --moments 40 --seed 3
+    python tests/corpus/run.py --python ENVIRONMENT/bin/python
+
+Each run begins in a new folder, as on another instance; only `ckpt/` is carried over. With a notice the
+process group gets SIGTERM, and SIGKILL if it has not ended in 30 s; without one it is killed. A moment is a
+line that the script prints, and a fraction of the time until the next one. Verdicts of a script:
+
+    equal      every run finished with the result of an undisturbed run, to the byte
+    restarts   equal, but it began again from the start after an interruption, and said so
+    refused    a run ended with the reason why it does not resume
+    wrong      a run finished with another result, or failed
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "scripts"
+REPOSITORY = Path(__file__).parents[2]
+RESULT, CHECKPOINTS = "result.json", "ckpt"
+GRACE_S = 30.0
+LONGEST_S = 300.0
+NEEDS = "# needs: "
+MOST_FAULTS = 3
+
+sys.path.insert(0, str(REPOSITORY))
+from dlcloud.benchmarks.command import reporting  # noqa: E402  from this checkout, without an installation
+from dlcloud.benchmarks.resume import install  # noqa: E402
+
+
+@dataclass
+class Verdict:
+    """What became of one script."""
+
+    name: str
+    moments: int = 0
+    equal: int = 0
+    resumed: int = 0
+    refused: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def word(self) -> str:
+        if self.wrong:
+            return "wrong"
+        if self.refused:
+            return "refused"
+        return "equal" if self.resumed or not self.moments else "restarts"
+
+
+def scripts() -> list[Path]:
+    return sorted(path for path in FOLDER.iterdir() if path.suffix in {".py", ".sh"} and path.name[0] != "_")
+
+
+def needs(script: Path) -> list[str]:
+    """Return the packages that a script imports, from its line `# needs: …`."""
+    for line in script.read_text().splitlines():
+        if line.startswith(NEEDS):
+            return line.removeprefix(NEEDS).split()
+    return []
+
+
+def command(script: Path, python: str) -> list[str]:
+    return ["bash", script.name] if script.suffix == ".sh" else [python, script.name]
+
+
+def is_resuming(script: Path) -> bool:
+    """Whether a recipe for the script says `resume: auto`."""
+    return "# resume: none" not in script.read_text()
+
+
+def lay_out(folder: Path) -> None:
+    """Copy the scripts into the folder of a run."""
+    for path in FOLDER.iterdir():
+        if path.is_file():
+            shutil.copy(path, folder)
+
+
+def environment(python: str, extra: dict[str, str]) -> dict[str, str]:
+    return {
+        **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+        "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+        **extra,
+    }
+
+
+def start(script: Path, folder: Path, python: str, extra: dict[str, str]) -> "subprocess.Popen[str]":
+    lay_out(folder)
+    with (folder / "log").open("w") as log:
+        return subprocess.Popen(
+            command(script, python),
+            cwd=folder,
+            env=environment(python, extra),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+
+
+FORKS = """
+import gc, importlib, json, os, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+if "transformers" in sys.argv:
+    from transformers import Trainer
+gc.freeze()
+print("ready", flush=True)
+for line in sys.stdin:
+    order = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.setsid()
+        os.chdir(order["folder"])
+        os.environ.clear()
+        os.environ.update(order["environment"])
+        for number, name in ((0, os.devnull), (1, "out"), (2, "log")):
+            os.dup2(os.open(name, os.O_RDONLY if not number else os.O_WRONLY | os.O_CREAT), number)
+        sys.argv[:] = [order["script"]]
+        sys.path[0] = order["folder"]
+        status = 1
+        try:
+            import runpy
+            runpy.run_path(order["script"], run_name="__main__")
+            status = 0
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException as error:
+            sys.last_value = error
+            sys.excepthook(type(error), error, error.__traceback__)
+        import atexit
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(status)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""A process that has imported the frameworks, and forks for each run: an import takes longer than a run."""
+
+
+class Forked:
+    """One run of a script, with what this program uses of Popen."""
+
+    def __init__(
+        self, parent: "subprocess.Popen[str]", script: Path, folder: Path, environment: dict[str, str]
+    ) -> None:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        os.mkfifo(folder / "out")
+        order = {"script": script.name, "folder": str(folder), "environment": environment}
+        print(json.dumps(order), file=parent.stdin, flush=True)
+        self._parent = parent.stdout
+        self.pid = int(self._parent.readline())
+        self.stdout = (folder / "out").open()
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._parent], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("fork", timeout or 0.0)
+            self.returncode = int(self._parent.readline())
+        return self.returncode
+
+
+class Forks:
+    """Starts runs, by forks where a script needs a framework."""
+
+    def __init__(self, hook: Path, python: str = sys.executable) -> None:
+        self.python, self.hook = python, hook
+        self._parents: dict[tuple[str, ...], subprocess.Popen[str]] = {}
+
+    def start(self, script: Path, folder: Path, extra: dict[str, str]) -> "subprocess.Popen[str] | Forked":
+        names = tuple(needs(script))
+        if script.suffix == ".sh" or not names or script.name == "child_process.py":
+            return start(script, folder, self.python, extra)
+        if names not in self._parents:
+            variables = {
+                "DLCLOUD_RESUME": "auto",
+                "DLCLOUD_CHECKPOINTS": str(self.hook),
+                "PYTHONPATH": str(self.hook),
+            }
+            parent = subprocess.Popen(
+                [self.python, "-c", FORKS, *names],
+                env=environment(self.python, variables),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                bufsize=1,
+            )
+            assert parent.stdout is not None
+            parent.stdout.readline()
+            self._parents[names] = parent
+        lay_out(folder)
+        return Forked(self._parents[names], script, folder, environment(self.python, extra))
+
+    def close(self) -> None:
+        for parent in self._parents.values():
+            assert parent.stdin is not None
+            parent.stdin.close()
+            parent.wait()
+
+
+def end_group(process: "subprocess.Popen[str] | Forked", number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def follow(
+    process: "subprocess.Popen[str] | Forked", stop_after: int | None, wait_s: float, *, notice: bool
+) -> list[str]:
+    """Read what a run prints; interrupt it `wait_s` after that many lines. Returns the lines."""
+    assert process.stdout is not None
+    lines = []
+    try:
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            if stop_after is not None and len(lines) >= stop_after:
+                time.sleep(wait_s)
+                if notice:
+                    end_group(process, signal.SIGTERM)
+                    until = time.monotonic() + GRACE_S
+                    process.wait(GRACE_S)
+                    while group_lives(process.pid) and time.monotonic() < until:
+                        time.sleep(0.02)
+                break
+    except subprocess.TimeoutExpired:
+        pass
+    end_group(process, signal.SIGKILL)
+    lines += [line.rstrip("\n") for line in process.stdout]
+    process.wait()
+    return lines
+
+
+def undisturbed(script: Path, python: str, hook: Path) -> tuple[bytes, int, float]:
+    """Return the result of a run that nothing disturbs, its lines, and the time between two of them."""
+    with tempfile.TemporaryDirectory(prefix="corpus-") as name:
+        folder = Path(name)
+        (folder / CHECKPOINTS).mkdir()
+        process = start(script, folder, python, {"PYTHONPATH": str(hook)})
+        assert process.stdout is not None
+        times = [time.monotonic() for _ in process.stdout]
+        if process.wait():
+            raise SystemExit(f"{script.name} fails undisturbed: {(folder / 'log').read_text()[-2000:]}")
+        mean_s = (times[-1] - times[0]) / max(1, len(times) - 1)
+        return (folder / RESULT).read_bytes(), len(times), mean_s
+
+
+def survive(script: Path, forks: Forks, chance: random.Random, verdict: Verdict, moments: int) -> None:
+    """Run a script that is interrupted that often to its end."""
+    expected, count, mean_s = BASELINES[script.name]
+    with tempfile.TemporaryDirectory(prefix="corpus-") as name:
+        carried = Path(name, "carried")
+        carried.mkdir()
+        resume = {"DLCLOUD_RESUME": "auto"} if is_resuming(script) else {}
+        for number in range(moments + 1):
+            folder = Path(name, f"run-{number}")
+            folder.mkdir()
+            shutil.copytree(carried, folder / CHECKPOINTS, symlinks=True)
+            extra = {
+                "PYTHONPATH": str(forks.hook),
+                "DLCLOUD_CHECKPOINTS": str(folder / CHECKPOINTS),
+                "DLCLOUD_RESUME_RUN": name,
+                "DLCLOUD_RESUME_INTERVAL_S": str(4 * mean_s),
+                **resume,
+            }
+            process = forks.start(script, folder, extra)
+            is_last = number == moments
+            notice = chance.random() < 0.5
+            after = None if is_last else chance.randint(1, max(1, count - 1))
+            lines = follow(process, after, chance.random() * mean_s, notice=notice)
+            log = (folder / "log").read_text()
+            if " resumes after step " in log or any("resumes" in line for line in lines):
+                verdict.resumed += 1
+            if process.returncode == 0:
+                verdict.moments += number
+                result = (folder / RESULT).read_bytes()
+                if result == expected:
+                    verdict.equal += 1
+                else:
+                    verdict.wrong.append(f"{result[:300]!r} instead of {expected[:300]!r}: {log[-600:]}")
+                return
+            if is_last or (after is not None and len(lines) < after):
+                if "is not resumed: " in log:
+                    verdict.refused += 1
+                else:
+                    verdict.wrong.append(f"exit status {process.returncode}: {log[-600:]}")
+                return
+            shutil.rmtree(carried)
+            shutil.copytree(folder / CHECKPOINTS, carried, symlinks=True)
+            shutil.rmtree(folder)
+
+
+BASELINES: dict[str, tuple[bytes, int, float]] = {}
+
+
+def examine(script: Path, forks: Forks, *, moments: int, seed: int) -> Verdict:
+    """Interrupt a script at that many moments, at most three in one run to its end."""
+    verdict, chance = Verdict(script.name), random.Random(f"{seed} {script.name}")
+    BASELINES[script.name] = undisturbed(script, forks.python, forks.hook)
+    left = moments
+    while left > 0 and len(verdict.wrong) < MOST_FAULTS:
+        now = min(left, chance.randint(1, 3))
+        survive(script, forks, chance, verdict, now)
+        left -= now
+    return verdict
+
+
+def lacks(script: Path, python: str) -> list[str]:
+    """Return the packages that a script needs and an interpreter lacks."""
+    names = needs(script)
+    if Path(python) == Path(sys.executable):
+        return [name for name in names if importlib.util.find_spec(name) is None]
+    probe = "import importlib.util, sys; print(*[n for n in sys.argv[1:] if not importlib.util.find_spec(n)])"
+    return subprocess.run(
+        [python, "-c", probe, *names], check=True, capture_output=True, text=True
+    ).stdout.split()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Interrupt the scripts of the corpus at random moments.")
+    parser.add_argument("names", nargs="*", help="scripts; all by default")
+    parser.add_argument("--moments", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--python", default=sys.executable, help="has the frameworks")
+    arguments = parser.parse_args()
+    verdicts = []
+    hook = tempfile.TemporaryDirectory(prefix="hook-")
+    install(Path(hook.name))
+    shutil.copy(reporting.__file__, Path(hook.name, reporting.MODULE))
+    forks = Forks(Path(hook.name), arguments.python)
+    for script in scripts():
+        if arguments.names and script.name not in arguments.names:
+            continue
+        if missing := lacks(script, arguments.python):
+            print(f"{script.name:32} skipped: no {', '.join(missing)}", flush=True)
+            continue
+        began = time.monotonic()
+        verdict = examine(script, forks, moments=arguments.moments, seed=arguments.seed)
+        verdicts.append(verdict)
+        print(
+            f"{script.name:24} {verdict.word():9} {verdict.moments:3} moments, "
+            f"{verdict.equal} finished equal, {verdict.resumed} resumes, {time.monotonic() - began:.0f} s",
+            flush=True,
+        )
+        for fault in verdict.wrong:
+            print(f"    {fault}", flush=True)
+    forks.close()
+    hook.cleanup()
+    words = [verdict.word() for verdict in verdicts]
+    print(json.dumps({word: words.count(word) for word in ("equal", "restarts", "refused", "wrong")}))
+    return 1 if "wrong" in words else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,3 @@
+# needs: torch
+# DistributedDataParallel under torchrun, two processes.
+torchrun --standalone --nproc-per-node 2 _ddp.py
