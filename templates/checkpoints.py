@@ -2,9 +2,13 @@
 
 keep FOLDER             `job.py` starts this next to the program, and writes its exit status to stdin
 notice FOLDER SECONDS REASON ...   ask for the program's end within so many seconds
-stored FOLDER NUMBER    the copy of a state is complete elsewhere: remove it here, with older ones
-drop FOLDER NUMBER      a state cannot be copied, as a file of it has changed: remove it
-restore FOLDER          put the files of FOLDER/checkpoints/restore.json into FOLDER/work, whole or not at all
+pick FOLDER             print the newest state that was not copied yet, and keep its contents until it is
+stored FOLDER           the copy of the picked state is complete: remove it here, with older ones
+drop FOLDER             the picked state cannot be copied, as a file of it has changed: remove it
+restore FOLDER TEXT ... put the files of FOLDER/checkpoints/restore.json into FOLDER/work, whole or not at
+                        all; the text is for the log
+fetch FOLDER            bring the newest whole state from S3 for that; prints what it is, as JSON
+forget FOLDER [NUMBER]  remove a state from S3, or all of them
 
 FOLDER/checkpoints.json says what is kept. A *state* is all files that its patterns match. FOLDER/checkpoints
 has `state-NUMBER.json`, which names each file with its size and digest, and `objects/DIGEST`, the contents. A
@@ -14,6 +18,9 @@ file of it open for writing; FOLDER/records.jsonl has {"record": "checkpoint", "
 At an interruption notice, a rebalance recommendation, the end of the budget, or when asked, it has {"record":
 "notice", "reason", "seconds"}, and FOLDER/records.jsonl.notice lets the harness ask the program to stop. What
 the program writes until then is a state of its own, marked `ended`.
+
+With `upload` in FOLDER/checkpoints.json, s5cmd stores states in S3 in the same shape: the contents first,
+then the manifest, so that a state counts only when it is whole. The newest two are kept.
 """
 
 import contextlib
@@ -29,7 +36,9 @@ import select
 import shutil
 import signal
 import stat
+import subprocess
 import sys
+import threading
 import time
 import typing
 import urllib.parse
@@ -38,6 +47,8 @@ POLL_S = 0.5
 QUIET = ((0.0, 3.0), (5.0, 1.0), (10.0, 0.0))
 """Seconds for which nothing may have changed, by how long a state has been waited for: a program that writes
 all the time is copied between two of its writes."""
+BETWEEN_S = 0.5
+"""For which the end of a write is waited for then, each time."""
 SAVE_S = 20.0
 """Before the end of the instance: from then on what is there is copied."""
 SETTLE_S = 5.0
@@ -55,9 +66,20 @@ TIMEOUT_S = 2.0
 CHUNK = 1 << 20
 KEPT_FREE = 0.1
 """Share of the disk that copies leave free; where there is less, a file is linked instead."""
+LARGE = 1 << 24
+"""Bytes that are copied only if no file is open; whether one is counts after the copy in any case."""
 NICE = 19
+KEPT = 2
+"""States in S3."""
+RETRY_S = 10.0
+FLUSH_S = 600.0
+"""How long the last state may take to S3 after a program that had no notice."""
+NOTHING_THERE = "no object found"
+"""What s5cmd says if a pattern matches nothing, and ends with a status other than 0."""
+MISSING = (NOTHING_THERE, "NoSuchKey", "NotFound", "not found")
 SCAN_SHARE = 0.02
-"""Of the time, at most, in which the folders are looked through."""
+LONGEST_PAUSE_S = 5.0
+"""The share of a processor that looking and copying take is at most this, unless the pauses were longer."""
 
 Fingerprint = typing.Dict[str, typing.Tuple[typing.Any, ...]]
 
@@ -78,55 +100,73 @@ class Keeper:
         self.objects = self.own / "objects"
         self.objects.mkdir(parents=True, exist_ok=True)
         numbers = [number_of(path) for path in self.own.glob("state-*.json")]
+        if (self.own / "number").exists():
+            numbers.append(int((self.own / "number").read_text()))
         self.number = max([int(self.options.get("number", 0)), *numbers])
-        self.seen = self.last = scan(self.work, self.options["patterns"])
+        self.patterns = self.options["patterns"] if self.options["is_kept"] else []
+        self.seen = self.last = scan(self.work, self.patterns)
         self.changed_at = self.waiting_since = time.monotonic()
         self.digests: dict[tuple[typing.Any, ...], str] = {}
 
     def poll(self) -> None:
         """Publish what is there, if it is new and has settled."""
         now = time.monotonic()
-        present = scan(self.work, self.options["patterns"])
+        present = scan(self.work, self.patterns)
         if present != self.seen:
             if self.seen == self.last:
                 self.waiting_since = now
             self.seen, self.changed_at = present, now
         if present == self.last:
             self.waiting_since = now
+            return
         needed = [quiet for waited, quiet in QUIET if now - self.waiting_since >= waited][-1]
         if now - self.changed_at >= needed:
-            self.take(present)
+            until = time.monotonic() + (0.0 if needed else BETWEEN_S)
+            while not self.take() and time.monotonic() < until:
+                time.sleep(POLL_S / 20)
 
-    def take(self, present: "Fingerprint | None" = None, *, ended: bool = False) -> bool:
+    def take(
+        self, present: "Fingerprint | None" = None, *, ended: bool = False, finished: bool = False
+    ) -> bool:
         """Publish what is there; False if it is not new, or changes meanwhile.
 
-        `ended`: the program was asked to stop.
+        `ended`: the program was asked to stop; `finished`: it has done its work.
         """
-        present = scan(self.work, self.options["patterns"]) if present is None else present
-        if not present or present == self.last or is_open(self.work, present):
+        present = scan(self.work, self.patterns) if present is None else present
+        if not present or (present == self.last and not finished):
             return False
+        size = sum(found[2] for found in present.values() if found[0] == "file")
+        if size > LARGE and is_open(self.work, present):
+            return False  # it would be copied in vain
         with locked(self.own):
             try:
                 files = {name: self.copy(name) for name, found in present.items() if found[0] == "file"}
+            except FileNotFoundError:
+                return False  # the program has just removed it
             except OSError as error:
                 print(f"dlcloud: no copy of the checkpoints: {error}", flush=True)
                 return False
             links = {name: found[1] for name, found in present.items() if found[0] == "link"}
-            if scan(self.work, self.options["patterns"]) != present or is_open(self.work, present):
+            if scan(self.work, self.patterns) != present or is_open(self.work, present):
                 return False  # what was copied of it is used by the next state, or removed with it
             self.number, self.last = self.number + 1, present
             self.waiting_since = time.monotonic()
-            waiting = sorted(self.own.glob("state-*.json"), key=number_of)
-            for path in waiting[1:]:  # the first one may be on its way
+            for path in self.own.glob("state-*.json"):
                 path.unlink()
             made_at = dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds")
             state = {"schema": 1, "number": self.number, "made_at": made_at, "ended": ended}
+            state.update(finished=finished, key=self.options.get("key", ""))
             write(
                 self.own / f"state-{self.number}.json", json.dumps({**state, "files": files, "links": links})
             )
-        size = sum(entry["size"] for entry in files.values())
-        self.record(record="checkpoint", number=self.number, files=len(files), bytes=size, ended=ended)
+        if not finished:  # the harness's last record says how all ended
+            self.record(record="checkpoint", number=self.number, files=len(files), bytes=size, ended=ended)
         return True
+
+    def is_up_to_date(self) -> bool:
+        """True if there is nothing that a state could have beyond the last one."""
+        present = scan(self.work, self.patterns)
+        return not present or present == self.last
 
     def copy(self, name: str) -> "dict[str, typing.Any]":
         """Copy a file to its digest, unless it is there; return its entry in the manifest."""
@@ -170,37 +210,164 @@ def keep(folder: pathlib.Path) -> None:
     """Publish states until the program has ended, and one of what it left."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends after the program
     os.nice(NICE)
-    keeper, watch = Keeper(folder), Watch(folder)
-    notice: "Notice | None" = None
-    is_asked, pause_s = False, POLL_S
+    keeper = Keeper(folder)
+    watch = Watch(keeper)
+    uploads = Uploads(keeper) if keeper.options.get("upload") else None
+    next_at = 0.0
+    pause_s = POLL_S
     while (status := ended_status(pause_s)) is None:
-        began = time.monotonic()
-        notice = notice or watch.look()
-        if notice is not None and not is_asked:
-            left = max(0.0, notice.ends_at - time.monotonic())
-            keeper.record(record="notice", reason=notice.reason, seconds=round(left, 1))
-            ask_to_stop(keeper, notice)
-            is_asked = True
+        notice, began = watch.notice, time.process_time()
+        if notice is not None and not watch.is_asked:
+            if keeper.take() or keeper.is_up_to_date():
+                watch.settled.set()
         elif notice is not None and time.monotonic() >= notice.ends_at - SAVE_S:
             keeper.take(ended=True)
-        else:
+        elif time.monotonic() >= next_at:
             keeper.poll()
-        pause_s = max(POLL_S, (time.monotonic() - began) / SCAN_SHARE if notice is None else POLL_S)
+            next_at = time.monotonic() + min(LONGEST_PAUSE_S, (time.process_time() - began) / SCAN_SHARE)
+        if uploads is not None:
+            uploads.wake.set()
+        pause_s = POLL_S if watch.notice is None or watch.is_asked else POLL_S / 10
+    notice = watch.notice
     if notice is not None and is_caught(folder):
         keeper.take(ended=True)
     elif status and time.time() - newest_change(keeper.work, keeper.seen) > QUIET[0][1]:
         keeper.take()
+    if uploads is not None:
+        if not status:
+            keeper.take(finished=True)
+        uploads.flush(FLUSH_S if notice is None else max(SAVE_S, notice.ends_at - time.monotonic()))
 
 
-def ask_to_stop(keeper: Keeper, notice: Notice) -> None:
-    """Wait for a write that has begun, publish what is there, and let the harness ask the program to stop."""
-    until = min(time.monotonic() + SETTLE_S, notice.ends_at - SAVE_S)
-    while not keeper.take():
-        present = scan(keeper.work, keeper.options["patterns"])
-        if present == keeper.last or not present or time.monotonic() >= until:
+class Bucket:
+    """States in S3, by s5cmd."""
+
+    def __init__(self, upload: "dict[str, typing.Any]") -> None:
+        self.to, self.tool, self.variables = upload["to"], upload["tool"], upload["variables"]
+
+    def call(self, *words: str) -> str:
+        """Run s5cmd and return what it prints.
+
+        Raises:
+            OSError: It failed.
+        """
+        environment = {**os.environ, **self.variables}
+        done = subprocess.run([self.tool, *words], capture_output=True, env=environment, check=False)
+        if done.returncode:
+            raise OSError(done.stderr.decode(errors="replace").strip()[-300:])
+        return done.stdout.decode(errors="replace")
+
+    def names(self, pattern: str) -> "list[str]":
+        """Return the names of the objects below the prefix that match."""
+        try:
+            lines = self.call("--json", "ls", f"{self.to}/{pattern}").splitlines()
+        except OSError as error:
+            if NOTHING_THERE in str(error):
+                return []
+            raise
+        return [json.loads(line)["key"].rpartition("/")[2] for line in lines]
+
+    def numbers(self) -> "list[int]":
+        """Return the numbers of the states, the newest first."""
+        return sorted((number_of(pathlib.Path(name)) for name in self.names("state-*.json")), reverse=True)
+
+    def state(self, number: int) -> "dict[str, typing.Any]":
+        return json.loads(self.call("cat", f"{self.to}/state-{number}.json"))
+
+    def store(self, own: pathlib.Path, state: "dict[str, typing.Any]") -> None:
+        """Store the picked state, and remove all but the newest ones, each manifest before its contents."""
+        wanted = {entry["sha256"] for entry in state["files"].values()}
+        there = set(self.names("objects/*"))
+        for digest in sorted(wanted - there):
+            self.call("cp", str(own / "objects" / digest), f"{self.to}/objects/{digest}")
+        self.call("cp", str(own / "picked.json"), f"{self.to}/state-{state['number']}.json")
+        numbers = self.numbers()
+        for old in numbers[KEPT:]:
+            self.call("rm", f"{self.to}/state-{old}.json")
+        states = [self.state(kept) for kept in numbers[:KEPT]]
+        used = {entry["sha256"] for state in states for entry in state["files"].values()}
+        for digest in sorted((there | wanted) - used):
+            self.call("rm", f"{self.to}/objects/{digest}")
+
+
+class Uploads:
+    """Stores the newest state of a keeper in S3, in its own thread."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self.keeper, self.bucket = keeper, Bucket(keeper.options["upload"])
+        self.wake, self.is_last, self.retry_at = threading.Event(), False, 0.0
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def flush(self, seconds: float) -> None:
+        """Store what is left, within a time."""
+        self.is_last, self.retry_at = True, 0.0
+        self.wake.set()
+        self.thread.join(seconds)
+
+    def run(self) -> None:
+        while True:
+            self.wake.wait()
+            self.wake.clear()
+            is_last = self.is_last
+            is_tried = is_last or time.monotonic() >= self.retry_at
+            try:
+                if is_tried and (state := picked(self.keeper.own)):
+                    self.store(state, is_last=is_last)
+                if is_last:
+                    return
+            except (OSError, ValueError) as error:
+                print(f"dlcloud: no checkpoint is stored in S3: {error}", flush=True)
+                self.retry_at = time.monotonic() + RETRY_S
+                if is_last:
+                    time.sleep(POLL_S)
+                    self.wake.set()
+
+    def store(self, state: "dict[str, typing.Any]", *, is_last: bool) -> None:
+        began = time.monotonic()
+        self.bucket.store(self.keeper.own, state)
+        stored(self.keeper.folder)
+        if not is_last or state["ended"]:
+            seconds = round(time.monotonic() - began, 3)
+            self.keeper.record(record="checkpoint_stored", number=state["number"], seconds=seconds)
+
+
+def fetch(folder: pathlib.Path) -> None:
+    """Bring the newest whole state from S3, for `restore`; print what it is."""
+    options, own = json.loads((folder / "checkpoints.json").read_text()), folder / "checkpoints"
+    bucket = Bucket(options["upload"])
+    (own / "objects").mkdir(parents=True, exist_ok=True)
+    numbers = bucket.numbers()
+    write(own / "number", str(max(numbers, default=0)))
+    for number in numbers:
+        state = bucket.state(number)
+        if state.get("key") != options["key"]:
+            sys.exit(f"the checkpoints in {bucket.to} are of another command, {state.get('key')}")
+        if state.get("finished"):
             break
-        time.sleep(POLL_S / 10)
-    write(keeper.folder / "records.jsonl.notice", json.dumps({"run": keeper.options.get("on_notice", "")}))
+        contents = {entry["sha256"]: entry["size"] for entry in state["files"].values()}
+        try:
+            for digest in contents:
+                bucket.call("cp", f"{bucket.to}/objects/{digest}", str(own / "objects" / digest))
+            is_whole = all(digest_of(own / "objects" / digest) == digest for digest in contents)
+        except OSError as error:
+            if not any(word in str(error) for word in MISSING):
+                sys.exit(f"checkpoint {number}: {error}")
+            is_whole = False
+        if not is_whole:
+            continue  # the one before it
+        write(own / "restore.json", json.dumps(state))
+        shown = {name: state[name] for name in ("number", "made_at", "ended")}
+        print(json.dumps({**shown, "files": len(state["files"]), "bytes": sum(contents.values())}))
+        return
+    print("{}")
+
+
+def forget(folder: pathlib.Path, *number: str) -> None:
+    """Remove a state from S3, or all of them; the next one that is stored removes their contents."""
+    bucket = Bucket(json.loads((folder / "checkpoints.json").read_text())["upload"])
+    for one in number or map(str, bucket.numbers()):
+        bucket.call("rm", f"{bucket.to}/state-{one}.json")
 
 
 def is_caught(folder: pathlib.Path) -> bool:
@@ -228,13 +395,32 @@ def ended_status(timeout_s: float) -> "int | None":
 
 
 class Watch:
-    """Looks for what ends the program early."""
+    """Looks for what ends the program early, in its own thread: a copy may take minutes.
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.request = folder / "checkpoints" / "notice.json"
-        self.has_rebalance = json.loads((folder / "checkpoints.json").read_text()).get("on_rebalance", False)
+    At the first notice, a write that has begun and the copy of what is there may end before the program is
+    asked to stop: the keeper sets `settled` then.
+    """
+
+    def __init__(self, keeper: Keeper) -> None:
+        self.keeper, self.is_asked = keeper, False
+        self.notice: "Notice | None" = None
+        self.settled = threading.Event()
+        self.request = keeper.own / "notice.json"
+        self.has_rebalance = keeper.options.get("on_rebalance", False)
         self.budget = pathlib.Path(os.environ.get("DLCLOUD_ROOT", "") + "/var/lib/dlcloud/ends-at")
         self.token, self.token_until, self.next_at = "", 0.0, 0.0
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self) -> None:
+        while (notice := self.look()) is None:
+            time.sleep(POLL_S)
+        left = max(0.0, notice.ends_at - time.monotonic())
+        self.keeper.record(record="notice", reason=notice.reason, seconds=round(left, 1))
+        self.notice = notice
+        self.settled.wait(max(0.0, min(SETTLE_S, left - SAVE_S)))
+        answer = json.dumps({"run": self.keeper.options.get("on_notice", "")})
+        write(self.keeper.folder / "records.jsonl.notice", answer)
+        self.is_asked = True
 
     def look(self) -> "Notice | None":
         """Return the first notice that there is."""
@@ -327,14 +513,17 @@ def look_at(path: pathlib.Path, work: pathlib.Path) -> "tuple[typing.Any, ...]":
 
 
 def is_open(work: pathlib.Path, present: Fingerprint) -> bool:
-    """True if a process has one of the files open for writing. Source: proc_pid_fdinfo(5)."""
+    """True if a process has one of the files open for writing. Source: proc_pid_fdinfo(5).
+
+    It looks at all that this user may see, as a container's processes are no descendants of the job.
+    """
     names = {str(work / name) for name in present}
-    for folder in pathlib.Path("/proc").glob("[0-9]*/fd"):
+    for process in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - five times as fast
         with contextlib.suppress(OSError):
-            for descriptor in folder.iterdir():
+            for number in os.listdir(f"/proc/{process}/fd"):  # noqa: PTH208
                 with contextlib.suppress(OSError, ValueError, StopIteration):
-                    if str(descriptor.readlink()) in names:
-                        info = folder.with_name("fdinfo").joinpath(descriptor.name).read_text()
+                    if os.readlink(f"/proc/{process}/fd/{number}") in names:  # noqa: PTH115
+                        info = pathlib.Path(f"/proc/{process}/fdinfo/{number}").read_text()
                         flags = next(line for line in info.splitlines() if line.startswith("flags:"))
                         if int(flags.split()[1], 8) & os.O_ACCMODE:
                             return True
@@ -348,34 +537,53 @@ def notice(folder: pathlib.Path, seconds: str, *reason: str) -> None:
     write(folder / "checkpoints" / "notice.json", json.dumps(asked))
 
 
-def stored(folder: pathlib.Path, number: str) -> None:
+def pick(folder: pathlib.Path) -> None:
+    """Print the newest state that was not copied yet; nothing if there is none."""
+    own = folder / "checkpoints"
+    state = picked(own) if own.exists() else {}
+    print(json.dumps(state) if state else "")
+
+
+def picked(own: pathlib.Path) -> "dict[str, typing.Any]":
+    """Return the newest state that was not copied yet, whose contents stay until `stored` or `drop`."""
+    with locked(own):
+        for path in own.glob("state-*.json"):
+            text = path.read_text()
+            write(own / "picked.json", text)
+            return json.loads(text)
+    return {}
+
+
+def stored(folder: pathlib.Path) -> None:
     """Remember what another place has of this job, and remove that here."""
     own = folder / "checkpoints"
     with locked(own):
-        (own / f"state-{number}.json").replace(own / "stored.json")
-        remove_unused(own, below_number=int(number))
+        number = json.loads((own / "picked.json").read_text())["number"]
+        (own / "picked.json").replace(own / "stored.json")
+        remove_unused(own, below_number=number + 1)
 
 
-def drop(folder: pathlib.Path, number: str) -> None:
+def drop(folder: pathlib.Path) -> None:
     own = folder / "checkpoints"
     with locked(own):
-        remove_unused(own, below_number=int(number) + 1)
+        number = json.loads((own / "picked.json").read_text())["number"]
+        (own / "picked.json").unlink()
+        remove_unused(own, below_number=number + 1)
 
 
 def remove_unused(own: pathlib.Path, *, below_number: int) -> None:
     """Remove states before one, and contents that no other state has."""
-    used = set()
     for path in own.glob("state-*.json"):
         if number_of(path) < below_number:
             path.unlink()
-        else:
-            used |= {entry["sha256"] for entry in json.loads(path.read_text())["files"].values()}
+    states = [*own.glob("state-*.json"), *own.glob("picked.json")]
+    used = {entry["sha256"] for path in states for entry in json.loads(path.read_text())["files"].values()}
     for path in (own / "objects").iterdir():
         if path.name not in used:
             path.unlink()
 
 
-def restore(folder: pathlib.Path) -> None:
+def restore(folder: pathlib.Path, *text: str) -> None:
     """Put a state into FOLDER/work, after each of its contents was checked."""
     own, work = folder / "checkpoints", folder / "work"
     state = json.loads((own / "restore.json").read_text())
@@ -400,6 +608,8 @@ def restore(folder: pathlib.Path) -> None:
         (work / name).symlink_to(target)
     (own / "restore.json").replace(own / "stored.json")
     remove_unused(own, below_number=0)
+    with (folder / "log").open("a") as log:
+        log.write(f"dlcloud: restored {' '.join(text)}\n")
 
 
 def digest_of(path: pathlib.Path) -> str:
@@ -441,6 +651,7 @@ def main() -> None:
     verb, folder, *rest = sys.argv[1:]
     verbs: "dict[str, typing.Callable[..., None]]"
     verbs = {"keep": keep, "notice": notice, "stored": stored, "drop": drop, "restore": restore}
+    verbs.update({"pick": pick, "fetch": fetch, "forget": forget})
     verbs[verb](pathlib.Path(folder).absolute(), *rest)
 
 

@@ -151,13 +151,14 @@ def start_keeper(folder: pathlib.Path) -> "tuple[subprocess.Popen[bytes] | None,
         return None, {}
     first = folder / "work" / kept["first"]
     first.mkdir(parents=True, exist_ok=True)
+    resume = {"DLCLOUD_RESUME": "auto", "DLCLOUD_RESUME_RUN": kept["up"]} if kept["resume"] else {}
+    variables = {"DLCLOUD_CHECKPOINTS": str(first), **resume}
+    if not kept.get("is_watched", True):
+        return None, variables
     program = pathlib.Path(__file__).absolute().with_name("checkpoints.py")
     words = [sys.executable, "-I", "-S", str(program), "keep", str(folder)]
     keeper = subprocess.Popen(words, stdin=subprocess.PIPE)
-    return keeper, {
-        "DLCLOUD_CHECKPOINTS": str(first),
-        **({"DLCLOUD_RESUME": "auto", "DLCLOUD_RESUME_RUN": kept["up"]} if kept["resume"] else {}),
-    }
+    return keeper, variables
 
 
 def note_times(folder: pathlib.Path, ended: threading.Event) -> None:

@@ -387,6 +387,11 @@ def check_detachable(recipe: Recipe) -> None:
             f"--detach: the coordinator needs its own role, in addition to {recipe.instances.profile}",
             "an instance has one profile: omit one of the two",
         )
+    if recipe.workload.checkpoints and recipe.checkpoints is None:
+        raise RecipeError(
+            "--detach: workload.checkpoints would be copied to this machine, which is not part of the run",
+            "checkpoints: s3://BUCKET/PREFIX stores them in a bucket of yours",
+        )
     if any(not item.is_remote for item in recipe.data):
         raise RecipeError(
             "--detach: later instances cannot read data from a folder of this machine",

@@ -31,6 +31,8 @@ MB = 10**6
 LIFECYCLE_RULE = (
     "a lifecycle rule of the bucket ends unfinished uploads, too (AbortIncompleteMultipartUpload)"
 )
+PUT_USD = "0.005"
+"""For 1,000 PUT requests of S3 Standard in us-east-1. Source: S3 pricing, "Requests" [from memory]."""
 FIRST_ACTION = "iam:CreateRole"
 """Where it is denied, nothing was created."""
 
@@ -276,6 +278,22 @@ def peer_of(member: Member, connect: Callable[[], Connection]) -> EnvironmentPee
     return EnvironmentPeer(instance_id=instance.instance_id, host=host, connect=connect)
 
 
+def _describe_newest(buckets: S3Buckets, recipe: Recipe) -> str:
+    """Return what an `up` makes of the checkpoints in a bucket."""
+    uri, none = str(recipe.checkpoints), "there is none yet"
+    if recipe.workload.elastic is not None:
+        step = buckets.newest_step(uri)
+        return f"continues from step {step}" if step else none
+    state = buckets.newest_state(f"{uri}/0")
+    if not state:
+        return f"{none}; traffic to S3 in the same Region is free, 1,000 uploads cost {PUT_USD} USD"
+    if state.get("finished"):
+        return (
+            f"the run has finished with checkpoint {state.get('number')}; this one starts from the beginning"
+        )
+    return f"continues from checkpoint {state.get('number')} of {state.get('made_at')}; --fresh removes it"
+
+
 def describe_storage(buckets: S3Buckets, recipe: Recipe) -> tuple[list[str], int]:
     """Return what a plan says of the recipe's data and checkpoints, and the bytes that are copied.
 
@@ -288,8 +306,6 @@ def describe_storage(buckets: S3Buckets, recipe: Recipe) -> tuple[list[str], int
     sets = {source: buckets.describe_prefix(source) for source in sources}
     reasons = describe_data(list(sets.values()), recipe.region, recipe.instances.maximum)
     if recipe.checkpoints is not None:
-        step = buckets.newest_step(recipe.checkpoints)
-        begin = f"continues from step {step}" if step else "there is none yet"
-        reasons.append(f"checkpoints in {recipe.checkpoints}: {begin}")
+        reasons.append(f"checkpoints in {recipe.checkpoints}: {_describe_newest(buckets, recipe)}")
     copied = {item.source for item in recipe.data if item.is_remote and item.mode == "copy"}
     return reasons, sum(sets[source].size for source in copied)

@@ -5,12 +5,15 @@ The head is rank 0, the cluster's first instance. `dlcloud/benchmarks/nodes` run
 
 import secrets
 import shlex
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from dlcloud.analysis.result import Run, RunState
-from dlcloud.launch.remote_jobs import RemoteJobs, folder_of
+from dlcloud.analysis.result import Run, RunState, parse_record
+from dlcloud.launch.remote_jobs import RECORDS, RemoteJobs, folder_of, whole_lines
+from dlcloud.launch.setup import JOB
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import (
     DlcloudError,
@@ -20,7 +23,9 @@ from dlcloud.model.errors import (
     RemoteCommandError,
 )
 from dlcloud.model.events import Warned
+from dlcloud.model.untrusted import number_or_none
 from dlcloud.recipe.kept_results import NOTHING
+from dlcloud.runs.checkpoints import NOTICE, SAVE_S
 from dlcloud.runs.run import Runner
 from dlcloud.system.parallel import all_or_raise, fan_out
 
@@ -55,9 +60,10 @@ def run_workload(runner: Runner, members: Sequence[Member]) -> list[Run]:
         InstanceError: Every run failed, or the job did.
         PartialError: Some runs failed; the results of the others are stored.
     """
-    if not runner.recipe.is_one_job:
-        return runner.run_all(members)
-    return [NodesRunner(runner).run(members)]
+    with nullcontext() if runner.checkpoints is None else runner.checkpoints.in_use(members):
+        if not runner.recipe.is_one_job:
+            return runner.run_all(members)
+        return [NodesRunner(runner).run(members)]
 
 
 class NodesRunner:
@@ -87,10 +93,10 @@ class NodesRunner:
                 lost = [member for member in members if self._is_lost(member)]
                 replacements = self.runner.replacements
                 if lost and replacements is not None:
-                    new = {
-                        member.instance.instance_id: replacements.replace(member, error) for member in lost
-                    }
+                    new = {member.instance.instance_id: self.runner.replace(member, error) for member in lost}
                     members = [new.get(member.instance.instance_id, member) for member in members]
+                elif not lost and self.runner.steps_back(members[0], error):
+                    pass
                 elif retries and not lost and isinstance(error, RemoteCommandError):
                     retries -= 1
                     self.runner.emit_retry(error, retries)
@@ -99,7 +105,10 @@ class NodesRunner:
                 nodes = []
 
     def _is_lost(self, member: Member) -> bool:
-        """True if an instance is gone; one that does not answer for a moment is dialled for a while."""
+        """True if an instance is gone, or has a notice; one that does not answer is dialled for a while."""
+        checkpoints = self.runner.checkpoints
+        if checkpoints is not None and member.instance.instance_id in checkpoints.noticed:
+            return True
         try:
             self._jobs.reconnect(member)
         except LostInstanceError:
@@ -109,8 +118,10 @@ class NodesRunner:
     def _run_once(self, nodes: Sequence[Node]) -> Run:
         try:
             self._start(nodes)
+            self._watch_notices(nodes)
             (ended,) = self._on_all([nodes[0]], lambda node: self.runner.follow(node.member, node.run))
         except KeyboardInterrupt:
+            self.runner.stop_programs()
             self._stop(nodes, RunState.FAILED)
             raise
         except DlcloudError:
@@ -118,6 +129,30 @@ class NodesRunner:
             raise
         self._stop(nodes[1:])
         return ended
+
+    def _watch_notices(self, nodes: Sequence[Node]) -> None:
+        """Let a notice of any node stop the job on all of them: rank 0 stops it."""
+        for node in nodes[1:] if self.runner.checkpoints is not None else ():
+            name = f"notices of rank {node.run.rank}"
+            threading.Thread(target=self._watch, args=(node, nodes[0]), name=name, daemon=True).start()
+
+    def _watch(self, node: Node, head: Node) -> None:
+        command = f"{JOB} follow {folder_of(node.run)} {RECORDS} 0"
+        with suppress(DlcloudError):  # an instance that is gone ends the job, too
+            for _, lines in whole_lines(self._jobs.connect(node.member).stream(command), 0):
+                for line in lines.decode("utf-8", "replace").splitlines():
+                    record = parse_record(line)
+                    if record is not None and record["record"] == NOTICE:
+                        self._pass_on(node, head, record)
+                        return
+
+    def _pass_on(self, node: Node, head: Node, record: Mapping[str, Any]) -> None:
+        """Request the replacement of a node that has a notice, and ask rank 0 to stop the job."""
+        checkpoints, reason = self.runner.checkpoints, str(record.get("reason"))[:80]
+        assert checkpoints is not None  # noqa: S101 - otherwise nothing is watched
+        self.runner.request_replacement(node.member, reason)
+        seconds = max(0.0, (number_or_none(record.get("seconds")) or 0.0) - SAVE_S)
+        checkpoints.ask_to_stop(head.member, head.run, seconds, f"{reason} of rank {node.run.rank}")
 
     def _find_unfinished(self, members: Sequence[Member]) -> list[Node]:
         """Return the nodes of a job that continues, by rank; one that lacks a node is ended instead."""
@@ -149,6 +184,8 @@ class NodesRunner:
         def send(node: Node) -> None:
             connection, folder = self._jobs.connect(node.member), folder_of(node.run)
             runner.send_files(connection, folder, node.member)
+            if runner.checkpoints is not None:
+                runner.checkpoints.place(connection, node.run)
             connection.send_bytes(secret, f"{folder}/{KEY}", mode=0o600)
             command = self._command(node, nodes, pythons[node.run.rank])
             connection.send_bytes(command.encode(), f"{folder}/command")

@@ -5,14 +5,68 @@ one is launched. A program that fails by itself is not run again unless `workloa
 """
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
 
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import BudgetError, CapacityError, DlcloudError, InstanceError, QuotaError
 from dlcloud.model.events import Emit, Info, Warned
+from dlcloud.model.money import money, total_usd
+from dlcloud.store.clusters import INTERRUPTION, Clusters
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interruptions:
+    """How often a cluster's runs were interrupted, and what work was lost; an unknown price is None."""
+
+    count: int
+    lost_s: float
+    usd: Decimal | None
+
+    def describe(self) -> str:
+        times = "once" if self.count == 1 else f"{self.count} times"
+        cost = "" if self.usd is None else f" ({money(self.usd)} USD)"
+        return f"interrupted {times}: {self.lost_s:.0f} s of work lost{cost}"
+
+    def to_values(self) -> dict[str, Any]:
+        """Return the same for programs."""
+        usd = None if self.usd is None else float(self.usd)
+        return {"interruptions": self.count, "lost_s": round(self.lost_s, 1), "lost_usd": usd}
+
+
+def note_interruption(
+    clusters: Clusters,
+    cluster_id: str,
+    instance_id: str,
+    *,
+    lost_s: float,
+    hourly_usd: Decimal | None,
+    now: datetime,
+) -> Interruptions:
+    """Store that an instance was lost, and how much work with it, of all nodes; return that interruption."""
+    usd = None if hourly_usd is None else hourly_usd * Decimal(lost_s) / SECONDS_PER_HOUR
+    detail = {"instance": instance_id, "lost_s": lost_s, "usd": None if usd is None else str(usd)}
+    intent_id = clusters.begin_intent(cluster_id, INTERRUPTION, json.dumps(detail), now)
+    clusters.end_intent(intent_id, "replaced", now)
+    return Interruptions(count=1, lost_s=lost_s, usd=usd)
+
+
+def interruptions_of(clusters: Clusters, cluster_id: str) -> Interruptions | None:
+    """Return the interruptions of a cluster's runs; None without any."""
+    noted = [json.loads(intent.detail) for intent in clusters.intents(cluster_id, INTERRUPTION)]
+    if not noted:
+        return None
+    usd = [None if one["usd"] is None else Decimal(one["usd"]) for one in noted]
+    return Interruptions(count=len(noted), lost_s=sum(one["lost_s"] for one in noted), usd=total_usd(usd))
+
+
+SECONDS_PER_HOUR = 3600
 FIRST_WAIT_S = 15.0
 LONGEST_WAIT_S = 300.0
 """Between two tries to launch a replacement; capacity comes back after minutes or hours."""

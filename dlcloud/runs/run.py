@@ -7,7 +7,9 @@ sent along, and not measured again. `LiveOutput` joins its progress with the las
 printed.
 """
 
+import json
 import logging
+import shlex
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -26,7 +28,7 @@ from dlcloud.launch.remote_jobs import HARNESS_PROGRESS, INHERITED, RemoteJobs, 
 from dlcloud.launch.setup import EnvironmentPeer, prepare, requirements_on, send_command
 from dlcloud.launch.user_files import Sharing, check_files, send_files
 from dlcloud.model.cluster import Member
-from dlcloud.model.errors import DlcloudError, LostInstanceError, RemoteCommandError
+from dlcloud.model.errors import DlcloudError, InstanceError, LostInstanceError, RemoteCommandError
 from dlcloud.model.events import Emit, Info, Progress, Warned, stage
 from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.remote import Connection
@@ -34,10 +36,10 @@ from dlcloud.model.untrusted import number_or_none
 from dlcloud.recipe.kept_results import NOTHING
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.sent_files import FileSet
-from dlcloud.runs.checkpoints import REPLACED, Checkpoints, Copying
+from dlcloud.runs.checkpoints import REBALANCE, REPLACED, Checkpoints, Copying, first_folder
 from dlcloud.runs.program import EARLIER, RunProgram, is_sent, list_package
 from dlcloud.runs.race import RaceWatch
-from dlcloud.runs.replacement import Replacements
+from dlcloud.runs.replacement import Replacements, note_interruption
 from dlcloud.system.parallel import all_or_raise, fan_out
 
 
@@ -55,7 +57,7 @@ class Runner:
         is_live: Show the last line that a command of the user's printed while it runs.
         watch: Of a race: takes the records, and ends the program early.
         replacements: Replaces instances that are reclaimed or lost; None: their runs fail.
-        checkpoints: Of the recipe's command; None: none are kept.
+        keeps_checkpoints: Keep those that the recipe names, and start from them.
     """
 
     def __init__(
@@ -71,15 +73,18 @@ class Runner:
         is_live: bool = False,
         watch: RaceWatch | None = None,
         replacements: Replacements | None = None,
-        checkpoints: Checkpoints | None = None,
+        keeps_checkpoints: bool = False,
     ) -> None:
         self.managed, self.recipe, self.program, self.environment = managed, recipe, program, environment
         self.image_id, self.fresh, self.is_live, self.watch = image_id, fresh, is_live, watch
-        self.replacements, self.checkpoints = replacements, checkpoints
+        self.replacements = replacements
         self._prices = PriceLookup(managed.cloud.prices)
         self._jobs = RemoteJobs(managed=managed)
         self._sharing = Sharing(allow=self.allow_peers)
         self._storage = Storage(managed=managed, recipe=recipe, recipe_folder=recipe_folder)
+        self.checkpoints: Checkpoints | None = None
+        if keeps_checkpoints and recipe.workload.checkpoints:
+            self.checkpoints = Checkpoints(managed=managed, recipe=recipe, storage=self._storage, fresh=fresh)
         # Instances share what is read once for all of them; each has a thread.
         self._files: FileSet | None = None
         self._files_lock = threading.Lock()
@@ -98,9 +103,7 @@ class Runner:
             PartialError: Some runs failed; the results of the others are stored.
         """
         self.expect(len(members))
-        if self.checkpoints is not None:
-            self.checkpoints.expect(list(members))
-        outcomes = fan_out(self._run, members, width=None)
+        outcomes = fan_out(self._run, members, width=None, on_interrupt=self.stop_programs)
         return all_or_raise(outcomes, name=lambda member: member.instance.instance_id)
 
     def expect(self, count: int) -> None:
@@ -125,19 +128,63 @@ class Runner:
                     if self.replacements is None:
                         raise
                     member = self.replace(member, error)
+                elif self.steps_back(member, error):
+                    pass
                 elif isinstance(error, RemoteCommandError) and retries:
                     retries -= 1
                     self.emit_retry(error, retries)
                 else:
                     raise
 
+    def stop_programs(self) -> None:
+        """At Ctrl-C: let programs whose checkpoints are kept stop by themselves, and copy what they saved."""
+        if self.checkpoints is not None:
+            self.checkpoints.stop_all("Ctrl-C")
+
+    def steps_back(self, member: Member, error: DlcloudError) -> bool:
+        """True if a program failed on checkpoints that may be cut off: it runs again on those before."""
+        if self.checkpoints is None or not isinstance(error, RemoteCommandError):
+            return False
+        text = self.checkpoints.step_back(member)
+        if text:
+            cause = error.message.partition("\n")[0].removesuffix(":")
+            self.managed.emit(Warned(message=f"{cause}; {text}", instance_id=member.instance.instance_id))
+        return bool(text)
+
     def replace(self, member: Member, error: DlcloudError) -> Member:
         """Return the instance that takes the place of one that is gone, with its checkpoints."""
         assert self.replacements is not None  # noqa: S101 - asked by the callers
+        self._note_lost_work(member)
         new = self.replacements.replace(member, error)
         if self.checkpoints is not None:
             self.checkpoints.move(member.instance.instance_id, new.instance.instance_id)
+            if self.checkpoints.noticed.get(member.instance.instance_id) == REBALANCE:
+                self.managed.shrink([member])  # EC2 may never end it
         return new
+
+    def _note_lost_work(self, member: Member) -> None:
+        """Store and emit how much work was lost with an instance: since its newest checkpoint, or start."""
+        managed, instance_id = self.managed, member.instance.instance_id
+        runs = [
+            run for run in managed.store.runs.of_cluster(managed.cluster_id) if run.instance_id == instance_id
+        ]
+        if not runs:
+            return  # it was lost before its program started
+        kept, run = self.checkpoints, runs[-1]
+        saved_at = None if kept is None else kept.saved_at.get(kept.slot_of(instance_id))
+        since = max(filter(None, (run.started_at, saved_at)))
+        now = managed.clock.now()
+        lost_s = max(0.0, ((run.ended_at or now) - since).total_seconds())
+        hourly_usd = None if member.hourly_usd is None else member.hourly_usd * max(1, run.nodes)
+        one = note_interruption(
+            managed.store.clusters,
+            managed.cluster_id,
+            instance_id,
+            lost_s=lost_s,
+            hourly_usd=hourly_usd,
+            now=now,
+        )
+        managed.emit(Info(message=one.describe(), instance_id=instance_id))
 
     def emit_retry(self, error: DlcloudError, left: int) -> None:
         """Emit that a program which failed by itself runs again (`workload.retries`)."""
@@ -201,17 +248,29 @@ class Runner:
             instance_id = member.instance.instance_id
             message = f"{copying.reason}: its program is asked to stop, and its checkpoints are copied"
             self.managed.emit(Warned(message=message, instance_id=instance_id))
-            if copying.reason in REPLACED and self.replacements is not None:
+            self.request_replacement(member, copying.reason)
+
+    def request_replacement(self, member: Member, reason: str) -> None:
+        """Note that an instance has a notice, and launch what takes its place, if it ends for that."""
+        assert self.checkpoints is not None  # noqa: S101 - nothing else tells notices
+        if reason in REPLACED:
+            self.checkpoints.noticed.setdefault(member.instance.instance_id, reason)
+            if self.replacements is not None:
                 self.replacements.request(member)
 
     def _end_interrupted(self, member: Member, run: Run, reason: str) -> None:
         """Store the end of a run whose program stopped at a notice, with its log.
 
         Raises:
-            LostInstanceError: Always; it says why.
+            LostInstanceError: Always, if another instance can take the place; it says why.
+            InstanceError: It was another reason.
         """
         self._jobs.fetch_results(member, replace(run, state=RunState.LOST), NOTHING)
-        raise LostInstanceError(f"{run.instance_id} has {reason}, and its program has stopped")
+        message = f"{run.instance_id}: {reason}; its program has stopped, and its checkpoints are kept"
+        if reason in REPLACED:
+            raise LostInstanceError(message)
+        recipe = shlex.quote(self.managed.cluster.recipe_path or self.recipe.name)
+        raise InstanceError(message, f"dlcloud up {recipe} resumes from them")
 
     def _send(self, connection: Connection, member: Member) -> Run:
         """Set an instance up, send it the program, and store the run that is about to start."""
@@ -261,6 +320,10 @@ class Runner:
         self.send_files(connection, folder, member)
         if self.checkpoints is not None:
             self.checkpoints.place(connection, run)
+        elif patterns := self.recipe.workload.checkpoints:
+            # A measurement is not resumed; the script finds its empty folder all the same.
+            options = {"first": first_folder(patterns), "resume": False, "is_watched": False}
+            connection.send_bytes(json.dumps(options).encode(), f"{folder}/checkpoints.json")
         earlier = self._earlier_records(run)
         if earlier:
             connection.send_bytes(earlier, f"{folder}/{EARLIER}")

@@ -37,6 +37,7 @@ class State:
         made_at: On the instance.
         ended: True if the program had been asked to stop, and may have been cut off.
         sizes: Bytes of the contents, by digest.
+        size: Bytes of all of them.
         files: How many there are.
         text: The manifest as it came.
     """
@@ -45,12 +46,9 @@ class State:
     made_at: datetime
     ended: bool
     sizes: Mapping[str, int]
+    size: int
     files: int
     text: str
-
-    @property
-    def size(self) -> int:
-        return sum(self.sizes.values())
 
 
 def read_state(text: str, origin: str) -> State:
@@ -68,6 +66,7 @@ def read_state(text: str, origin: str) -> State:
             made_at=datetime.fromisoformat(content["made_at"]).astimezone(UTC),
             ended=bool(content["ended"]),
             sizes=sizes,
+            size=sum(sizes.values()),
             files=len(files),
             text=text,
         )
@@ -80,6 +79,22 @@ def read_state(text: str, origin: str) -> State:
     if not is_sound or state.files > MOST_FILES or not 0 < state.number <= LARGEST:
         raise RemoteCommandError(f"{origin}: unexpected manifest of checkpoints: {text[:200]!r}")
     return state
+
+
+def read_summary(found: Mapping[str, Any], origin: str) -> State:
+    """Return the state that an instance says it has fetched; raises as `read_state`."""
+    try:
+        return State(
+            number=int(found["number"]),
+            made_at=datetime.fromisoformat(found["made_at"]).astimezone(UTC),
+            ended=bool(found["ended"]),
+            sizes={},
+            size=int(found["bytes"]),
+            files=int(found["files"]),
+            text="",
+        )
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise RemoteCommandError(f"{origin}: unexpected checkpoints: {str(found)[:200]!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +132,8 @@ class HomeCheckpoints:
         self.paths.make_folder(self.objects)
         missing = self.missing(state)
         arriving = self.paths.make_folder(self.folder / "arriving")
+        for left in arriving.iterdir():  # by a command that was killed
+            left.unlink()
         fetch(missing, arriving)
         for digest in missing:
             path = arriving / digest

@@ -26,6 +26,9 @@ PLACEMENT_GROUP = "placement group"
 CANCEL = "cancel"
 """A run is stopped, and the cluster is to stay up: what it has launched is not terminated for that."""
 
+INTERRUPTION = "interruption"
+"""Recorded when an instance was replaced; its detail is JSON: the seconds of lost work, and their USD."""
+
 RESIZE = "resize"
 """Intent recorded when a cluster is given another size, which is its detail."""
 

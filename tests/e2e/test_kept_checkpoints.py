@@ -1,6 +1,8 @@
 """A script that saves its state and can resume survives the loss of its instance, unchanged."""
 
+import json
 import re
+import signal
 
 import pytest
 from terminal import TIMEOUT_S, wait_until
@@ -52,7 +54,7 @@ pathlib.Path("result.txt").write_text(str(total[0]))
 RECIPE = """\
 name: {name}
 cloud: local
-instances: {{types: [c5.xlarge, c5.2xlarge], market: spot}}
+instances: {{types: [c5.xlarge, c5.2xlarge], market: spot, count: {count}}}
 workload:
   command: python3 train.py
   files: train.py
@@ -63,14 +65,28 @@ budget: {{max_hours: 1}}
 """
 
 
-def begin(user, name, *, script=SCRIPT, more=""):
+def begin(user, name, *, script=SCRIPT, more="", count=1, top="", is_there=None):
     """Start an `up`; return its process once a checkpoint was copied."""
     (user.home / "train.py").write_text(script)
     path = user.home / f"{name}.yaml"
-    path.write_text(RECIPE.format(name=name, more=more))
+    path.write_text(RECIPE.format(name=name, more=more, count=count) + top)
     process = user.begin("up", str(path), "--name", name)
-    wait_until(lambda: list((user.home / ".dlcloud/checkpoints").glob(f"{name}-*/0/state-*.json")))
+    wait_until(is_there or (lambda: kept(user, name)))
     return process
+
+
+def kept(user, name):
+    return list((user.home / ".dlcloud/checkpoints").glob(f"{name}-*/0/state-*.json"))
+
+
+def end(user, name, process):
+    """Wait for the end of a run that has resumed; return what `up` printed."""
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, out + err
+    assert re.search(r"restoring checkpoint \d+", err), err
+    (result,) = (user.home / ".dlcloud/runs").glob(f"{name}-*/files/result.txt")
+    assert result.read_text() == str(sum(step * step for step in range(61)))
+    return out, err
 
 
 @pytest.mark.parametrize("grace", ["0", "40"])
@@ -79,18 +95,59 @@ def test_a_script_resumes_on_the_replacement_with_and_without_a_notice(user, gra
     process = begin(user, name)
     (first,) = user.alive()
     user.run("local", "interrupt", first, "--grace", grace)
-    out, err = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 0, out + err
-    assert re.search(r"restoring checkpoint \d+", err), err
-    (result,) = (user.home / ".dlcloud/runs").glob(f"{name}-*/files/result.txt")
-    assert result.read_text() == str(sum(step * step for step in range(61)))
+    _, err = end(user, name, process)
+    assert "interrupted once" in err
+    assert kept(user, name) == [], "the next up starts from the beginning"
+
+
+def test_ctrl_c_lets_the_program_save_and_the_next_up_resumes(user):
+    process = begin(user, "stopped")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130
+    assert "then its checkpoints are copied" in err
+    assert user.alive() == []
+    plan = user.run("up", "stopped.yaml", "--dry-run").stdout
+    assert "continues from checkpoint" in " ".join(plan.split())
+    end(user, "stopped", user.begin("up", "stopped.yaml", "--name", "stopped"))
+
+
+def test_a_notice_of_one_node_stops_the_job_on_all_and_it_resumes_with_a_replacement(user):
+    script = SCRIPT.replace("import os", "import os, sys", 1).replace(
+        "    if step % 10 == 0:", "    if step % 10 == 0 and os.environ['RANK'] == '0':"
+    )
+    process = begin(user, "ranks", script=script, more="nodes: all", count=2)
+    (rank_1,) = user.store("SELECT instance_id FROM runs WHERE cluster_name = 'ranks' AND rank = 1")
+    user.run("local", "interrupt", rank_1[0], "--grace", "60")
+    _, err = end(user, "ranks", process)
+    assert "an interruption notice of rank 1" in err
+
+
+def test_checkpoints_in_s3_are_those_of_the_next_up_of_any_home(user):
+    s3 = user.client("s3")
+    s3.create_bucket(Bucket="my-checkpoints")
+
+    def stored():
+        listed = s3.list_objects_v2(Bucket="my-checkpoints", Prefix="run/0/state-").get("Contents", [])
+        return [
+            json.loads(s3.get_object(Bucket="my-checkpoints", Key=one["Key"])["Body"].read())
+            for one in listed
+        ]
+
+    top = "checkpoints: s3://my-checkpoints/run\n"
+    process = begin(user, "remote", top=top, is_there=stored)
+    (first,) = user.alive()
+    user.run("local", "interrupt", first, "--grace", "0")
+    end(user, "remote", process)
+    assert kept(user, "remote") == []
+    assert max(stored(), key=lambda state: state["number"])["finished"]
 
 
 def test_a_loop_of_two_lines_saves_at_the_notice_and_resumes(user):
     """Nothing is saved before the notice: the first state is due after a minute."""
     (user.home / "train.py").write_text(LOOP)
     path = user.home / "loop.yaml"
-    path.write_text(RECIPE.format(name="loop", more=""))
+    path.write_text(RECIPE.format(name="loop", more="", count=1))
     process = user.begin("up", str(path), "--name", "loop")
     wait_until(lambda: "begins at 0" in user.run("logs", "loop", expect=None).stdout)
     (first,) = user.alive()

@@ -19,6 +19,7 @@ from dlcloud.model.instance import SSH_PORT, Instance, InstanceState, Market
 from dlcloud.model.money import member_usd, money, rounded
 from dlcloud.report.cells import describe_progress, progress_record
 from dlcloud.report.table import Format, Report, Section, render
+from dlcloud.runs.replacement import Interruptions, interruptions_of
 from dlcloud.scheduling.outlook import Outlook, describe_outlook
 
 WATCH_S = 5.0
@@ -60,7 +61,11 @@ def run(
         )
         ids = {line.cluster.cluster_id for line in lines if line.cluster}
         outlooks = {name: outlook for name in ids if (outlook := context.clusters.outlook(name)) is not None}
-        notes = StatusNotes(outlooks=outlooks, progress=_progress(context, ids))
+        interruptions = {
+            name: found for name in ids if (found := interruptions_of(context.clusters, name)) is not None
+        }
+        progress = _progress(context, ids)
+        notes = StatusNotes(outlooks=outlooks, progress=progress, interruptions=interruptions)
         say(render(status_report(lines, now=context.clock.now(), notes=notes), Format(output)))
         return any(line.member is not None and line.member.instance.alive for line in lines)
 
@@ -99,6 +104,7 @@ class StatusNotes:
 
     outlooks: Mapping[str, Outlook] = field(default_factory=dict)
     progress: Mapping[str, RunProgress] = field(default_factory=dict)
+    interruptions: Mapping[str, Interruptions] = field(default_factory=dict)
 
     def of(self, cluster: Cluster | None, now: datetime) -> list[str]:
         """Return the notes of a cluster."""
@@ -106,13 +112,16 @@ class StatusNotes:
             return []
         progress, outlook = self.progress.get(cluster.cluster_id), self.outlooks.get(cluster.cluster_id)
         notes = [] if progress is None else [describe_progress(progress)]
+        interruptions = self.interruptions.get(cluster.cluster_id)
+        notes += [] if interruptions is None else [interruptions.describe()]
         return notes if outlook is None else [*notes, describe_outlook(outlook, now)]
 
     def records(self) -> dict[str, list[dict[str, Any]]]:
         """Return the same for programs; empty where there is nothing."""
         deadlines = [{"cluster_id": name, **outlook.to_values()} for name, outlook in self.outlooks.items()]
         running = [{"cluster_id": name, **progress_record(of_run)} for name, of_run in self.progress.items()]
-        parts = {"deadlines": deadlines, "progress": running}
+        lost = [{"cluster_id": name, **of_one.to_values()} for name, of_one in self.interruptions.items()]
+        parts = {"deadlines": deadlines, "progress": running, "interruptions": lost}
         return {name: records for name, records in parts.items() if records}
 
 

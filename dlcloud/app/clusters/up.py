@@ -31,7 +31,7 @@ from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.errors import BudgetError, DlcloudError, InstanceError, RecipeError
-from dlcloud.model.events import PREFLIGHT, Warned, stage
+from dlcloud.model.events import PREFLIGHT, Info, Warned, stage
 from dlcloud.model.money import billed_seconds
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.batch import describe_batch, refuse_no_batch
@@ -40,9 +40,8 @@ from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.cost_tables import View, cost_report
 from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, Report, Section, render
-from dlcloud.runs.checkpoints import Checkpoints
 from dlcloud.runs.nodes import run_workload
-from dlcloud.runs.replacement import Replacements
+from dlcloud.runs.replacement import Interruptions, Replacements, interruptions_of
 from dlcloud.runs.run import Runner
 
 
@@ -290,11 +289,7 @@ class Up:
             recipe_folder=workload.folder,
             is_live=len(members) <= MOST_LINES,
             replacements=self._replacements(launcher, plan, members),
-            checkpoints=(
-                Checkpoints(managed=launcher, recipe=workload.recipe, fresh=self.fresh)
-                if workload.recipe.workload.checkpoints
-                else None
-            ),
+            keeps_checkpoints=True,
         )
         if self.experiment is not None:
             self._experiment(self.experiment, runner, launcher, plan, members)
@@ -306,7 +301,13 @@ class Up:
         except DlcloudError as error:
             error.result_shown = self._print_results(launcher, earlier)
             raise
+        finally:
+            if (interruptions := self._interruptions(launcher)) is not None:
+                self.context.emit(Info(message=interruptions.describe()))
         self._print_results(launcher, earlier)
+
+    def _interruptions(self, launcher: Launcher) -> Interruptions | None:
+        return interruptions_of(self.context.clusters, launcher.cluster_id)
 
     def _replacements(self, launcher: Launcher, plan: Plan, members: Sequence[Member]) -> Replacements:
         """Return what replaces instances that are reclaimed: within the time that the budget leaves them."""
@@ -353,6 +354,8 @@ class Up:
         if rows:
             commands = commands_again(context, rows)
             report = cost_report(rows, View(details=True), command="up", commands=commands)
-            extra = {"cluster": launcher.cluster.name}
+            interruptions = self._interruptions(launcher)
+            values = {} if interruptions is None else interruptions.to_values()
+            extra = {"cluster": launcher.cluster.name, **values}
             self.show(replace(report, extra=extra))
         return bool(rows)

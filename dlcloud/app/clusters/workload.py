@@ -40,6 +40,7 @@ from dlcloud.recipe.script import REPORTER, Script, distribution_of, read_script
 from dlcloud.recipe.sent_files import IGNORE_FILE
 from dlcloud.recipe.workload import Setup, Workload, read_source
 from dlcloud.resources.texts import recipe_data
+from dlcloud.runs.checkpoints import describe_checkpoints
 from dlcloud.runs.program import RunProgram, describe_tiny, program_of, tiny_form
 
 NOTE_WIDTH = 76
@@ -117,6 +118,7 @@ class RecipeWorkload:
             shown = ", ".join(line.partition(" --hash")[0] for line in packages[:MOST_PACKAGES])
             more = len(packages) - MOST_PACKAGES
             notes.append(f"packages: {shown}{f' and {more} more' if more > 0 else ''}")
+        notes += describe_checkpoints(self.context.paths, self.recipe)
         if self.recipe.workload.files is not None:
             notes.append(check_files(self.folder / self.recipe.workload.files).describe())
         notes += self._after_interruption()
@@ -195,7 +197,7 @@ class RecipeWorkload:
             CloudError: Its bucket is missing, or may not be read.
         """
         recipe = self.recipe
-        if recipe.checkpoints is None:
+        if recipe.checkpoints is None or not self.is_elastic:
             return 0
         buckets = self.context.clouds.cloud(recipe.cloud, recipe.region).buckets
         return buckets.last_step(recipe.checkpoints, training_of(recipe, self.folder, run="").digest)

@@ -20,8 +20,10 @@ from dlcloud.model.errors import CloudError
 from dlcloud.recipe.data import DataSet, split_uri
 
 MANIFEST = re.compile(r"manifest-(?P<step>\d{12})-[0-9a-f]{32}-(?P<size>\d+)\.json")
-CHECKPOINT = re.compile(r"step-\d{12}-[0-9a-f]{32}\.pt")
-"""The names that trainer.uploader gives; the checkpoint of a manifest is `step-STEP-DIGEST.pt`."""
+UPLOADED = re.compile(r"step-\d{12}-[0-9a-f]{32}\.pt|[0-9a-f]{64}")
+"""The names that trainer.uploader gives, as the checkpoint of a manifest is `step-STEP-DIGEST.pt`, and those
+that `templates/checkpoints.py` gives."""
+STATE = re.compile(r"state-(\d{1,15})\.json")
 GONE = {"NoSuchUpload"}
 LOCAL_SHELL = 'eval "$(dlcloud local start | grep ^export)"; '
 """Lets a shell's AWS clients use the local EC2."""
@@ -80,6 +82,18 @@ class S3Buckets:
             CloudError: There is no such bucket, or no permission.
         """
         return _newest_step(self._sizes(uri))
+
+    def newest_state(self, uri: str) -> dict[str, Any]:
+        """Return the newest manifest that `templates/checkpoints.py` stored below a prefix; empty if none.
+
+        Raises:
+            CloudError: There is no such bucket, or no permission.
+        """
+        numbers = [int(match[1]) for name in self._sizes(uri) if (match := STATE.fullmatch(name))]
+        if not numbers:
+            return {}
+        state: dict[str, Any] = json.loads(self.get(uri, f"state-{max(numbers)}.json"))
+        return state
 
     def last_step(self, uri: str, program: str) -> int:
         """Return the newest step if the training of a program ended with it; else 0.
@@ -144,7 +158,7 @@ class S3Buckets:
                 {"Key": upload["Key"], "UploadId": upload["UploadId"]}
                 for page in pages.paginate(Bucket=bucket, Prefix=_folder(prefix))
                 for upload in page.get("Uploads", ())
-                if CHECKPOINT.fullmatch(upload["Key"].rpartition("/")[2])
+                if UPLOADED.fullmatch(upload["Key"].rpartition("/")[2])
             ]
         for upload in uploads:
             with translate_errors(f"aborting an upload to {uri} (s3:AbortMultipartUpload)", ignore=GONE):

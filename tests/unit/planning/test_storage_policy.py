@@ -60,9 +60,9 @@ def test_a_faulty_place_is_refused(text, fault):
     assert fault in refusal.value.message
 
 
-def test_checkpoints_belong_to_a_training_and_data_to_a_command():
+def test_checkpoints_in_s3_are_of_something_and_data_of_a_command():
     plain = TEXT.replace(", elastic: {}", "")
-    with pytest.raises(RecipeError, match="belongs to an elastic workload"):
+    with pytest.raises(RecipeError, match="or an elastic workload"):
         read_recipe(plain + CHECKPOINTS, "r.yaml")
     with pytest.raises(RecipeError, match="data belongs to a command"):
         read_recipe(plain.replace("command: python3 train.py", "benchmark: quantization") + DATA, "r.yaml")
@@ -72,6 +72,13 @@ def test_a_folder_of_this_machine_cannot_be_detached():
     with pytest.raises(RecipeError, match="folder of this machine"):
         check_detachable(recipe(DATA))
     check_detachable(recipe(CHECKPOINTS))
+
+
+def test_checkpoints_of_a_command_that_come_to_this_machine_cannot_be_detached():
+    kept = TEXT.replace(", elastic: {}", ", checkpoints: ckpt")
+    with pytest.raises(RecipeError, match="would be copied to this machine"):
+        check_detachable(read_recipe(kept, "r.yaml"))
+    check_detachable(read_recipe(kept + CHECKPOINTS, "r.yaml"))
 
 
 @pytest.mark.parametrize(

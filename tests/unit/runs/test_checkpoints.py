@@ -1,0 +1,37 @@
+"""What the plan says of checkpoints that are copied through this machine."""
+
+from dlcloud.recipe.recipe import read_recipe
+from dlcloud.runs.checkpoints import checkpoint_folder, describe_checkpoints
+from dlcloud.store.checkpoints import HomeCheckpoints
+from dlcloud.store.home import Paths
+from tests.unit.store.test_checkpoints_in_home import sending, state
+
+TEXT = """
+name: kept
+instances: {types: c5.large, market: spot}
+workload: {command: python train.py, checkpoints: ckpt/}
+"""
+
+
+def test_the_plan_says_where_they_are_and_what_their_traffic_costs(tmp_path):
+    recipe, paths = read_recipe(TEXT, "r.yaml"), Paths(tmp_path)
+    first, traffic = describe_checkpoints(paths, recipe)
+    assert first.endswith("there is none yet")
+    assert "0.09 USD (traffic out of AWS)" in traffic
+    assert "it takes 80 s at 100 Mbit/s" in traffic
+
+
+def test_the_plan_says_from_which_checkpoint_the_run_continues(tmp_path):
+    recipe, paths = read_recipe(TEXT, "r.yaml"), Paths(tmp_path)
+    HomeCheckpoints(checkpoint_folder(paths, recipe) / "0", paths).add(state(7, "seven"), sending("seven"))
+    first, fresh, _ = describe_checkpoints(paths, recipe)
+    assert "continues from checkpoint 7 (1 file, 5 B" in first
+    assert "--fresh removes them" in fresh
+
+
+def test_another_budget_or_other_types_resume_and_another_command_does_not(tmp_path):
+    paths = Paths(tmp_path)
+    folder = checkpoint_folder(paths, read_recipe(TEXT, "r.yaml"))
+    same = TEXT.replace("c5.large", "c5.xlarge") + "budget: {max_hours: 9}"
+    assert checkpoint_folder(paths, read_recipe(same, "r.yaml")) == folder
+    assert checkpoint_folder(paths, read_recipe(TEXT.replace("train", "other"), "r.yaml")) != folder
