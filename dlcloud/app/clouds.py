@@ -48,7 +48,7 @@ class AccountClients:
     def get(self, name: str, region: str, profile: str | None = None) -> Clients:
         """Return the clients of a cloud, a region and a profile, which is this command's by default."""
         named = profile if profile is not None else self.profile()
-        # The local EC2 has keys of its own, and an instance its role.
+        # The local EC2 has its own keys, and an instance its role.
         profile = "" if name == "local" or self.on_instance else named
         key = (name, region, profile)
         other = next((made for (n, _, p), made in self._made.items() if (n, p) == (name, profile)), None)
@@ -80,7 +80,7 @@ class AccountClients:
             self.console().end_wait()
 
     def _ask_for_code(self, text: str) -> str:
-        """Ask for the MFA code of a profile, beside no other display."""
+        """Ask for the MFA code of a profile while nothing else is displayed."""
         if not sys.stdin.isatty():
             raise CredentialsError(
                 "the AWS profile asks for an MFA code, and stdin is not a terminal",

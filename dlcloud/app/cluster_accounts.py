@@ -1,8 +1,8 @@
 """A cluster belongs to an account: a command that touches one first compares its credentials with that.
 
 EC2 answers for the caller's account alone. Asked with the credentials of another one, it lists no instance of
-a cluster, which then looks terminated while it runs on. So `verify` asks STS whose the credentials are, and
-refuses those of another account before anything of the cluster is touched, here or in AWS.
+a cluster, which then looks terminated while it runs on. So `verify` asks STS for the owner of the
+credentials, and refuses those of another account before anything of the cluster is touched, here or in AWS.
 
 The account is stored with the cluster at its first contact: of a new one before anything is requested, of one
 that an earlier version launched when EC2 lists one of its instances, which proves that the account is right.
@@ -54,7 +54,7 @@ class ClusterAccounts:
 
         Args:
             cluster: The cluster; one that is not stored yet will be of the caller's account.
-            recent: Whose the credentials were a short time ago will do; an unknown account is left unknown.
+            recent: The owner of a short time ago will do; an unknown account is left unknown.
             discard: Take the caller's account for a cluster without one, even if EC2 lists no instance of it.
 
         Raises:

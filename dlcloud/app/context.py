@@ -199,7 +199,7 @@ class Context:
 
     @cached_property
     def accounts(self) -> ClusterAccounts:
-        """Whose the clusters are, compared with whose the credentials are."""
+        """The owner of the clusters, compared with that of the credentials."""
         return ClusterAccounts(clouds=lambda: self.clouds, database=self.database, clock=self.clock)
 
     @cached_property
@@ -237,7 +237,7 @@ class Context:
         )
 
     def owner(self, cloud: str, region: str, profile: str | None = None) -> Owner:
-        """Return whose clusters are that this command launches; `profile` as for `Clouds.cloud`.
+        """Return the owner of the clusters that this command launches; `profile` as for `Clouds.cloud`.
 
         Raises:
             CloudError: The caller's identity is not known.

@@ -53,7 +53,7 @@ from dlcloud.scheduling.simulation.summary import Row, bound_row, policy_row
 from dlcloud.scheduling.simulation.trace import PoolTrace, Window
 
 LADDER = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0)
-"""Deadlines that are compared unless others are named: so many times the time of all workers on-demand."""
+"""Deadlines that are compared unless others are named: this many times the time of all workers on-demand."""
 PICTURES = (".svg", ".png", ".html")
 
 

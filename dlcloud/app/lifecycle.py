@@ -46,7 +46,7 @@ def confirm_spending(context: Context, plan: Plan, *, yes: bool, cluster: Cluste
         raise BudgetError(
             "this spends money, and stdin is not a terminal", "pass --yes to confirm, in Python yes=True"
         )
-    confirm("Go on?")
+    confirm("Continue?")
 
 
 def acquire_for_command(context: Context, file: RecipeFile, *, name: str = "") -> ClusterLock:

@@ -106,7 +106,7 @@ def include_files(text: str, path: Path) -> str:
 
 
 def _beside(recipe: Path, name: str) -> bytes | None:
-    """Return the content of a file beside a recipe; None if there is none that can be read."""
+    """Return the content of a file next to a recipe; None if there is none that can be read."""
     try:
         with (recipe.parent / name).open("rb") as file:
             return file.read(LARGEST_LOCK)

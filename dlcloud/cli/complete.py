@@ -1,4 +1,4 @@
-"""What the shell completes: recipes and files, clusters, instance types. Each must answer at once."""
+"""What the shell completes: recipes and files, clusters, instance types. Each must answer immediately."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress

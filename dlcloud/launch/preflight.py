@@ -365,7 +365,7 @@ def check_launch(
 ) -> "LaunchChecks":
     """Make the dry runs of a launch in parallel: at most five calls, none for what was allowed an hour ago.
 
-    Each is the request that the launch would make of the recipe's first type, in each market, but for what
+    Each is the request that the launch would make of the recipe's first type, in each market, except for what
     exists only then: the cluster's own groups, and user data.
 
     Args:

@@ -424,7 +424,7 @@ def log_command(run: Run, *, follow: bool, tail: int | None = None, since_s: int
         run: The run.
         follow: Print until it has ended.
         tail: Only the last lines; with `follow`, these first.
-        since_s: Only what was printed in so many seconds, to some seconds; with `follow`, this first.
+        since_s: Only what was printed in this many seconds, to some seconds; with `follow`, this first.
     """
     if since_s is not None:
         times = f"cat {folder_of(run)}/{LOG_TIMES} 2>/dev/null"

@@ -77,7 +77,7 @@ _NEEDS_PYTHON = r"(?<![\w.]){version} Requires-Python ([^;\n]+)"
 _CONFLICT = re.compile(r"Cannot install (.+?) because these package versions have conflicting dependencies")
 _NOISE = re.compile(r"^(WARNING: Retrying|ERROR: Ignored the following|\[notice\]|\s*$)|\(from versions:")
 MOST_PEERS = 2
-"""So many are asked before the environment is built; each may take a while to fail."""
+"""This many are asked before the environment is built; each may take a while to fail."""
 
 KEY_BYTES = 32
 COPY_TIMEOUT_S = 900.0

@@ -63,7 +63,7 @@ CLIENTS = 2
 """Copies that an instance gives at the same time."""
 
 MOST_GIVERS = 2
-"""So many instances are asked before an instance is sent the files from here."""
+"""This many instances are asked before an instance is sent the files from here."""
 
 WAKE_S = 60.0
 """Every change wakes as many threads as it serves: a thousand that wake for one copy cost more than it."""

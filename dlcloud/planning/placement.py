@@ -96,7 +96,7 @@ def _cards(machine: InstanceType) -> dict[int, NetworkCard]:
 def _fabric_interface(index: int, machines: Sequence[Mapping[int, NetworkCard]]) -> NetworkInterface | None:
     """Return the EFA on a card that all types have; None where one takes none there.
 
-    Beside the first card, an EFA has device index 1, as it has an address, too; a card for one interface
+    Next to the first card, an EFA has device index 1, as it has an address, too; a card for one interface
     takes one without an address, at device index 0.
     """
     cards = [cards[index] for cards in machines]

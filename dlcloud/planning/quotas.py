@@ -35,10 +35,10 @@ CODES: Mapping[tuple[str, Market], str] = {
     (TRN, Market.SPOT): "L-6B0D517C",
 }
 FALLBACKS: Mapping[str, str] = {"L-C4BD4855": "L-7212CCBC"}
-"""The limit of types where an account has none of their own: P5 and P6 spot count with the other P."""
+"""The limit of types that an account does not list: P5 and P6 spot count with the other P."""
 _FAMILIES = {"g": G, "gr": G, "vt": G, "p": P, "inf": INF, "trn": TRN}
 _FAMILIES |= dict.fromkeys(("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"), STANDARD)
-"""Families by the letters before a type's generation; dl, f, hpc, mac, u and x have limits of their own."""
+"""Families by the letters before a type's generation; dl, f, hpc, mac, u and x have their own limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -271,7 +271,7 @@ def _fault(one: CapacityReservation, fit: ReservationFit) -> str:
         != (LINUX, "default"),
         f"it is in {f'the placement group {one.group}' if one.group else 'no placement group'}": one.group
         != fit.group,
-        "it is interruptible: EC2 takes its instances back, which need a market of their own": (
+        "it is interruptible: EC2 takes its instances back, which need their own market": (
             one.is_interruptible
         ),
         "it may end before the instances do, which would then be billed (budget.max_hours)": is_early

@@ -44,7 +44,7 @@ def copy_key(source: str, place: str = "") -> str:
 def run_name(recipe: "Recipe", cluster_id: str) -> str:
     """Return the name by which the workers of a training recognise each other.
 
-    With checkpoints in S3 it is that of their place, so that another cluster goes on with the same run.
+    With checkpoints in S3 it is that of their place, so that another cluster continues with the same run.
     """
     return cluster_id if recipe.checkpoints is None else f"s3-{copy_key(recipe.checkpoints)}"
 

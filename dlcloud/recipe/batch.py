@@ -231,7 +231,7 @@ def _case(index: int, values: Mapping[str, str], *, arguments: str) -> str:
 
 
 PORT = 29500
-"""The port of the head; every node has a network interface of its own, so that any port is free."""
+"""The port of the head; every node has its own network interface, so that any port is free."""
 
 _OURS = re.compile(r"\bbenchmarks\.distributed\.[a-z_]+")
 _UNKNOWN = ("DLCLOUD_NODE_ADDRESSES", "DLCLOUD_HOST_FILE", "DLCLOUD_SECRET", "TF_CONFIG")
@@ -256,7 +256,7 @@ def refuse_unknown_nodes(recipe: Recipe) -> None:
     if program := _OURS.search(command):
         raise RecipeError(
             f"{recipe.name} runs dlcloud's own program {program[0]}, which a job of AWS Batch does not have",
-            f"dlcloud up {recipe.name} runs it; a program of your own is in workload.files",
+            f"dlcloud up {recipe.name} runs it; your own program is in workload.files",
         )
     if needed := next((name for name in _UNKNOWN if name in command), None):
         raise RecipeError(
@@ -344,5 +344,5 @@ def describe_batch(recipe: Recipe) -> list[str]:
         "Batch may launch one instance more than the count; trials begin only within max_hours",
         f"results return through {recipe.results}",
         f"containers of {recipe.setup.image or IMAGE}",
-        *(["spot only: AWS Batch does not go on to on-demand"] if "then" in recipe.instances.market else []),
+        *(["spot only: AWS Batch does not use on-demand"] if "then" in recipe.instances.market else []),
     ]

@@ -100,7 +100,7 @@ class Experiment(Part):
     )
     include: ValuesList = Field(
         default_factory=list,
-        description="Values that are added to the combinations they fit, or trials of their own.",
+        description="Values that are added to the combinations they fit, or their own trials.",
     )
     exclude: ValuesList = Field(
         default_factory=list, description="Combinations of the matrix that are left out; some values suffice."
@@ -115,7 +115,7 @@ class Experiment(Part):
     goal: Literal["maximize", "minimize"] = Field(default="maximize", description="Which metric is best.")
     repeats: int = Field(default=1, ge=1, le=1000, description="Runs of the command in each trial.")
     per_instance: int = Field(
-        default=1, ge=1, le=256, description="Trials at once on an instance, which share its cores and GPUs."
+        default=1, ge=1, le=256, description="Parallel trials on an instance, which share its cores and GPUs."
     )
     attempts: int = Field(
         default=2, ge=1, le=100, description="How often a trial may fail before it is given up."

@@ -24,7 +24,7 @@ class Reservations(Part):
         default=0,
         ge=0,
         le=1000,
-        description="So many reserved instances stay idle for other users of the reservations; an elastic "
+        description="This many reserved instances stay idle for other users of the reservations; an elastic "
         "training gives instances back while fewer are idle.",
     )
 
@@ -100,7 +100,7 @@ LoginName = Annotated[
 
 
 class Count(Part):
-    """A range of instances: the run goes on with any number from `min` to `max`."""
+    """A range of instances: the run continues with any number from `min` to `max`."""
 
     min: int = Field(ge=1, le=1000, description="Fewer than this is a failure.")
     max: int = Field(ge=1, le=1000, description="As many as are asked for.")

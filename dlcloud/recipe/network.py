@@ -34,7 +34,7 @@ class Network(Part):
         description="subnet-…, or tag:KEY=VALUE of some; by default all subnets of the VPC.",
     )
     security_groups: Texts = Field(
-        default_factory=list, description="sg-…, or tag:KEY=VALUE: groups of your own beside dlcloud's."
+        default_factory=list, description="sg-…, or tag:KEY=VALUE: your own groups in addition to dlcloud's."
     )
     public_ip: bool | None = Field(
         default=None, description="Instances have a public address; by default as access needs it."

@@ -34,7 +34,7 @@ class Overrides:
         market: As in a recipe.
         count: A number, or the least and the most, `1-4`.
         settings: Names of settings; the others are left out.
-        environment: Variables beside the recipe's, or in place of them.
+        environment: Variables in addition to the recipe's, or in place of them.
         secrets: Sources of secrets by their names, likewise.
     """
 

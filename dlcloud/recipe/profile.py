@@ -149,7 +149,7 @@ def read_configuration(text: str, file: str) -> Configuration:
     """Return what a configuration file says.
 
     Raises:
-        RecipeError: All faults at once, one `file:line: path: message` a line.
+        RecipeError: All faults together, one `file:line: path: message` a line.
     """
     if parse(text).value is None and not parse(text).faults:
         return Configuration()

@@ -59,12 +59,12 @@ class Incident(Part):
     )
     grace: float = Field(default=120, gt=0, le=600, description="Seconds from that notice to the end.")
     kill: Literal["coordinator"] | Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="The n-th instance, or the coordinator, ends at once, without a notice."
+        default=None, description="The n-th instance, or the coordinator, ends immediately, without a notice."
     )
     capacity: int | None = Field(
         default=None,
         ge=0,
-        description="The most instances of each of the recipe's types that may run at once.",
+        description="The most instances of each of the recipe's types that may run at the same time.",
     )
 
     @model_validator(mode="after")
@@ -108,12 +108,12 @@ class Budget(Part):
         default=4.0,
         gt=0,
         le=24 * 30,
-        description="Each instance ends itself after so many hours; on AWS at least 0.25.",
+        description="Each instance ends itself after this many hours; on AWS at least 0.25.",
     )
     idle_minutes: int | None = Field(
         default=None,
         ge=6,
-        description="Each instance ends itself after so many minutes in which no run, no command of dlcloud "
+        description="Each instance ends itself after this many minutes in which no run, no dlcloud command "
         "and no busy program was there; on AWS at least 15.",
     )
 
@@ -343,7 +343,7 @@ def read_recipe(text: str, file: str) -> Recipe:
         file: Its name in messages.
 
     Raises:
-        RecipeError: All faults at once, one `file:line: path: message` a line, in the order of the lines.
+        RecipeError: All faults together, one `file:line: path: message` a line, in the order of the lines.
     """
     recipe, faults = read_model(Recipe, text)
     if recipe is None:
@@ -445,7 +445,7 @@ class CodeRecipe(Recipe):
     they were written there. Paths are relative to the current folder.
 
     Raises:
-        RecipeError: All faults at once, with the paths of their keys.
+        RecipeError: All faults together, with the paths of their keys.
     """
 
     def __init__(self, **values: Any) -> None:  # noqa: ANN401  as any key of a recipe

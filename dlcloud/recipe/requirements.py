@@ -64,7 +64,7 @@ def include_requirements(text: str, file: str, read: Read) -> str:
     Args:
         text: The recipe's.
         file: Its name in messages.
-        read: Returns the content of a file beside the recipe.
+        read: Returns the content of a file next to the recipe.
 
     Raises:
         RecipeError: There is no such file, or something in it cannot be installed on an instance.

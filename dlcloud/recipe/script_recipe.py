@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dlcloud.recipe.script import Script, Throughput
 
 SCHEMA_FILE = "recipe.schema.json"
-"""Beside the recipe: editors complete and check its keys by it."""
+"""Next to the recipe: editors complete and check its keys by it."""
 SCHEMA_LINE = "# yaml-language-server: $schema={}\n"
 GPU_TYPES, CPU_TYPES = "[g4dn.xlarge, g6.xlarge]", "[c7i.xlarge, c6i.xlarge]"
 BF16_TYPES = "[g6.xlarge, g5.xlarge]"

@@ -12,7 +12,7 @@ IGNORE_FILE = ".dlcloudignore"
 
 MOST_FILES = 50_000
 MOST_BYTES = 1 << 30
-"""A program with its configuration is smaller by far; more is data, which has a place of its own."""
+"""A program with its configuration is smaller by far; more is data, which has its own place."""
 
 NOTED_BYTES = 100 << 20
 """The plan names the largest folders if more is sent than this."""

@@ -116,7 +116,7 @@ _TAG_TEXT = re.compile(r"[\w\s.:/=+@-]*")
 def _refuse_tags(tags: dict[str, str]) -> dict[str, str]:
     """Refuse tags that AWS would refuse, and those that are dlcloud's own."""
     if len(tags) > MOST_TAGS:
-        raise ValueError(f"has {len(tags)} tags; at most {MOST_TAGS} fit beside dlcloud's own")
+        raise ValueError(f"has {len(tags)} tags; at most {MOST_TAGS} fit next to dlcloud's own")
     for key, value in tags.items():
         if key == NAME_TAG or key.lower().startswith(("aws:", "dlcloud:")):
             raise ValueError(f"the tag {key!r} is set by AWS or by dlcloud")

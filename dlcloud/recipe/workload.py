@@ -181,7 +181,7 @@ class Workload(Part):
     final: bool = Field(default=False, description="Take only the last throughput of each run.")
     facts: dict[FactName, str] = Field(
         default_factory=dict,
-        description="What else its output says, beside the throughput: names, each with a regular expression "
+        description="What its output says besides the throughput: names, each with a regular expression "
         "whose one group is the value; the last match of a run counts.",
     )
     unit: str = Field(default="items", description="What the throughput counts: images, samples, tokens, …")
@@ -324,5 +324,5 @@ def _one_group(pattern: str, key: str, group: str) -> None:
     if repeats_in_repeats(pattern):
         raise ValueError(
             f"{key} may take forever on a long line: {pattern!r} repeats a repeat, as (a+b?)+ does; "
-            "repeat what ends with a character of its own, as (a+b)+"
+            "repeat what ends with its own character, as (a+b)+"
         )

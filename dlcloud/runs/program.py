@@ -107,13 +107,13 @@ class RunProgram:
             resume: Whether EARLIER lies in the run's folder.
             share: Which of how many shares of the instance's cores and GPUs it has.
         """
-        beside = self.name != COMMAND and self.files is not None
-        up = "../" if beside else ""
+        is_outside = self.name != COMMAND and self.files is not None
+        up = "../" if is_outside else ""
         words = [python, "-m", BENCHMARKS[self.name].module, "--output", f"{up}{RECORDS}", "--host", host]
         if share != WHOLE:
             words = [python, "-m", "benchmarks.command.share", *map(str, share), *words]
         words += [*(["--resume", f"{up}{EARLIER}"] if resume else []), *self.arguments]
-        return f"{'PYTHONPATH=.. ' if beside else 'cd .. && '}exec {shlex.join(words)}\n"
+        return f"{'PYTHONPATH=.. ' if is_outside else 'cd .. && '}exec {shlex.join(words)}\n"
 
 
 def program_of(recipe: Recipe, recipe_folder: Path) -> RunProgram:

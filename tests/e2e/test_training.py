@@ -95,7 +95,7 @@ def test_a_training_goes_on_below_the_count_of_its_recipe(user: User):
     assert {record["world_size"] for record in steps_of(user, "smaller").values()} == {2}
     name = user.json("status")["result"]["records"][0]["cluster"]
     preview = user.run("resize", name, "1", "--dry-run").stdout
-    assert "the training goes on with 1 or more workers" in preview
+    assert "the training continues with 1 or more workers" in preview
     user.run("resize", name, "1")
     _, progress = up.communicate(timeout=600)
     assert up.returncode == 0, progress

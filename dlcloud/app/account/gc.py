@@ -153,7 +153,7 @@ class Collector:
         return self.cloud == "aws" and launched == {"local"}
 
     def find(self) -> Found:
-        """List all regions at once; what the store knows to be up is not left over.
+        """List all regions in parallel; what the store knows to be up is not left over.
 
         Raises:
             CloudError: No region could be listed.

@@ -44,7 +44,7 @@ def run(
         cpu_flags: All of them are required.
         max_hourly_usd: The highest price of an hour on demand.
         retired: Include types that AWS no longer offers; types that are named are shown in any case.
-        region: Whose prices.
+        region: The Region of the prices.
         live: Ask AWS for prices, and for types that the bundled table lacks.
         cloud: Which cloud `live` asks.
         output: The format.

@@ -95,7 +95,7 @@ def _confirm(usd: Decimal, *, limit: Decimal, is_rehearsal: bool, yes: bool) -> 
         return
     if not sys.stdin.isatty():
         raise BudgetError("this spends money, and stdin is not a terminal", "pass --yes to confirm")
-    confirm("Go on?")
+    confirm("Continue?")
 
 
 class CommandFailedError(Exception):
@@ -265,7 +265,7 @@ def _run_command(arguments: Sequence[str], termination: Termination | None) -> t
 
 
 def start_command(arguments: Sequence[str]) -> subprocess.Popen[str]:
-    """Start a command of dlcloud in a session of its own; a Ctrl-C before it is ready waits until it is."""
+    """Start a command of dlcloud in its own session; a Ctrl-C before it is ready waits until it is."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`dlcloud bench`: the same work on several instance types at once, then one table of costs."""
+"""`dlcloud bench`: the same work on several instance types in parallel, then one table of costs."""
 
 import secrets
 import shlex
@@ -357,7 +357,7 @@ class Bench:
             return
         if not sys.stdin.isatty():
             raise BudgetError("this spends money, and stdin is not a terminal", "pass --yes to confirm")
-        confirm("Go on?")
+        confirm("Continue?")
 
     def _cluster_of(self, plan: TypePlan) -> Cluster | None:
         """Return the cluster of a type that an earlier bench left unfinished."""
@@ -432,7 +432,7 @@ def command_again(
     market: str | None,
     is_rehearsal: bool,
 ) -> str:
-    """Return the command that measures the same again, but for its types and the number of samples.
+    """Return the command that measures the same again, except its types and the number of samples.
 
     What was rehearsed is measured on AWS, also where the recipe says `cloud: local`.
     """

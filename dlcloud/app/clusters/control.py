@@ -101,7 +101,7 @@ def _plan(
     _ = workload.environment
     with stage(context.emit, context.clock, PREFLIGHT):
         launcher = context.machines.launcher(cluster)
-        # A successor first goes on with those that are there.
+        # A successor first continues with those that are there.
         size = len(launcher.members()) if is_successor and workload.is_elastic else None
         return launcher.plan(workload.recipe, cidrs=cidrs, size=size)
 

@@ -103,7 +103,7 @@ def run(context: Context, *, cluster: str, words: tuple[str, ...], instance: str
         }
 
         def run_on(member: Member) -> int:
-            # A command counts as work: the idle timer starts anew (templates/watchdog.py).
+            # A command counts as work: the idle timer starts again (templates/watchdog.py).
             connection = dialer.dial(member.instance.endpoint(own.user))
             command = f"touch {FOLDER}/used 2>/dev/null; {line}"
             if is_live:

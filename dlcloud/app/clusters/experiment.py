@@ -132,7 +132,7 @@ class ExperimentUp:
         done = sum(status.state is TrialState.DONE for status in statuses)
         failed = sum(status.state is TrialState.FAILED for status in statuses)
         at_once = self.experiment.per_instance
-        note = f"{self.left} of {self.experiment.count} trials are left, {at_once} at once on an instance"
+        note = f"{self.left} of {self.experiment.count} trials are left, {at_once} in parallel on an instance"
         note += f"; {done} have a result already" if done else ""
         note += f"; {failed} were given up (--retry-failed runs them again)" if failed else ""
         change = self.identity.describe_change(self.context.paths.experiments, self.context.runs)

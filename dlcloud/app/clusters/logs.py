@@ -161,9 +161,9 @@ def _refuse_older_log(context: Context, runs: Sequence[Run]) -> None:
 def _pieces(
     context: Context, name: str, run: Run, *, follow: bool, tail: int | None, since_s: int | None
 ) -> Iterator[bytes]:
-    """Yield the log as it was copied back, or from the instance while the run goes on.
+    """Yield the log as it was copied back, or from the instance while the run continues.
 
-    An instance may end meanwhile, as one that `resize` gives back: the rest comes from the copy then, or, if
+    An instance may end meanwhile, as one that `resize` releases: the rest comes from the copy then, or, if
     nothing was printed yet, all from the run that NAME stands for now.
     """
     printed = 0

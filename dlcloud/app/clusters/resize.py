@@ -220,7 +220,7 @@ class Resizer:
         decision = decide_size(members, self.size, base=instances.on_demand_base, rounds=instances.rounds)
         if not self._is_training:
             return decision
-        reason = f"the training goes on with {instances.minimum} or more workers"
+        reason = f"the training continues with {instances.minimum} or more workers"
         return replace(decision, reasons=(*decision.reasons, reason))
 
     def _plan(self, members: Sequence[Member]) -> Plan:
@@ -229,7 +229,7 @@ class Resizer:
             return self.launcher.plan(self.recipe, cidrs=self.cidrs, size=self.size, members=members)
 
     def _store_size(self, size: int) -> int:
-        """Store the size before anything is done: after a crash the next command goes on to that size."""
+        """Store the size before anything is done, so that after a crash the next command reaches it."""
         return self.context.clusters.begin_intent(
             self.cluster.cluster_id, RESIZE, str(size), self.context.clock.now()
         )

@@ -100,7 +100,7 @@ def _progress(context: Context, cluster_ids: Iterable[str]) -> dict[str, RunProg
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusNotes:
-    """What is known of clusters beside their instances, by cluster id: of deadlines, and of runs."""
+    """What is known of clusters in addition to their instances, by cluster id: of deadlines, and of runs."""
 
     outlooks: Mapping[str, Outlook] = field(default_factory=dict)
     progress: Mapping[str, RunProgress] = field(default_factory=dict)

@@ -13,8 +13,8 @@ from dlcloud.model.secret_source import CONTROLLER_PREFIX
 def run(context: Context, *, cluster_id: str, watch: bool) -> None:
     """Take the control of this instance's own cluster, unless another instance has it.
 
-    With `watch`, wait first until EC2 lists no instance that has it, and begin anew: what this instance knows
-    of the cluster is renewed meanwhile.
+    With `watch`, wait first until EC2 lists no instance that has it, and begin again: what this instance
+    knows of the cluster is renewed meanwhile.
     """
     own, cluster = context.controller_instance_id, context.clusters.find(cluster_id)
     if not own or cluster is None:

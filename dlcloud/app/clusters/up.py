@@ -129,7 +129,7 @@ def is_trained(workload: RecipeWorkload, show: Show) -> bool:
         heading=f"nothing is launched: the last step, {step}, is in {uri}",
         titles=("to train on", ""),
         rows=[
-            ("more epochs in the command or the script", "the next up goes on from that step"),
+            ("more epochs in the command or the script", "the next up continues from that step"),
             ("another prefix below checkpoints", "the next up trains from the start"),
         ],
     )

@@ -52,7 +52,7 @@ def run(
     Args:
         context: The collaborators.
         selection: Of the results.
-        region: Whose types and prices.
+        region: The Region of types and prices.
         market: The market by which types are ranked.
         live: Ask AWS for prices instead of the bundled table.
         every: Print every type, not only the cheapest.

@@ -5,7 +5,7 @@
 2. A block that creates what is billed states so with `terminations.pending`: until it ends, something must be
    terminated however it ends.
 3. A block that terminates is inside `terminations.running`: in it no signal raises. The first Ctrl-C prints
-   what goes on and what leaving it would cost. The third one prints what is left, with its price and the
+   what is happening and what leaving it would cost. The third one prints what is left, with its price and the
    command that terminates it, and raises `TerminationAbandonedError`.
 
 `app.termination` uses this for clusters. What must never happen: that a signal is lost, or that it interrupts
@@ -18,7 +18,7 @@ a termination without a word. Both are harder than they look:
   to resume it. A signal that comes there waits while a termination is pending.
 - The main thread, which the handler has stopped, may hold the store's lock. The handler only queues the
   signal, and another thread reads the store for what is printed.
-- The threads of a `bench` have terminations of their own. The main thread, which alone gets signals, waits
+- The threads of a `bench` have their own terminations. The main thread, which alone gets signals, waits
   for them.
 
 `--help` imports this module: it must stay light.
@@ -144,7 +144,7 @@ class TerminationTexts:
     """What is printed about a termination.
 
     Args:
-        doing: What is going on, as in "terminating 3 instances of digits".
+        doing: What is happening, as in "terminating 3 instances of digits".
         otherwise: What abandoning means, as in "to leave them until they terminate themselves at 14:05 UTC".
         left: What may be left, with its price and the command that terminates it.
     """
@@ -171,7 +171,7 @@ class Termination:
     describe: Callable[[], TerminationTexts]
 
     def emit_state(self, presses: int) -> None:
-        """Emit what goes on, and what this many more Ctrl-C would do."""
+        """Emit what is happening, and what this many more Ctrl-C would do."""
         texts = self._texts()
         self.emit(Info(message=f"{texts.doing}, a few seconds; {_PRESSES[presses]} {texts.otherwise}"))
 

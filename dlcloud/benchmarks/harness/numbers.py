@@ -94,7 +94,7 @@ def find_all(expression: "re.Pattern[str]", line: str) -> "Iterator[re.Match[str
             continue
         for match in expression.finditer(line, max(begin, start), end):
             if end < len(line) and match.end() == end and match.start() > begin:
-                break  # it may go on: the next piece has it whole
+                break  # it may continue: the next piece has it whole
             start = max(start, match.end())
             yield match
 
@@ -241,7 +241,7 @@ def matched_number(match: "re.Match[str]", unit: str = "") -> str:
 
 
 def _matches_without(match: "re.Match[str]", before: int, after: int) -> bool:
-    """True if the expression matches the same text in the line without so many characters around it."""
+    """True if the expression matches the same text in the line without this many characters around it."""
     (start, end), line = match.span(1), match.string
     begin = max(0, start - before - PIECE)
     shortened = line[begin : start - before] + line[start:end] + line[end + after : end + after + PIECE]

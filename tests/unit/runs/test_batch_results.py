@@ -61,7 +61,7 @@ def test_a_job_definition_asks_for_a_share_of_the_smallest_type():
 
 
 def test_a_plan_says_that_batch_does_not_go_on_to_on_demand():
-    assert any("does not go on to on-demand" in note for note in describe_batch(recipe()))
+    assert any("does not use on-demand" in note for note in describe_batch(recipe()))
 
 
 @pytest.mark.parametrize(
