@@ -179,17 +179,21 @@ class Experiment(Part):
 def trial_words(values: Mapping[str, str], form: str) -> list[str]:
     """Return the values of a trial as a command gets them: `--lr 0.1`; none if the form is empty.
 
-    After a blank, a program would take a value that begins with a dash for an option.
+    After a blank, argparse takes a value that begins with a dash for an option, except a plain number.
     """
     if form != FLAGS:
         return [
             form.replace("NAME", name, 1).replace("VALUE", value, 1) for name, value in values.items() if form
         ]
     pairs = (
-        (f"--{name}={value}",) if value.startswith("-") else (f"--{name}", value)
+        (f"--{name}={value}",) if _is_like_an_option(value) else (f"--{name}", value)
         for name, value in values.items()
     )
     return [word for pair in pairs for word in pair]
+
+
+def _is_like_an_option(value: str) -> bool:
+    return value.startswith("-") and re.fullmatch(r"-(\d+(\.\d*)?|\.\d+)", value) is None
 
 
 def trial_variables(values: Mapping[str, str], number: int) -> dict[str, str]:

@@ -125,12 +125,15 @@ def test_values_are_appended_in_the_form_that_the_command_reads():
     }
 
 
-@pytest.mark.parametrize("value", ["-1e-4", "-inf", "--flag", "-", "-x y", "", "0.1"])
+@pytest.mark.parametrize("value", ["-1e-4", "-inf", "--flag", "-", "-x y", "", "0.1", "-0.76"])
 def test_argparse_reads_every_value_as_a_value(value):
     parser = argparse.ArgumentParser()
     parser.add_argument("--name")
-    parser.add_argument("-1", dest="one")
     assert parser.parse_args(trial_words({"name": value}, FLAGS)).name == value
+
+
+def test_a_negative_number_stays_a_word_for_programs_that_read_their_arguments_themselves():
+    assert trial_words({"x": "-0.76"}, FLAGS) == ["--x", "-0.76"]
 
 
 def test_variables_of_dotted_parameters_are_names_that_a_shell_knows():
