@@ -85,6 +85,8 @@ def parse(text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         message = " ".join(part for part in (error.problem, error.context) if part)
+        if "escape" in message:
+            message += "; in single quotes, a backslash is a backslash"
         document.faults.append(TextFault(line=line, path=(), message=f"not YAML: {message}"))
         return document
     except yaml.YAMLError as error:

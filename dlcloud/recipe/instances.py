@@ -116,9 +116,21 @@ def _count_form(value: object) -> str:
     return "range" if isinstance(value, dict | Count) else "number"
 
 
-AnyCount = Annotated[
+def _range_of(value: object) -> object:
+    """Return `1-4` as the range that it is short for."""
+    match = re.fullmatch(r"\s*(\d+)\s*-\s*(\d+)\s*", value) if isinstance(value, str) else None
+    return value if match is None else {"min": match[1], "max": match[2]}
+
+
+_Count = Annotated[
     Annotated[int, Field(ge=1, le=1000), Tag("number")] | Annotated[Count, Tag("range")],
     Discriminator(_count_form),
+]
+AnyCount = Annotated[
+    _Count,
+    BeforeValidator(
+        _range_of, json_schema_input_type=_Count | Annotated[str, Form(r"\d+ ?- ?\d+", "a range, as 1-4")]
+    ),
 ]
 
 
@@ -129,7 +141,7 @@ class Instances(Part):
         description="Instance types. On demand they are tried in this order; on spot EC2 chooses by "
         "price and capacity."
     )
-    count: AnyCount = Field(default=1, description="A number, or {min: 1, max: 4}.")
+    count: AnyCount = Field(default=1, description="A number, or a range: 1-4, or {min: 1, max: 4}.")
     market: Literal["on-demand", "spot", "spot-then-on-demand"] = Field(
         default="on-demand", description="spot-then-on-demand falls back where no spot capacity is left."
     )

@@ -15,6 +15,7 @@ import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     Field,
     ValidationInfo,
     field_validator,
@@ -94,6 +95,18 @@ Every other key counts only if it is set: stored clusters are found by the hash,
 """
 
 
+def _hours(value: object) -> object:
+    """Return a duration, as 90m, in hours; a number as it is."""
+    length = read_duration(value) if isinstance(value, str) else None
+    return value if length is None else length.total_seconds() / 3600
+
+
+_Hours = (
+    Annotated[float, Field(gt=0, le=24 * 30)] | Annotated[str, Form(r"[0-9.]+ *[a-z][0-9. a-z]*", "as 90m")]
+)
+Hours = Annotated[float, BeforeValidator(_hours, json_schema_input_type=_Hours)]
+
+
 class Budget(Part):
     """The most that may be spent. The instances themselves hold `max_hours`, with the launcher gone."""
 
@@ -104,7 +117,7 @@ class Budget(Part):
         description="The most that the instances may cost. They terminate before `max_hours` if it is spent "
         "earlier; a plan of less than 15 minutes is refused.",
     )
-    max_hours: float = Field(
+    max_hours: Hours = Field(
         default=4.0,
         gt=0,
         le=24 * 30,

@@ -45,3 +45,25 @@ def test_each_value_says_what_it_must_be(lines, message):
             f"name: a\n{lines}\ninstances: {{types: c7i.large}}\nworkload: {{command: x}}\n", "r.yaml"
         )
     assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('description: "([0-9.]+) im/s"', "unknown key"),
+        ('tags: {a: "\\.x"}', "in single quotes, a backslash is a backslash"),
+        ("results: s3://b/p", "a bucket's name has at least 3 characters, 'b' has fewer"),
+        ("budget: {max_hours: soon}", "budget.max_hours: input should be a valid number"),
+    ],
+)
+def test_a_message_says_what_to_write_instead(lines, message):
+    with pytest.raises(RecipeError) as caught:
+        read_recipe(
+            f"name: a\n{lines}\ninstances: {{types: c7i.large}}\nworkload: {{command: x}}\n", "r.yaml"
+        )
+    assert message in caught.value.message
+
+
+def test_the_faults_of_a_range_are_at_its_key():
+    with pytest.raises(RecipeError, match=r"r.yaml:1: instances.count: min \(4\) is more than max \(2\)"):
+        read_recipe("instances: {types: c7i.large, count: 4-2}\nname: a\nworkload: {command: x}\n", "r.yaml")

@@ -194,3 +194,12 @@ def test_the_schema_knows_what_the_reader_knows():
     schema = recipe_schema()
     recipe = {"instances": {"types": "c7i.large"}, "setup": {"commands": ["a"]}}
     jsonschema.validate({**recipe, "workload": {"command": "x", "env": {"A": "1"}}}, schema)
+
+
+def test_a_count_may_be_a_range_and_hours_a_duration():
+    text = "name: a\ninstances: {{types: c7i.large, count: {}}}\nworkload: {{command: x}}\n"
+    text += "budget: {{max_hours: {}}}\n"
+    short = read_recipe(text.format("1-3", "90m"), "r.yaml")
+    assert short == read_recipe(text.format("{min: 1, max: 3}", "1.5"), "r.yaml")
+    jsonschema.validate(yaml.safe_load(text.format("1-3", "2h")), recipe_schema())
+    jsonschema.validate(yaml.safe_load(text.format(3, 2)), recipe_schema())
