@@ -33,28 +33,33 @@ from dlcloud.report.files import report_file
 from dlcloud.report.page import bundle, page, picture
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import template
-from dlcloud.scheduling.deadline_costs import (
-    AVAILABILITY,
-    BEST_SCORE,
-    DeadlineCost,
-    choose_pools,
-    cost_of_deadlines,
-    history_windows,
-    keep_base,
-)
-from dlcloud.scheduling.policies.by_name import POLICIES
+from dlcloud.scheduling.policies import POLICIES
 from dlcloud.scheduling.policies.situation import HOUR_S, REFUSAL_S, Policy, Scaling
 from dlcloud.scheduling.simulation.bound import least_cost_usd
-from dlcloud.scheduling.simulation.defaults import SPOT_SHARE
-from dlcloud.scheduling.simulation.formats import ENDINGS, Meaning, read_trace
-from dlcloud.scheduling.simulation.generate import Rates, adversarial_windows, generate_window
-from dlcloud.scheduling.simulation.replay import SimulatedJob, replay, replay_all
-from dlcloud.scheduling.simulation.summary import Row, bound_row, policy_row
-from dlcloud.scheduling.simulation.trace import PoolTrace, Window
+from dlcloud.scheduling.simulation.generate import (
+    AVAILABILITY,
+    Rates,
+    adversarial_windows,
+    generate_window,
+    history_windows,
+)
+from dlcloud.scheduling.simulation.replay import SPOT_SHARE, SimulatedJob, replay, replay_all
+from dlcloud.scheduling.simulation.summary import (
+    DeadlineCost,
+    Row,
+    bound_row,
+    choose_pools,
+    cost_of_deadlines,
+    keep_base,
+    policy_row,
+)
+from dlcloud.scheduling.simulation.traces import ENDINGS, Meaning, PoolTrace, Window, read_trace
 
 LADDER = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0)
 """Deadlines that are compared unless others are named: this many times the time of all workers on-demand."""
 PICTURES = (".svg", ".png", ".html")
+BEST_SCORE = 10
+"""The best spot placement score."""
 
 
 def compare_deadlines(

@@ -11,7 +11,7 @@ from dlcloud.app.terminal.screen import say
 from dlcloud.local.site import LocalEndpoint
 from dlcloud.model.errors import RecipeError
 from dlcloud.report.table import Cell, Format, Report, Section, render
-from dlcloud.scheduling.simulation.formats import UNKNOWN_MEANING_HINT, Meaning, obtainable_counts
+from dlcloud.scheduling.simulation.traces import UNKNOWN_MEANING_HINT, Meaning, obtainable_counts
 
 
 def start(context: Context, *, output: str) -> None:

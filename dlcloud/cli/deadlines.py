@@ -10,8 +10,8 @@ from dlcloud.cli.complete import complete_recipes
 from dlcloud.cli.options import Hours, Number, output_option, values_option, verbose_option
 from dlcloud.model.instance import SLOW_BOOT_S
 from dlcloud.model.money import ZONE_TRAFFIC_USD_PER_GB
-from dlcloud.scheduling.policies.by_name import POLICIES
-from dlcloud.scheduling.simulation.defaults import CHANGEOVER_S, SPOT_SHARE
+from dlcloud.scheduling.policies import POLICIES
+from dlcloud.scheduling.simulation.replay import CHANGEOVER_S, SPOT_SHARE
 
 commands = click.Group()
 
@@ -74,7 +74,7 @@ def deadlines(
 
     The policy that the controller asks is replayed over availability traces, or over the spot price history
     of the account. A price history does not show capacity, so capacity is assumed: --availability if given,
-    else the spot placement score (7 of 10: available 70 % of the time), else 44 %. Nothing is launched.
+    else the spot placement score (7 of 10: available 70 % of the time), else 56 %. Nothing is launched.
 
     \b
     dlcloud deadlines recipe.yaml --deadline 52h --deadline 3d
@@ -132,14 +132,14 @@ def deadlines(
 @click.option(
     "--up-hours",
     type=Number(0.01, 1000),
-    default=1.2,
+    default=2.4,
     show_default=True,
     help="With --generate: mean time with capacity; exponentially distributed.",
 )
 @click.option(
     "--down-hours",
     type=Number(0.01, 1000),
-    default=1.5,
+    default=1.9,
     show_default=True,
     help="With --generate: mean time without capacity.",
 )

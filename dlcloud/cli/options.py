@@ -306,7 +306,7 @@ values_option = click.option(
     "(skypilot-org/spot-traces) or preempted (Can't Be Late's simulator). No default. Windows of "
     "FrontierCS/Frontier-CS are recognized as preempted.",
 )
-"""What the values of traces mean: the names of `dlcloud.scheduling.simulation.formats.Meaning`."""
+"""What the values of traces mean: the names of `dlcloud.scheduling.simulation.traces.Meaning`."""
 
 
 def job_options(command: Command) -> Command:
@@ -342,7 +342,7 @@ def description_options(command: Command) -> Command:
 
     @wraps(command)
     def with_reference(*, parameters: str, tokens: int | None, generates: bool, **others: object) -> object:
-        from dlcloud.prediction.description import read_description
+        from dlcloud.prediction.resemblance import read_description
 
         return command(reference=read_description(parameters, tokens, generates=generates), **others)
 

@@ -12,14 +12,16 @@ from dlcloud.model.errors import CloudError, DlcloudError
 from dlcloud.model.events import Emit, Warned
 from dlcloud.planning.reservations import CapacityReservation
 from dlcloud.recipe.instances import Instances
-from dlcloud.scheduling.reserved_workers import (
+from dlcloud.scheduling.scaling import (
     NO_RESERVED,
+    LaunchRefusals,
     ReservedState,
+    ScalingDecision,
     ScalingInputs,
+    TrainingInstance,
     assess_reserved,
     decide_with_reserved,
 )
-from dlcloud.scheduling.scaling import LaunchRefusals, ScalingDecision, TrainingInstance
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,7 +6,6 @@ from decimal import Decimal
 
 from dlcloud.analysis.cost import ResultRow, usd_per_million
 from dlcloud.model.instance import Market
-from dlcloud.prediction.description import describe_by_facts
 from dlcloud.prediction.measured_types import Reference, TypeTable
 from dlcloud.prediction.predictor import (
     Belief,
@@ -16,7 +15,7 @@ from dlcloud.prediction.predictor import (
     learn,
     predict,
 )
-from dlcloud.prediction.resemblance import resemblances
+from dlcloud.prediction.resemblance import describe_by_facts, resemblances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

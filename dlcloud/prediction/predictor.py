@@ -1,21 +1,21 @@
-"""Predict a job's throughput on all types from measurements on a few.
+"""Predict a job's throughput on all types from measurements on a few, and choose those few.
 
 The logarithm of throughput is the shape that the job's resemblance to the reference jobs lets expect, a free
 level, and a deviation that is alike on alike types: a Gaussian process, conditioned on the measurements.
 Where it is not known what the job resembles, the estimate is the mean over all that it can be, by their
 probability after the measurements. Scores of left-out jobs scale its intervals (conformal prediction).
+The types to measure are those that tell most of all others, per USD (`choose_types`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, log, sqrt
 from operator import mul
 
 from dlcloud.prediction.linear import factor, solve_lower
-from dlcloud.prediction.measured_types import TypeTable
+from dlcloud.prediction.measured_types import DEVIATIONS, TypeTable, covariance
 from dlcloud.prediction.resemblance import Resemblance
-from dlcloud.prediction.similarity import DEVIATIONS, covariance
 
 FREE_LEVEL = 25.0
 """Variance of a job's mean speed: as good as unknown."""
@@ -189,3 +189,66 @@ def _measured(measurement: Measurement) -> Estimate:
         high=value * (1 + measurement.spread),
         measured=True,
     )
+
+
+COST_POWER = 0.083
+"""How much a price counts: at 1, three small types are chosen, that tell little of large ones."""
+MOST_TARGETS = 250
+MOST_CANDIDATES = 250
+
+
+def choose_types(
+    belief: Belief, candidates: Mapping[str, float], targets: Sequence[str], count: int = 3
+) -> list[str]:
+    """Return the types that reduce the summed variance of the targets most, each by its price.
+
+    Args:
+        belief: Before any measurement.
+        candidates: USD an hour of each type that can be measured.
+        targets: The types of which something is to be learned.
+        count: How many.
+    """
+    names = _thin([*_representatives(belief, candidates)], MOST_CANDIDATES)
+    goals = _thin(sorted(targets), MOST_TARGETS)
+    departures = {name: belief.departures(name) for name in {*names, *goals}}
+
+    def covariance(one: str, other: str) -> float:
+        spread: float = sum(map(mul, departures[one], departures[other]))
+        return spread + belief.variance * belief.deviation(one, other) + FREE_LEVEL
+
+    shared = {name: [covariance(name, goal) for goal in goals] for name in names}
+    among = {name: {other: covariance(name, other) for other in names} for name in names}
+    noises = {name: belief.noise(name) for name in names}
+    chosen: list[str] = []
+    while names and len(chosen) < count:
+        gains = {
+            name: sum(c * c for c in shared[name])
+            / (among[name][name] + noises[name])
+            / candidates[name] ** COST_POWER
+            for name in names
+        }
+        best = max(names, key=lambda name: gains[name])
+        chosen.append(best)
+        names = [name for name in names if name != best]
+        own, row = among[best][best] + noises[best], dict(among[best])
+        for name in names:
+            part = row[name] / own
+            shared[name] = [c - part * b for c, b in zip(shared[name], shared[best], strict=True)]
+            among[name] = {other: among[name][other] - part * row[other] for other in names}
+    return chosen
+
+
+def _representatives(belief: Belief, candidates: Mapping[str, float]) -> list[str]:
+    """Return the cheapest measured type of each processor and size; no burstable one, no metal."""
+    best: dict[tuple[str, int], str] = {}
+    for name, usd in sorted(candidates.items(), key=lambda pair: pair[1]):
+        row = belief.table.rows.get(name)
+        if row is None or not row.measured or row.traits.is_burstable or row.traits.is_metal or usd <= 0:
+            continue
+        best.setdefault((row.traits.processor.design, row.traits.cores), name)
+    return sorted(best.values())
+
+
+def _thin(names: Sequence[str], most: int) -> list[str]:
+    step = max(1.0, len(names) / most)
+    return [names[int(i * step)] for i in range(min(len(names), most))]

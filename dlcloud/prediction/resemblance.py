@@ -1,15 +1,18 @@
-"""What a job has in common with the reference jobs: weights of theirs whose sum of shapes is expected of it.
+"""What a job is like: what a user says of it, and the weights of reference jobs that follow.
 
 The logarithm of a job's throughput on all types is a Gaussian process over jobs, too: over whether it
-generates, the size of its model and the tokens that it reads together, with trends beyond the references
-(kriging). Of a job without a description all points of a grid are possible; its measurements then say which.
+generates, the size of its model and the number of its tokens, with trends beyond the references (kriging). Of
+a job without a description all points of a grid are possible; its measurements then say which.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import exp, log2
+from typing import Any
 
+from dlcloud.model.errors import RecipeError
 from dlcloud.prediction.linear import factor, solve_lower, solve_upper
 from dlcloud.prediction.measured_types import Reference
 
@@ -133,4 +136,56 @@ def _resemblance(
         is_generation=job.is_generation,
         weights=tuple(solve_upper(lower, half)),
         variance=max(kernel.covariance(job, job) - sum(x * x for x in half), 0.0),
+    )
+
+
+BYTES_PER_PARAMETER = 0.606
+"""Of the reference models, quantized to four bits and some. Source: size and parameters of Llama 2 7B."""
+DEFAULT_TOKENS = 512
+_NUMBER = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kKmMbBgG]?)")
+_FACTORS = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
+_LARGEST = 1e14
+
+
+def read_description(parameters: str, tokens: int | None, *, generates: bool) -> Reference | None:
+    """Return what a job resembles; None if nothing is said of it.
+
+    Args:
+        parameters: Of its model: `7B`, `25.6M`; empty if not stated.
+        tokens: Items of one sequence that are computed together.
+        generates: True if each token is computed alone, so that memory bounds.
+
+    Raises:
+        RecipeError: The number is none, or tokens are stated without parameters.
+    """
+    if not parameters:
+        if tokens is not None or generates:
+            raise RecipeError("--tokens and --generates describe a model", "state its --parameters, too")
+        return None
+    match = _NUMBER.fullmatch(parameters.strip())
+    count = float(match[1]) * _FACTORS[match[2].lower()] if match else 0.0
+    if not 1 <= count <= _LARGEST:
+        raise RecipeError(f"--parameters {parameters}: not a number of parameters", "such as 25.6M, or 7B")
+    return Reference(
+        name="the job",
+        is_generation=generates,
+        file_bytes=max(1, round(count * BYTES_PER_PARAMETER)),
+        tokens=tokens or DEFAULT_TOKENS,
+    )
+
+
+def describe_by_facts(facts: Mapping[str, Any]) -> Reference | None:
+    """Return what a result of the language benchmark resembles, by its own facts; None of any other job."""
+    names = ("prompt_tokens", "model_bytes", "generated_tokens", "streams")
+    numbers = [facts.get(name, 1) for name in names]
+    if not {"prompt_tokens", "model_bytes"} <= facts.keys() or not all(
+        isinstance(n, int) and n > 0 for n in numbers
+    ):
+        return None
+    prompt, size, generated, streams = numbers
+    return Reference(
+        name="the job",
+        is_generation="generated_tokens" in facts,
+        file_bytes=size,
+        tokens=generated if "generated_tokens" in facts else prompt * streams,
     )

@@ -11,8 +11,7 @@ from dlcloud.model.money import exact, money, rounded, total_usd
 from dlcloud.planning.fit import Fit, LeftOut
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.quotas import Quota
-from dlcloud.prediction.race_result import RaceCandidate, RaceResult
-from dlcloud.prediction.racing import Verdict
+from dlcloud.prediction.racing import RaceCandidate, RaceResult, Verdict
 from dlcloud.report.table import Cell, Report, Section
 
 LEAST_MINUTES_S = 120.0

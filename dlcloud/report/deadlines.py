@@ -10,10 +10,9 @@ from math import isfinite
 
 from dlcloud.report.page import BLUE, GREY, ORANGE, TEXT, Chart, Spec, field, nominal, scale
 from dlcloud.report.table import Cell, Report, Section
-from dlcloud.scheduling.deadline_costs import DeadlineCost
 from dlcloud.scheduling.policies.situation import HOUR_S
 from dlcloud.scheduling.simulation.replay import SimulatedJob, SimulatedOutcome
-from dlcloud.scheduling.simulation.summary import BOUND, Row
+from dlcloud.scheduling.simulation.summary import BOUND, DeadlineCost, Row
 
 SINGLE_POOLS_SHOWN = 2
 _DEADLINE_TITLES = ("deadline h", "pools", "USD", "10 to 90 %", "of on-demand", "done h", "missed")

@@ -12,8 +12,16 @@ from typing import Any
 from dlcloud.analysis.user_job import UserJob
 from dlcloud.model.errors import DlcloudError
 from dlcloud.model.untrusted import number_or_none
-from dlcloud.prediction.race_result import RaceCandidate, RaceResult
-from dlcloud.prediction.racing import MOST_SAMPLES, Entrant, Standing, Stop, Verdict, judge
+from dlcloud.prediction.racing import (
+    MOST_SAMPLES,
+    Entrant,
+    RaceCandidate,
+    RaceResult,
+    Standing,
+    Stop,
+    Verdict,
+    judge,
+)
 
 ASSUMED_HOURS = 100.0
 """How long the user's own work takes on the cheapest type, if it is not stated."""

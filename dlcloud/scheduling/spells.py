@@ -6,14 +6,17 @@ analysis, with a gamma prior of the factor (a frailty). A spell that has not end
 least so old (censored).
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from functools import cached_property
+from itertools import accumulate, pairwise
+from operator import mul
 
 HOUR_S = 3600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Hazard:
     """How often an hour a spell ends, by its age; `hourly` has one more value than there are edges.
 
@@ -30,17 +33,20 @@ class Hazard:
     prior_spells: float = 1.0
 
     def age_class(self, age_h: float) -> int:
-        return sum([age_h >= edge for edge in self.edges_h])
+        return bisect_right(self.edges_h, age_h)
 
     def expected_ends(self, age_h: float) -> float:
         """Return how many ends are expected until an age, of a pool with the factor 1."""
-        total, begin = 0.0, 0.0
-        for hourly, end in zip(self.hourly, (*self.edges_h, inf), strict=True):
-            if age_h <= begin:
-                break
-            total += hourly * (min(age_h, end) - begin)
-            begin = end
-        return total
+        place = bisect_left(self.edges_h, age_h)
+        if not place:
+            return self.hourly[0] * max(0.0, age_h)
+        return self._until_edges[place - 1] + self.hourly[place] * (age_h - self.edges_h[place - 1])
+
+    @cached_property
+    def _until_edges(self) -> Sequence[float]:
+        """The ends that are expected until each edge."""
+        lengths = (end - begin for begin, end in pairwise((0.0, *self.edges_h)))
+        return tuple(accumulate(map(mul, self.hourly, lengths)))
 
     def ageing(self) -> Sequence[float]:
         """Return how often an hour a spell gets into the next class of age, by class."""

@@ -25,7 +25,7 @@ from .drain import DRAINED
 from .instance.lost_coordinator import OrphanWatch, Successor, power_off
 from .instance.notices import POLL_S, MetadataClient, MetadataError, NoticeTracker, SpotStatus
 from .instance.options import Options, parse, promote
-from .instance.processes import Child, make_lighthouse, make_workers
+from .instance.processes import SupervisedProcess, make_lighthouse, make_workers
 from .records import EventName, Records, log_to_stderr
 from .settings import ledger_address
 
@@ -75,10 +75,10 @@ class Agent:
 
     options: Options
     records: Records
-    workers: Sequence[Child]
-    lighthouse: Child | None
+    workers: Sequence[SupervisedProcess]
+    lighthouse: SupervisedProcess | None
     fetch_status: Callable[[], SpotStatus]
-    make_lighthouse: Callable[[Control], Child] | None = None
+    make_lighthouse: Callable[[Control], SupervisedProcess] | None = None
     power_off: Callable[[], None] | None = None
     poll_s: float = POLL_S
     clock: Callable[[], float] = time.monotonic
@@ -117,8 +117,8 @@ class Agent:
             self._linger()
             return self._exit_status()
         finally:
-            for child in self._children():
-                child.close()
+            for process in self._processes():
+                process.close()
             if self._orphaned_at is not None and self.power_off is not None:
                 self.power_off()
 
@@ -134,8 +134,8 @@ class Agent:
         self._end_orphan(now)
         alone_s = 0.0 if self._orphan is None else self._orphan.alone_s
         self._successor.poll(alone_s, now, coordinates=self.lighthouse is not None)
-        for child in self._children():
-            child.poll(now)
+        for process in self._processes():
+            process.poll(now)
         if self.lighthouse is not None and self.options.engine == "elastic" and now >= self._ledger_at:
             self._ledger_at = now + LEDGER_S
             self._read_ledger(now)
@@ -278,7 +278,7 @@ class Agent:
                 self._statuses.put(error)
             time.sleep(self.poll_s)
 
-    def _children(self) -> list[Child]:
+    def _processes(self) -> list[SupervisedProcess]:
         return [*([self.lighthouse] if self.lighthouse else []), *self.workers]
 
 

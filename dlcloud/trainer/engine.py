@@ -17,7 +17,7 @@ class StateError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumMember:
+class StepPlace:
     """A worker's place in one step.
 
     Attributes:
@@ -45,7 +45,7 @@ class Engine(Protocol):
     step: int
     """Committed steps."""
 
-    def begin(self, *, leaving: bool) -> QuorumMember | None:
+    def begin(self, *, leaving: bool) -> StepPlace | None:
         """Agree on the participants of the next step and fetch a peer's state if this one is behind.
 
         `leaving` says that this worker was asked to leave. Returns None where that failed and is to be
@@ -92,8 +92,8 @@ class Solo:
     def __init__(self, step: int = 0) -> None:
         self.step = step
 
-    def begin(self, *, leaving: bool) -> QuorumMember:
-        return QuorumMember(rank=0, size=1, quorum=0, leaves=leaving)
+    def begin(self, *, leaving: bool) -> StepPlace:
+        return StepPlace(rank=0, size=1, quorum=0, leaves=leaving)
 
     def ask(self, *, leaving: bool) -> None:
         """Do nothing: there is no peer."""

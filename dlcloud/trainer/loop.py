@@ -30,7 +30,7 @@ from .coordination.ledger import (
 )
 from .coordination.quorum import NoQuorumError
 from .drain import Drain, DrainedError
-from .engine import Connect, Engine, QuorumMember
+from .engine import Connect, Engine, StepPlace
 from .job import TrainingState, WorkerJob
 from .records import EventName, Records
 from .settings import Settings, Timing, ledger_address
@@ -163,30 +163,30 @@ class Loop:
             agreement = self._membership.agree(control)
             if agreement is None:
                 continue
-            engine, member = agreement
+            engine, place = agreement
             if engine.step < self.job.steps:
-                self._run_step(engine, member, control)
-            elif self._final_barrier(engine, member) or (attempts := attempts + 1) == FINAL_ATTEMPTS:
-                return self._finish(member)
+                self._run_step(engine, place, control)
+            elif self._final_barrier(engine, place) or (attempts := attempts + 1) == FINAL_ATTEMPTS:
+                return self._finish(place)
 
-    def _run_step(self, engine: Engine, member: QuorumMember, control: Control) -> None:
+    def _run_step(self, engine: Engine, place: StepPlace, control: Control) -> None:
         """Compute a step that the workers have agreed on, reduce it, and commit it or roll it back."""
-        share = WorkerStep(engine.step, member.rank, member.size)
-        is_unchanged = self._membership.is_unchanged(member)
+        share = WorkerStep(engine.step, place.rank, place.size)
+        is_unchanged = self._membership.is_unchanged(place)
         limit_s = self._pace.limit_s(self.settings.timing) if is_unchanged else None
         self._pace.attempts += 1
         if self.settings.mates > 1:
             # All workers of this instance announce it in the same step, so that they leave together: what
             # counts is what they have agreed on, not when a signal has reached one of them.
-            self._is_leaving = member.leaves
-            if member.leaves:
+            self._is_leaving = place.leaves
+            if place.leaves:
                 self.drain.request("the workers of this instance leave")
         else:
             self._is_leaving = self.drain.cause is not None
         if self._is_leaving and is_unchanged:
             # No peer fetches state from here in this step: that needs a new quorum.
             engine.depart()
-        self._membership.previous = member
+        self._membership.previous = place
 
         self._compute.begin(share, engine.allreduce, leaving=self._is_leaving, lineage=self._state.lineage)
         totals = self._compute.reduced_totals() if engine.wait(limit_s) else None
@@ -194,20 +194,20 @@ class Loop:
             engine.commit(agreed=False)
             raise WrongRunError("a peer trains another run, or this one with other settings; see its script")
 
-        fault = self._find_fault(share, member, totals)
+        fault = self._find_fault(share, place, totals)
         is_committed = engine.commit(agreed=not fault)
         if totals is None or not is_committed:
-            self._roll_back(engine, share, member, fault or "the commit was refused")
+            self._roll_back(engine, share, place, fault or "the commit was refused")
             return
         self._state.add_lineage(share.step, totals.nonce)
         if totals.leaving > self._is_leaving:
             leaving = self._membership.announced = totals.leaving - self._is_leaving
             self.records.event(EventName.LEAVING_SEEN, "asked to", step=engine.step, workers=leaving)
-        self._finish_step(engine, share, member, control, totals.loss)
+        self._finish_step(engine, share, place, control, totals.loss)
 
-    def _find_fault(self, share: WorkerStep, member: QuorumMember, totals: ReducedTotals | None) -> str:
+    def _find_fault(self, share: WorkerStep, place: StepPlace, totals: ReducedTotals | None) -> str:
         """Return why a step cannot be committed; empty if it can."""
-        if totals is None or totals.workers != member.size:
+        if totals is None or totals.workers != place.size:
             return "a worker is gone, or hangs"
         if not totals.same_state:
             return DIFFERENT_STATES
@@ -216,19 +216,19 @@ class Loop:
             return "others have begun the run, or the ledger does not answer"
         return ""
 
-    def _roll_back(self, engine: Engine, share: WorkerStep, member: QuorumMember, cause: str) -> None:
+    def _roll_back(self, engine: Engine, share: WorkerStep, place: StepPlace, cause: str) -> None:
         """Leave no trace of a step that was not committed."""
         self._compute.undo()
         self._pace.recent.clear()
         self._membership.distrust()
-        self.records.event(EventName.RETRY, cause, step=share.step, size=member.size)
-        if cause == DIFFERENT_STATES and member.rank > 0:
+        self.records.event(EventName.RETRY, cause, step=share.step, size=place.size)
+        if cause == DIFFERENT_STATES and place.rank > 0:
             # One state must continue, and that of rank 0 is as good as any.
             engine.reset()
             self._state.reset()
 
     def _finish_step(
-        self, engine: Engine, share: WorkerStep, member: QuorumMember, control: Control, loss: float
+        self, engine: Engine, share: WorkerStep, place: StepPlace, control: Control, loss: float
     ) -> None:
         """Update and report after a commit, while the workers agree on the next step already.
 
@@ -239,7 +239,7 @@ class Loop:
         is_hashed = bool(every) and (share.step + 1) % every == 0
         if is_hashed:
             self._update(share.step, loss)
-        self._record(share, member, control, loss, self._state.digest() if is_hashed else None)
+        self._record(share, place, control, loss, self._state.digest() if is_hashed else None)
         if self._can_announce():
             self._membership.ask(engine)
         if not is_hashed:
@@ -261,11 +261,11 @@ class Loop:
         self._state.step, self._loss = step + 1, loss
 
     def _record(
-        self, share: WorkerStep, member: QuorumMember, control: Control, loss: float, digest: str | None
+        self, share: WorkerStep, place: StepPlace, control: Control, loss: float, digest: str | None
     ) -> None:
         """Report a committed step to ledger and records."""
         step = share.step + 1
-        if member.rank == 0:
+        if place.rank == 0:
             # The first commit must be known before another start is possible.
             report = self.reporter.report_now if step == 1 else self.reporter.report_soon
             report(step=step)
@@ -275,10 +275,10 @@ class Loop:
             samples=self._compute.count_samples(share.step),
             share=self._compute.share(share),
             loss=loss,
-            world_size=member.size,
-            instances=member.instances,
-            rank=member.rank,
-            quorum=member.quorum,
+            world_size=place.size,
+            instances=place.instances,
+            rank=place.rank,
+            quorum=place.quorum,
             generation=control.generation,
             attempts=attempts,
             reduced_bytes=self._compute.reduced_bytes,
@@ -306,19 +306,19 @@ class Loop:
         self.records.event(EventName.DRAINED, cause, step=self._state.step, seconds=seconds)
         raise DrainedError
 
-    def _final_barrier(self, engine: Engine, member: QuorumMember) -> bool:
+    def _final_barrier(self, engine: Engine, place: StepPlace) -> bool:
         """End together, so that a worker whose last step failed can still fetch it from a peer."""
-        self._membership.previous = member
+        self._membership.previous = place
         engine.allreduce(torch.zeros(1, device=next(self.job.model.parameters()).device))
         agreed = engine.wait(None)
         return engine.commit(agreed=agreed)
 
-    def _finish(self, member: QuorumMember) -> Outcome:
+    def _finish(self, place: StepPlace) -> Outcome:
         step = self._state.step
         self._checkpoints.save_soon()
         self.reporter.report_now(step=step, done=True)
         self.records.event(EventName.DONE, "the last step is committed", step=step)
-        return Outcome(steps=step, first=member.rank == 0, loss=self._loss)
+        return Outcome(steps=step, first=place.rank == 0, loss=self._loss)
 
 
 def count_steps(samples: int, batch: int, epochs: int) -> int:
@@ -362,7 +362,7 @@ class Membership:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     engine: Engine | None = field(default=None, init=False)
-    previous: QuorumMember | None = field(default=None, init=False)
+    previous: StepPlace | None = field(default=None, init=False)
     announced: int = field(default=0, init=False)
     waiting: str = field(default="", init=False)
     _has_asked: bool = field(default=False, init=False)  # for the next step: the others count on it
@@ -393,18 +393,18 @@ class Membership:
             self._has_asked = True
             engine.ask(leaving=self.drain.cause is not None)
 
-    def agree(self, control: Control) -> tuple[Engine, QuorumMember] | None:
+    def agree(self, control: Control) -> tuple[Engine, StepPlace] | None:
         """Agree on the participants of the next step; None: try again."""
         engine = self.engine or self._connect()
-        member = None if engine is None else self._begin(engine)
+        place = None if engine is None else self._begin(engine)
         self._has_asked = False
-        if engine is None or member is None or not self._may_commit(engine, member, control):
+        if engine is None or place is None or not self._may_commit(engine, place, control):
             return None
-        return engine, member
+        return engine, place
 
-    def is_unchanged(self, member: QuorumMember) -> bool:
+    def is_unchanged(self, place: StepPlace) -> bool:
         """True if the step before had the same workers, so that no newcomer is fetching state."""
-        return self.previous is not None and member.quorum == self.previous.quorum
+        return self.previous is not None and place.quorum == self.previous.quorum
 
     def distrust(self) -> None:
         """Ask the ledger again before the next commit: other workers may have gone on meanwhile."""
@@ -428,18 +428,18 @@ class Membership:
             self.sleep(HOLD_S)
         return self.engine
 
-    def _begin(self, engine: Engine) -> QuorumMember | None:
+    def _begin(self, engine: Engine) -> StepPlace | None:
         started_at = self.clock()
         try:
             # An interrupted wait returns None: no other worker came for a while.
             with self.drain.interruptible(self._has_moved):
-                member = engine.begin(leaving=self.drain.cause is not None)
-                if member is None:
+                place = engine.begin(leaving=self.drain.cause is not None)
+                if place is None:
                     # The others may have continued without this worker, even to the end.
                     self._is_proven = False
                 else:
-                    self._note_change(member, engine.step, self.clock() - started_at)
-                return member
+                    self._note_change(place, engine.step, self.clock() - started_at)
+                return place
         except NoQuorumError as error:
             # Others may have ended the run meanwhile.
             self._is_proven = False
@@ -447,9 +447,9 @@ class Membership:
             self.sleep(HOLD_S)
         return None
 
-    def _note_change(self, member: QuorumMember, step: int, seconds: float) -> None:
-        before, size = self.previous, member.size
-        if member.healed:
+    def _note_change(self, place: StepPlace, step: int, seconds: float) -> None:
+        before, size = self.previous, place.size
+        if place.healed:
             seconds = round(seconds, 3)
             self.records.event(
                 EventName.HEALED, "state from a live peer", step=step, seconds=seconds, size=size
@@ -457,7 +457,7 @@ class Membership:
         if before is None:
             self.records.event(EventName.JOINED, "agreed with the others", step=step, size=size)
         elif size < before.size:
-            self._note_departures(before.size - size, member.left - before.left, step=step, size=size)
+            self._note_departures(before.size - size, place.left - before.left, step=step, size=size)
 
     def _note_departures(self, gone: int, departed: int, *, step: int, size: int) -> None:
         """Record the workers that are gone: those that left without a last step, and those that are lost."""
@@ -469,13 +469,13 @@ class Membership:
             self.records.event(EventName.LOST, "no sign of life", step=step, workers=lost, size=size)
         self.announced = 0
 
-    def _may_commit(self, engine: Engine, member: QuorumMember, control: Control) -> bool:
+    def _may_commit(self, engine: Engine, place: StepPlace, control: Control) -> bool:
         """True if this worker may commit the step; waits a moment if it may not yet.
 
         Raises:
             AlreadyDoneError: The run is done.
         """
-        decision = check_size(member.instances, control.minimum)
+        decision = check_size(place.instances, control.minimum)
         if decision.verdict is not CommitVerdict.GO or not self._is_proven:
             history = check_history(engine.step, self.reporter.read(), control.least)
             # Where the run is done, no other worker will come.
@@ -488,13 +488,13 @@ class Membership:
         if decision.verdict is CommitVerdict.END:
             self.records.event(EventName.DONE, decision.reason, step=engine.step)
             raise AlreadyDoneError
-        self._hold(engine, member, decision)
+        self._hold(engine, place, decision)
         return False
 
-    def _hold(self, engine: Engine, member: QuorumMember, decision: CommitDecision) -> None:
+    def _hold(self, engine: Engine, place: StepPlace, decision: CommitDecision) -> None:
         """Wait for other workers, on a checkpoint."""
         self._is_proven = False
-        self.previous = member
+        self.previous = place
         self._record_once(EventName.HOLD, decision.reason)
         if engine.step > self.checkpoints.saved:
             self.checkpoints.save_soon()

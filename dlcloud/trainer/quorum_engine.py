@@ -32,7 +32,7 @@ from torch.distributed.distributed_c10d import AllreduceOptions
 from .coordination.history import History
 from .coordination.quorum import Ask, NoQuorumError
 from .coordination.quorum_service import Agreement, QuorumClient
-from .engine import Load, QuorumMember, Save, State, StateError, copy_state
+from .engine import Load, Save, State, StateError, StepPlace, copy_state
 from .limits import time_limit
 from .settings import Timing
 
@@ -93,7 +93,7 @@ class QuorumEngine:
             self.close()
             raise
 
-    def begin(self, *, leaving: bool) -> QuorumMember | None:
+    def begin(self, *, leaving: bool) -> StepPlace | None:
         self._server.withdraw()
         self._agreement = agreement = self._agree(leaving=leaving)
         self._history.recorded = agreement.recorded
@@ -105,7 +105,7 @@ class QuorumEngine:
             self._give_up(str(error))
             return None
         rank = [peer.id for peer in agreement.members].index(self._id)
-        return QuorumMember(
+        return StepPlace(
             rank=rank,
             size=len(agreement.members),
             quorum=agreement.number,

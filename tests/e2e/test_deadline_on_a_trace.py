@@ -13,10 +13,10 @@ from terminal import User
 
 from dlcloud.elastic.agents import PACKAGE
 from dlcloud.elastic.registry import FEWEST_STEPS, SpeedMeter, StepCommitted, parse_reports
-from dlcloud.scheduling.deadline_costs import keep_base
-from dlcloud.scheduling.policies.by_name import POLICIES
+from dlcloud.scheduling.policies import POLICIES
 from dlcloud.scheduling.simulation.replay import SimulatedJob, SimulatedOutcome, replay
-from dlcloud.scheduling.simulation.trace import PoolTrace, Window
+from dlcloud.scheduling.simulation.summary import keep_base
+from dlcloud.scheduling.simulation.traces import PoolTrace, Window
 from tests.environments import python_with
 
 # The time of a step is all in its samples: n workers are nearly n times as fast as one.

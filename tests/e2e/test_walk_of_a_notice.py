@@ -35,7 +35,7 @@ TO_REQUEST, TO_AGENT, TO_STEP = (35, 14), (42, 15), (56, 20)
 CONTROLLER = "elastic/controller.py: run"
 DECIDED = (
     "dlcloud.elastic.registry:TrainingRegistry._advance",
-    "dlcloud.scheduling.reserved_workers:decide",
+    "dlcloud.scheduling.scaling:decide",
     "dlcloud.launch.launcher:make_plan",
 )
 SET_UP = ("dlcloud.launch.launcher:wait_until_reachable", "dlcloud.elastic.agents:prepare")

@@ -35,7 +35,7 @@ with atheris.instrument_imports(include=["dlcloud", "yaml"]):
     from dlcloud.analysis.result import parse_record
     from dlcloud.model.errors import RecipeError
     from dlcloud.recipe.recipe import read_recipe
-    from dlcloud.scheduling.simulation.formats import READERS
+    from dlcloud.scheduling.simulation.traces import READERS
     from dlcloud.store.database import Database
 
 Target = Callable[[bytes], None]

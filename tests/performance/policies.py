@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from importlib import import_module
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from dlcloud.app.deadlines import load_windows, scale_counts  # noqa: E402  the path comes first
-from dlcloud.scheduling.policies.by_name import POLICIES  # noqa: E402
+from dlcloud.scheduling.policies import POLICIES, value  # noqa: E402
 from dlcloud.scheduling.policies.situation import (  # noqa: E402
     HOUR_S,
     REFUSAL_S,
@@ -36,7 +37,7 @@ from dlcloud.scheduling.policies.situation import (  # noqa: E402
 from dlcloud.scheduling.simulation.bound import least_cost_usd  # noqa: E402
 from dlcloud.scheduling.simulation.generate import adversarial_windows, generate_window  # noqa: E402
 from dlcloud.scheduling.simulation.replay import SimulatedJob, replay, replay_all  # noqa: E402
-from dlcloud.scheduling.simulation.trace import PoolTrace, Window  # noqa: E402
+from dlcloud.scheduling.simulation.traces import PoolTrace, Window  # noqa: E402
 from dlcloud.scheduling.spells import OFF, ON, Hazard, SpellFit  # noqa: E402
 
 WORK_H = 48
@@ -47,7 +48,7 @@ SINGLE = SimulatedJob(work_s=WORK_H * HOUR_S, allowed_s=0, on_demand_usd=3.06, s
 """Source: Wu et al., "Can't Be Late", NSDI 2024: V100 in us-west-2."""
 ZONES = ("us-east-1a", "us-east-1c", "us-east-1d", "us-east-1f")
 """The zones of one region with the most capacity: pooled for sixteen workers."""
-
+PARTS = ("single", "sixteen", "worst", "model", "known", "speed")
 
 CUT_TICK, CUT_TIME = 950, datetime(2023, 3, 10, 13, 20)  # noqa: DTZ001  as the recordings write it
 """Of the recordings of October 2022 in ticks, and of those of February 2023."""
@@ -181,6 +182,73 @@ def model(windows: Sequence[Window]) -> None:
             print(f"{title}: over the bound {', '.join(texts)} (n={len(drawn)})", flush=True)
 
 
+def known(windows: Sequence[Window], others: Sequence[Window]) -> None:
+    """Print what `elastic` costs in the real windows if it is told how often spells end, by their age.
+
+    That is, the rates of the zone in the other half of the recording, which are knowledge of the past; those
+    of the zone in this half; and those of the window alone, which are knowledge of its future.
+    """
+    sources = {
+        "elastic": lambda _: None,
+        "told the rates of the zone in the other half": lambda w: [o for o in others if zone(o) == zone(w)],
+        "told those of the zone in this half": lambda w: [o for o in windows if zone(o) == zone(w)],
+        "told those of the window": lambda w: [w],
+    }
+    for hours in GOALS:
+        job = replace(SINGLE, allowed_s=hours * HOUR_S, changeover_s=CHANGEOVERS_S[0], refusal_s=0.0)
+        bound = fmean(least_cost_usd(job, window) for window in windows)
+        texts = []
+        for name, source in sources.items():
+            costs, last = [], None
+            for window in windows:
+                told = source(window)
+                if told is not None and [w.name for w in told] != last:
+                    use_rates(fit_rates(told, is_on=True), fit_rates(told, is_on=False))
+                    last = [w.name for w in told]
+                policy = POLICIES["elastic"] if told is None else tell((1.0, 1.0, True))
+                costs.append(replay(job, window, policy).usd)
+            texts.append(f"{name} {fmean(costs) / bound:.3f}")
+        use_rates(ON, OFF)
+        policies = [POLICIES["elastic"], POLICIES["uniform-progress"]]
+        best = fmean(min(replay(job, window, policy).usd for policy in policies) for window in windows)
+        texts.append(f"the cheaper of elastic and Uniform Progress, chosen afterwards {best / bound:.3f}")
+        print(
+            f"{hours:g} h, changeover {CHANGEOVERS_S[0]:g} s: over the bound {', '.join(texts)}", flush=True
+        )
+
+
+def zone(window: Window) -> str:
+    return window.name.partition("/")[0]
+
+
+def fit_rates(windows: Sequence[Window], *, is_on: bool) -> Hazard:
+    """Return how often an hour spells of some windows end, by seven or eight classes of age."""
+    edges = (1 / 6, 1 / 3, 1 / 2, 1.0, 1.5, 3.0, 6.0) if is_on else (1 / 6, 1 / 3, 1 / 2, 1.0, 2.0, 4.0)
+    spells = []
+    for window in windows:
+        trace = window.pools[0]
+        until = (*trace.starts_s[1:], trace.end_s)
+        spells += [
+            ((end - begin) / HOUR_S, end < trace.end_s)
+            for begin, end, count in zip(trace.starts_s, until, trace.counts, strict=True)
+            if (count > 0) is is_on
+        ]
+    hourly = []
+    for begin, end in pairwise((0.0, *edges, inf)):
+        exposure = sum(max(0.0, min(length, end) - begin) for length, _ in spells)
+        # A tenth of an end in 0.3 hours is added, so that no rate is 0.
+        hourly.append(
+            (0.1 + sum(has_ended and begin < h <= end for h, has_ended in spells)) / (0.3 + exposure)
+        )
+    return Hazard(edges_h=edges, hourly=tuple(hourly))
+
+
+def use_rates(on: Hazard, off: Hazard) -> None:
+    for module in (value, import_module("dlcloud.scheduling.policies.elastic")):
+        module.ON, module.OFF = on, off
+    value.value_table.cache_clear()
+
+
 Factors = tuple[float, float, bool]
 """How many times as often as usual spells with and without spot end; True if the window begins with one."""
 
@@ -265,13 +333,13 @@ def main() -> None:
     )
     parser.add_argument("--traces", type=Path, help="a folder of windows of one zone each")
     parser.add_argument("--pooled", type=Path, help="a folder with a folder of aligned windows per zone")
-    parser.add_argument("--part", choices=("single", "sixteen", "worst", "model", "speed"), action="append")
+    parser.add_argument("--part", choices=PARTS, action="append")
     parser.add_argument("--every", type=int, default=1, help="only every so many windows")
     parser.add_argument("--half", choices=("choosing", "reporting"), default="reporting")
     options = parser.parse_args()
     reporting = options.half == "reporting"
     windows = half(single_windows(options.traces), options.traces, reporting=reporting)[:: options.every]
-    parts = options.part or ["single", "sixteen", "worst", "model", "speed"]
+    parts = options.part or PARTS
     if "single" in parts:
         single(windows)
     if "sixteen" in parts:
@@ -281,6 +349,9 @@ def main() -> None:
         worst(windows)
     if "model" in parts:
         model(windows)
+    if "known" in parts:
+        others = half(single_windows(options.traces), options.traces, reporting=not reporting)
+        known(windows, others[:: options.every])
     if "speed" in parts:
         speed(windows)
 

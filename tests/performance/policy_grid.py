@@ -23,12 +23,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/performance")]
 from policies import half  # noqa: E402
 
 from dlcloud.app.deadlines import load_windows, scale_counts  # noqa: E402  the path comes first
-from dlcloud.scheduling.policies.by_name import POLICIES  # noqa: E402
+from dlcloud.scheduling.policies import POLICIES  # noqa: E402
 from dlcloud.scheduling.policies.situation import HOUR_S  # noqa: E402
 from dlcloud.scheduling.simulation.bound import least_cost_usd  # noqa: E402
 from dlcloud.scheduling.simulation.generate import generate_partial_window, generate_window  # noqa: E402
 from dlcloud.scheduling.simulation.replay import SimulatedJob, replay_all  # noqa: E402
-from dlcloud.scheduling.simulation.trace import Window  # noqa: E402
+from dlcloud.scheduling.simulation.traces import Window  # noqa: E402
 
 WORK_H = 24.0
 ZONES = ("us-east-1a", "us-east-1c", "us-east-1d")

@@ -29,17 +29,20 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from type_table import FEWEST_TYPES, Data, complete, read_data  # noqa: E402  the path comes first
 
-from dlcloud.prediction.choice import choose_types  # noqa: E402
-from dlcloud.prediction.measured_types import Reference, TypeTable  # noqa: E402
+from dlcloud.prediction.measured_types import (  # noqa: E402
+    Reference,
+    Traits,
+    TypeTable,
+)
 from dlcloud.prediction.predictor import (  # noqa: E402
     Belief,
     Calibration,
     Measurement,
+    choose_types,
     learn,
     predict,
 )
 from dlcloud.prediction.resemblance import resemblances  # noqa: E402
-from dlcloud.prediction.similarity import Traits  # noqa: E402
 
 PARTS = 4
 RACED = (8, 16, 24, 40)

@@ -24,9 +24,16 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dlcloud.prediction.measured_types import Reference, TypeRow, TypeTable, format_table  # noqa: E402
-from dlcloud.prediction.processors import find_processor  # noqa: E402  the path comes first
-from dlcloud.prediction.similarity import LEVELS, Traits, covariance  # noqa: E402
+from dlcloud.prediction.measured_types import (  # noqa: E402  # noqa: E402
+    LEVELS,
+    Reference,
+    Traits,
+    TypeRow,
+    TypeTable,
+    covariance,
+    find_processor,
+    format_table,
+)
 
 NOISE = 0.01
 FEWEST_TYPES = 150

@@ -17,7 +17,7 @@ from dlcloud.trainer.drain import DRAINED
 from dlcloud.trainer.instance.lost_coordinator import OrphanWatch, power_off
 from dlcloud.trainer.instance.notices import MetadataError, SpotStatus
 from dlcloud.trainer.instance.options import parse, promote
-from dlcloud.trainer.instance.processes import Child, make_workers
+from dlcloud.trainer.instance.processes import SupervisedProcess, make_workers
 from dlcloud.trainer.records import EventName, Records
 from tests.fakes.training import read_records, write_control_file
 
@@ -70,7 +70,7 @@ class Desk:
             return None
         command, started = [sys.executable, "-c", DRAINS], EventName.LIGHTHOUSE_STARTED
         named = {"name": "lighthouse", "environment": os.environ, "restarts": 0}
-        return Child(command=command, records=records, started=started, **named)
+        return SupervisedProcess(command=command, records=records, started=started, **named)
 
     def run(self):
         began = time.monotonic()
@@ -194,7 +194,7 @@ def test_an_agent_takes_over_from_a_coordinator_that_is_lost(tmp_path):
 
     def make_lighthouse(control):
         promoted.append(promote(desk.options, control))
-        return Child(
+        return SupervisedProcess(
             name="lighthouse",
             command=[sys.executable, "-c", DRAINS],
             environment=os.environ,

@@ -17,10 +17,9 @@ from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.cluster import DEFAULT_REGION
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
-from dlcloud.prediction.choice import choose_types
 from dlcloud.prediction.measured_types import Reference, TypeTable
 from dlcloud.prediction.offers import PredictedJob, predict_jobs
-from dlcloud.prediction.predictor import Belief
+from dlcloud.prediction.predictor import Belief, choose_types
 from dlcloud.prediction.resemblance import resemblances
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.report.prediction import prediction_report

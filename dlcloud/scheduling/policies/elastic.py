@@ -1,22 +1,200 @@
 """dlcloud's own policy: plans the rest of the run, with what the pools have shown so far.
 
-What runs next is what costs the least to the end, by dynamic programming over a model of spot (`value`) that
-is fitted to each pool as it runs (`forecast`). The plan decides between waiting, spot, spot with on-demand
-next to it, and on-demand; how many spot instances join is decided one changeover at a time: a join stops all
-workers, and must be paid back by what it saves until some of them are expected to go.
+In the order of a decision: spot instances are sorted by what they cost (`spot_by_cost`); what the pools have
+shown becomes a model of spot (`forecast`); what runs next is what costs the least to the end, by dynamic
+programming over that model (`value`). The plan decides between waiting, spot, spot with on-demand for the
+rest of the workers, and on-demand. How many spot instances join is decided one changeover at a time: a join
+stops all workers, and must be paid back by what it saves until some of them are expected to go.
 
 The deadline does not depend on the model. Spare time is what is left of the slack after a refusal of
 on-demand instances and one restart of all workers. While there is some, all of spot may be lost together or
 one by one: every worker is on-demand within one restart of the first loss. Without it, all are on-demand.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, log2
 
 from dlcloud.model.instance import Market
-from dlcloud.scheduling.policies.fill import Targets, kept, on_demand_too
-from dlcloud.scheduling.policies.forecast import Forecast, forecast, on_demand_usd, spot_by_cost, spread
-from dlcloud.scheduling.policies.situation import HOUR_S, PoolDecision, Situation
-from dlcloud.scheduling.policies.value import Mode, ValueTable, value_table
+from dlcloud.scheduling.policies.situation import (
+    HOUR_S,
+    PoolDecision,
+    PoolState,
+    Situation,
+    Targets,
+    kept,
+    on_demand_too,
+)
+from dlcloud.scheduling.policies.value import MarkovModel, Mode, ValueTable, value_table
+from dlcloud.scheduling.spells import OFF, ON
+
+PRIOR_S = 2 * HOUR_S
+PRIOR_AVAILABILITY = 0.56
+"""What is believed of a pool's availability at first, as so long a time of watching it.
+
+Source: the 17 recordings of Wu et al., "Can't Be Late", NSDI 2024, of each the half on which constants are
+chosen; in the other half it is 0.63."""
+PRIOR_DROPS = 0.2
+"""This many losses of a part of a pool are believed of an hour before it was watched."""
+SHARES = 4
+"""Models differ by a quarter of the workers and of a probability, by a twentieth of a price, and by powers of
+2 of times and rates, so that few tables are computed."""
+
+Offer = tuple[float, PoolState, int]
+"""USD an hour and instance, a pool, and how many of its instances cost so much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What is expected of spot.
+
+    Attributes:
+        model: For the rest of the run.
+        on_age: Class of age of the spell in the pool that is used first.
+        off_age: Class of age of the time without any spot.
+        losses_per_h: How often an hour some of the instances of the pool used first are expected to go.
+    """
+
+    model: MarkovModel
+    on_age: int
+    off_age: int
+    losses_per_h: float
+
+
+def spot_by_cost(situation: Situation, pause_usd: float | None = None) -> list[Offer]:
+    """Return (USD an hour and instance, pool, instances) in the order in which they fill the workers.
+
+    The next is always the cheapest for the workers that are still missing. The cost is the price, as expected
+    until the pool takes them back, and what the pool's changeovers are expected to cost an hour: all workers
+    stop when a spell ends, and once more to get there. As many instances share that as are taken: when many
+    shared it of which one was needed, a single instance was moved from pool to pool and back, and every move
+    stopped all. Pools that are dearer than on-demand are left out.
+
+    Args:
+        situation: The pools.
+        pause_usd: What a stop of all workers costs; by default, its time on-demand.
+    """
+    dearest = on_demand_usd(situation)
+    if pause_usd is None:
+        pause_usd = situation.maximum * situation.restart_s / HOUR_S * dearest
+    left_h = situation.least_time_s / HOUR_S
+    candidates: list[tuple[float, float, PoolState, int]] = []
+    for pool in situation.pools:
+        if pool.market is not Market.SPOT or not 0 < pool.hourly_usd < dearest:
+            continue
+        stays = min(pool.present, pool.obtainable)
+        more = min(pool.obtainable, situation.maximum) - stays
+        losses = losses_per_h(pool)
+        losses_usd, usd = pause_usd * losses, pool.expected_usd(min(left_h, 1 / losses))
+        if stays:
+            candidates.append((usd, losses_usd, pool, stays))
+        if more > 0:
+            candidates.append((usd, 2 * losses_usd, pool, more))
+    offers: list[Offer] = []
+    missing = situation.maximum
+    while candidates:
+        cost_usd, _, place = min(
+            [
+                (usd + losses_usd / min(count, max(1, missing)), pool.name, place)
+                for place, (usd, losses_usd, pool, count) in enumerate(candidates)
+            ]
+        )
+        _, _, pool, count = candidates.pop(place)
+        offers.append((cost_usd, pool, count))
+        missing -= count
+    return offers
+
+
+def on_demand_usd(situation: Situation) -> float:
+    """Return the price of an on-demand instance-hour; infinite if there is none."""
+    prices = [pool.hourly_usd for pool in situation.pools if pool.market is Market.ON_DEMAND]
+    return min([usd for usd in prices if usd > 0], default=float("inf"))
+
+
+def losses_per_h(pool: PoolState) -> float:
+    """Return how often an hour a pool that has capacity now takes some of it back."""
+    past = pool.availability
+    age_s = past.unchanged_s if pool.obtainable else 0.0
+    partial = HOUR_S * past.drops / (past.available_s + HOUR_S)
+    return past.on_factor * ON.hourly[ON.age_class(age_s / HOUR_S)] + partial
+
+
+def forecast(situation: Situation, offers: Sequence[Offer], spare_s: float) -> Forecast:
+    """Return what is expected, if spot instances are taken in the order of `offers`.
+
+    Args:
+        situation: With at least one spot pool.
+        offers: From `spot_by_cost`; empty if no spot is to be had.
+        spare_s: The spare time at the start.
+    """
+    spot = [pool for pool in situation.pools if pool.market is Market.SPOT and pool.hourly_usd > 0]
+    first = offers[0][1] if offers else min(spot, key=lambda pool: (pool.hourly_usd, pool.name))
+    past = first.availability
+    share, usd = _share_and_price(situation, offers, first)
+    expected_drops = past.drops + (PRIOR_DROPS if situation.maximum > 1 else 0.0)
+    drops = 2 * expected_drops * HOUR_S / (past.available_s + HOUR_S)
+    model = MarkovModel(
+        on_factor=_power_of_2(past.on_factor, roots=2),
+        off_factor=_power_of_2(sum([pool.availability.off_factor for pool in spot]), roots=2),
+        other=_other(spot, first),
+        share=share,
+        drops=_power_of_2(drops) if drops > 1 / 4 else 0.0,
+        spot_usd=usd,
+        changeover_h=situation.changeover_s / HOUR_S,
+        boot_h=situation.boot_s / HOUR_S,
+        work_h=situation.work_s / situation.scaling.speed(situation.maximum) / HOUR_S,
+        spare_h=spare_s / HOUR_S,
+    )
+    unavailable_s = min([pool.availability.unchanged_s for pool in spot])
+    return Forecast(
+        model=model,
+        on_age=ON.age_class(past.unchanged_s / HOUR_S),
+        off_age=OFF.age_class(unavailable_s / HOUR_S),
+        losses_per_h=losses_per_h(first),
+    )
+
+
+def spread(offers: Sequence[Offer], targets: Targets, size: int) -> Targets:
+    """Add instances in the order of the offers, until there are `size` in all."""
+    filled, missing = dict(targets), size - sum(targets.values())
+    for _, pool, count in offers:
+        taken = min(count, missing)
+        if taken > 0:
+            filled[pool.key] = filled.get(pool.key, 0) + taken
+            missing -= taken
+    return filled
+
+
+def _share_and_price(situation: Situation, offers: Sequence[Offer], first: PoolState) -> tuple[float, float]:
+    """Return the share of the workers that spot gives, and its price over that of on-demand."""
+    room, count, usd = situation.maximum, 0, 0.0
+    left_h = situation.least_time_s / HOUR_S
+    for _, pool, number in offers:
+        taken = min(number, room - count)
+        count, usd = count + taken, usd + taken * pool.expected_usd(left_h)
+    mean_usd = usd / count if count else first.expected_usd(left_h)
+    share = ceil(SHARES * count / room) / SHARES if count else 1.0
+    return share, round(20 * mean_usd / on_demand_usd(situation)) / 20
+
+
+def _other(pools: Sequence[PoolState], first: PoolState) -> float:
+    """Return the probability that another pool has capacity, as often as they had it so far."""
+    none = 1.0
+    for pool in pools:
+        if pool is not first:
+            past = pool.availability
+            share = (PRIOR_S * PRIOR_AVAILABILITY + past.available_s) / (PRIOR_S + past.observed_s)
+            none *= 1 - share
+    return round((1 - none) * SHARES) / SHARES
+
+
+def _power_of_2(value: float, *, roots: int = 1) -> float:
+    """Round to a power of 2 or of a root of it, so that few tables are computed.
+
+    Factors of spells weigh more than the other parameters: with powers of 2 three zones cost 2 to 3 % more.
+    """
+    return float(2.0 ** (round(roots * log2(value)) / roots))
+
 
 MARGIN_S = 1.0
 """What rounding of times may cost."""
@@ -238,15 +416,15 @@ def _explain(plan: _Plan, options: list[_Option]) -> str:
     """Return the decision as a clause: what runs, what it costs, and what the next best would."""
     scale = plan.room * on_demand_usd(plan.situation)
     best, *others = options
-    names = {
-        Mode.WAIT: "waiting for spot",
-        Mode.IDLE: "waiting for spot to last",
-        Mode.OFF: "on-demand",
-        Mode.ON: "on-demand",
-        Mode.SPOT: f"{plan.obtainable} of {plan.room} on spot",
-        Mode.BOTH: f"on-demand next to {plan.obtainable} on spot",
-    }
-    text = f"{names[best.mode]}: {scale * best.cost_h:.2f} USD to the end"
+    text = f"{_name(best.mode, plan)}: {scale * best.cost_h:.2f} USD to the end"
     if others and others[0].cost_h < float("inf"):
-        text += f", {scale * others[0].cost_h:.2f} with {names[others[0].mode]}"
+        text += f", {scale * others[0].cost_h:.2f} with {_name(others[0].mode, plan)}"
     return f"{text}; {plan.spare_h:.1f} h to spare"
+
+
+def _name(mode: Mode, plan: _Plan) -> str:
+    if mode is Mode.SPOT:
+        return f"{plan.obtainable} of {plan.room} on spot"
+    if mode is Mode.BOTH:
+        return f"on-demand next to {plan.obtainable} on spot"
+    return {Mode.WAIT: "waiting for spot", Mode.IDLE: "waiting for spot to last"}.get(mode, "on-demand")

@@ -7,8 +7,7 @@ them late either; with a `refusal_s` of 0 they are as published.
 from dataclasses import replace
 
 from dlcloud.model.instance import Market
-from dlcloud.scheduling.policies.fill import kept, on_demand_too, spot_first
-from dlcloud.scheduling.policies.situation import PoolDecision, Situation
+from dlcloud.scheduling.policies.situation import PoolDecision, Situation, kept, on_demand_too, spot_first
 
 MARGIN_S = 1.0
 """Rounding of times is smaller than this, in seconds."""

@@ -8,6 +8,9 @@ Work is done in chunks of exponentially distributed size (implicit differences),
 Source: Kushner and Dupuis, "Numerical Methods for Stochastic Control Problems in Continuous Time", chapter 5.
 """
 
+# ruff: noqa: FURB136, PLR1730  a call of `min` takes longer than a comparison, and a table makes 20,000
+
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,17 +28,18 @@ CURVE = 1.5
 equations of one grid point depend on each other; one pass from an extrapolated start is as good in replays as
 several. With coarse steps of spare time on-demand looks as cheap as waiting where changeovers cost nothing:
 with 40 steps, 70 h and 1.8 s cost 1.041 times the bound, with 80 1.013. 8 steps of work are as good as 12."""
-LEAST_STEPS = 40
+LEAST_STEPS, MOST_STEPS = 40, 60
 """With several pools, or losses of a part of spot, a decision may need two tables, which take longer: they
 have 5 steps for an hour of spare time, but at least this many."""
 TABLES_KEPT = 1024
 FULL = 0.999
 """A larger share is all."""
 
-Values = Sequence[Sequence[float]]
-"""By column of spare time, then by class of age: USD."""
-Place = tuple[int, float]
-"""A column, and the part of the way to the next one."""
+Row = Sequence["array[float]"]
+"""By mode: USD by column, and for each by class of age. An array is one object for the garbage collector,
+which stopped decisions for 200 ms when a table had a list for each column."""
+Place = tuple[int, int, float]
+"""A column, the next one, and the part of the way to it; without a part, the same one twice."""
 
 
 class Mode(IntEnum):
@@ -92,14 +96,15 @@ class ValueTable:
     """Expected cost to the end of the run.
 
     `best[mode]` is that of the best decisions from now on; `stay[mode]` that of changing nothing until
-    something happens. Rows are by work left, and are computed when they are asked for. All values are finite:
-    without spare time, to change nothing costs what has to follow immediately.
+    something happens. Rows are by work left, columns by spare time. Both are computed when they are asked
+    for, since no cell depends on one with more work or more spare time, and a run has ever less of both. All
+    values are finite: without spare time, to change nothing costs what has to follow immediately.
     """
 
     def __init__(self, model: MarkovModel) -> None:
         self.model = model
         is_plain = model.share >= FULL and not model.drops and not model.other
-        self.steps = SPARE_STEPS if is_plain else min(SPARE_STEPS, max(LEAST_STEPS, round(5 * model.spare_h)))
+        self.steps = SPARE_STEPS if is_plain else min(MOST_STEPS, max(LEAST_STEPS, round(5 * model.spare_h)))
         end = expm1(CURVE)
         self.works = [model.work_h * expm1(CURVE * row / WORK_STEPS) / end for row in range(WORK_STEPS + 1)]
         self.spares = [
@@ -114,11 +119,14 @@ class ValueTable:
         self._restarts = [self._place(s - model.changeover_h - model.boot_h) for s in self.spares]
         self._pauses = [self._place(s - model.changeover_h) for s in self.spares]
         steps = [0.0, *(end - begin for begin, end in pairwise(self.spares))]
-        self._waits_off = [[_one_step(rates, step) for rates in self._off] for step in steps]
-        self._waits_on = [[_one_step(rates, step) for rates in self._on] for step in steps]
-        width = [len(OFF.hourly)] * 2 + [len(ON.hourly)] * 4
-        self.best: list[list[Values]] = [[[(0.0,) * n] * len(self.spares) for n in width]]
-        self.stay: list[list[Values]] = [[[(0.0,) * n] * len(self.spares) for n in width]]
+        self._waits_off = [tuple([_one_step(rates, step) for rates in reversed(self._off)]) for step in steps]
+        self._waits_on = [tuple([_one_step(rates, step) for rates in reversed(self._on)]) for step in steps]
+        columns = len(self.spares)
+        nothing = [
+            array("d", bytes(8 * ages * columns)) for ages in (*[len(OFF.hourly)] * 2, *[len(ON.hourly)] * 4)
+        ]
+        self.best: list[Row] = [nothing, *([array("d") for _ in Mode] for _ in range(WORK_STEPS))]
+        self.stay: list[Row] = [nothing, *([array("d") for _ in Mode] for _ in range(WORK_STEPS))]
 
     def value(self, mode: Mode, age: int, work_h: float, spare_h: float, *, stays: bool = False) -> float:
         """Return the expected cost from one state on; below the safe moment all is on-demand."""
@@ -126,14 +134,16 @@ class ValueTable:
         if place is None:
             return inf if stays else work_h
         row = min(bisect_right(self.works, work_h) - 1, WORK_STEPS - 1)
-        while len(self.best) <= row + 1:
-            self._add_row(len(self.best))
+        column, _, step = place
+        ages = len(OFF.hourly) if mode in {Mode.WAIT, Mode.OFF} else len(ON.hourly)
+        if len(self.best[row + 1][mode]) < (column + 2) * ages:
+            for each in range(1, row + 2):
+                self._extend(each, column + 2)
         rows = self.stay if stays else self.best
         part = (work_h - self.works[row]) / (self.works[row + 1] - self.works[row])
-        column, step = place
-        lower, upper = rows[row][mode], rows[row + 1][mode]
-        low = lower[column][age] + (lower[column + 1][age] - lower[column][age]) * step
-        high = upper[column][age] + (upper[column + 1][age] - upper[column][age]) * step
+        lower, upper, cell = rows[row][mode], rows[row + 1][mode], column * ages + age
+        low = lower[cell] + (lower[cell + ages] - lower[cell]) * step
+        high = upper[cell] + (upper[cell + ages] - upper[cell]) * step
         return low + (high - low) * part
 
     def _place(self, spare_h: float) -> Place | None:
@@ -142,174 +152,236 @@ class ValueTable:
             return None
         column = min(bisect_right(self.spares, spare_h) - 1, self.steps - 1)
         step = self.spares[column + 1] - self.spares[column]
-        return column, min(1.0, (spare_h - self.spares[column]) / step)
+        part = min(1.0, (spare_h - self.spares[column]) / step)
+        return column, column + 1 if part else column, part
 
-    def _add_row(self, row: int) -> None:
-        """Compute the values of a chunk more of work, from little spare time to much.
+    def _extend(self, row: int, columns: int) -> None:
+        """Compute the values of a row up to a number of columns, from little spare time to much.
 
-        Once through the equations of each grid point, from a start that is extrapolated. One long function,
-        since it runs for hundreds of grid points of a table, and a decision waits for it.
+        Once through the equations of each cell, from a start that is extrapolated. One long function that
+        looks nothing up twice, since a decision waits for it. A class of age depends on the next one, so
+        that the oldest comes first.
         """
         model, dear = self.model, self.works[row]
         chunk = 1 / (dear - self.works[row - 1])
-        before = self.best[row - 1]
-        best: list[list[list[float]]] = [[] for _ in before]
-        stay: list[list[list[float]]] = [[] for _ in before]
         share, drops, other = model.share, model.drops, model.other
         is_full = share >= FULL
         changeover_h, restart_h = model.changeover_h, model.changeover_h + model.boot_h
         spot_usd = model.spot_usd * share
         both_usd = spot_usd + 1 - share
-        filled_usd = restart_h * (1 - share) + changeover_h * spot_usd
-        offs, ons = self._off, self._on
-        off_ages, on_ages = range(len(offs) - 1, -1, -1), range(len(ons) - 1, -1, -1)
-        waits, idles, spots, demands = best[Mode.WAIT], best[Mode.IDLE], best[Mode.SPOT], best[Mode.ON]
-        for column in range(self.steps + 1):
-            for values, stays, old in zip(best, stay, before, strict=True):
-                now = old[column]
-                if column:
-                    values.append(
-                        [a + b - c for a, b, c in zip(now, values[-1], old[column - 1], strict=True)]
-                    )
-                else:
-                    values.append([value + 1 / chunk for value in now])
-                stays.append(list(now))
+        start_spot_usd, start_both_usd = restart_h * spot_usd, restart_h * both_usd
+        stop_spot_usd, stop_both_usd = changeover_h * spot_usd, changeover_h * both_usd
+        filled_usd = restart_h * (1 - share) + stop_spot_usd
+        beside_usd = start_spot_usd + changeover_h * (1 - share)
+        f, n, gain = len(self._off), len(self._on), chunk * share
+        off_rates = [(age, rate, older, chunk + rate + older) for age, (rate, older) in enumerate(self._off)]
+        on_rates = [(age, rate, older, chunk + rate + older) for age, (rate, older) in enumerate(self._on)]
+        off_rates.reverse()
+        on_rates.reverse()
+        wait_before, off_before, idle_before, on_before, spot_before, both_before = self.best[row - 1]
+        waits, offs, idles, ons, spots, boths = self.best[row]
+        stay_wait, stay_off, stay_idle, stay_on, stay_spot, stay_both = self.stay[row]
+        for column in range(len(spots) // n, columns):
             restart, pause = self._restarts[column], self._pauses[column]
-            off, wait, on = best[Mode.OFF][column], waits[column], demands[column]
-            idle, spot, both = idles[column], spots[column], best[Mode.BOTH][column]
+            off_now, on_now = slice(column * f, column * f + f), slice(column * n, column * n + n)
+            # Of this column, what is read before it is computed.
+            if column:
+                wait, idle, on, spot = (
+                    [a + b - c for a, b, c in zip(old[now], new[-ages:], old[past], strict=True)]
+                    for old, new, ages, now, past in (
+                        (wait_before, waits, f, off_now, slice(column * f - f, column * f)),
+                        (idle_before, idles, n, on_now, slice(column * n - n, column * n)),
+                        (on_before, ons, n, on_now, slice(column * n - n, column * n)),
+                        (spot_before, spots, n, on_now, slice(column * n - n, column * n)),
+                    )
+                )
+            else:
+                wait, idle, on, spot = (
+                    [value + 1 / chunk for value in old[:ages]]
+                    for old, ages in ((wait_before, f), (idle_before, n), (on_before, n), (spot_before, n))
+                )
+            both = spot
+            if not is_full:
+                last = slice(column * n - n, column * n)
+                both = (
+                    [
+                        a + b - c
+                        for a, b, c in zip(both_before[on_now], boths[-n:], both_before[last], strict=True)
+                    ]
+                    if column
+                    else [value + 1 / chunk for value in both_before[:n]]
+                )
+            spots.extend(spot)
+            boths.extend(both)
+            if pause is not None:
+                low, high, part = pause
+                spot_stops = spots[low * n : low * n + n], spots[high * n : high * n + n]
+                both_stops = boths[low * n : low * n + n], boths[high * n : high * n + n]
 
             # All on-demand without spot.
-            before_now, held = before[Mode.OFF][column], stay[Mode.OFF][column]
-            for age in off_ages:
-                rate, older = offs[age]
-                value = 1.0 + chunk * before_now[age] + rate * on[0]
-                if older:
-                    value += older * off[age + 1]
-                held[age] = value = value / (chunk + rate + older)
-                off[age] = min(value, wait[age])
+            value, next_on, off, held = 0.0, on[0], [0.0] * f, [0.0] * f
+            before = off_before[off_now]
+            for age, rate, older, rates in off_rates:
+                value = 1.0 + chunk * before[age] + rate * next_on + older * value
+                held[age] = value = value / rates
+                if wait[age] < value:
+                    value = wait[age]
+                off[age] = value
+            offs.extend(off)
+            stay_off.extend(held)
 
             # Nothing, while a step of spare time passes; events are midway.
-            waiting = stay[Mode.WAIT][column]
-            started = [dear + restart_h] * len(off)
+            started = [dear + restart_h] * f
+            lost_off = restart_h + dear
             if restart is not None:
-                started = _at(best[Mode.OFF], restart, restart_h)
-            for age in off_ages:
-                if not column:
-                    waiting[age] = wait[age] = started[age]
-                    continue
-                same, changed, aged = self._waits_off[column][age]
-                value = same * waits[column - 1][age] + changed * (idles[column - 1][0] + idle[0])
-                if aged:
-                    value += aged * (waits[column - 1][age + 1] + wait[age + 1])
-                waiting[age] = value
-                wait[age] = min(value, started[age])
+                low, high, part = restart
+                pairs = zip(offs[low * f : low * f + f], offs[high * f : high * f + f], strict=True)
+                started = [restart_h + a + (b - a) * part for a, b in pairs]
+                lost_off = restart_h + (offs[low * f] + (offs[high * f] - offs[low * f]) * part)
+            held = started
+            if column:
+                past, held = waits[-f:], [0.0] * f
+                changing = idles[-n] + idle[0]
+                for (age, _, older, _), (same, changed, aged) in zip(
+                    off_rates, self._waits_off[column], strict=True
+                ):
+                    value = same * past[age] + changed * changing
+                    if older:
+                        value += aged * (past[age + 1] + wait[age + 1])
+                    held[age] = value
+                    wait[age] = started[age] if started[age] < value else value
+            else:
+                wait = started
+            waits.extend(wait)
+            stay_wait.extend(held)
 
             # All on-demand, while spot is to be had; spot joins while they train.
-            before_now, held = before[Mode.ON][column], stay[Mode.ON][column]
-            joined = None
+            joined = idle
             if pause is not None:
-                beside_usd = (restart_h) * spot_usd + changeover_h * (1 - share)
-                joined = _at(spots, pause, restart_h * spot_usd)
+                part = pause[2]
+                joined = [
+                    min(value, start_spot_usd + a + (b - a) * part)
+                    for value, a, b in zip(idle, *spot_stops, strict=True)
+                ]
                 if not is_full:
-                    joined = list(map(min, joined, _at(best[Mode.BOTH], pause, beside_usd)))
-            for age in on_ages:
-                rate, older = ons[age]
-                value = 1.0 + chunk * before_now[age] + rate * off[0]
-                if older:
-                    value += older * on[age + 1]
-                held[age] = value = value / (chunk + rate + older)
-                if joined is not None and joined[age] < value:
+                    joined = [
+                        min(value, beside_usd + a + (b - a) * part)
+                        for value, a, b in zip(joined, *both_stops, strict=True)
+                    ]
+            value, next_off, held = 0.0, off[0], [0.0] * n
+            before = on_before[on_now]
+            for age, rate, older, rates in on_rates:
+                value = 1.0 + chunk * before[age] + rate * next_off + older * value
+                held[age] = value = value / rates
+                if joined[age] < value:
                     value = joined[age]
-                on[age] = min(idle[age], value)
+                on[age] = value
+            ons.extend(on)
+            stay_on.extend(held)
 
             # Spot, and on-demand for the rest of the workers; a loss of all spot leaves on-demand to start.
-            lost_off = restart_h + (dear if restart is None else _at(best[Mode.OFF], restart)[0])
             if not is_full:
                 lost = lost_off
                 if restart is not None and other:
-                    again = restart_h * both_usd + _at(best[Mode.BOTH], restart)[0]
+                    low, high, part = restart
+                    again = start_both_usd + (boths[low * n] + (boths[high * n] - boths[low * n]) * part)
                     lost = other * min(again, lost) + (1 - other) * lost
-                before_now, held = before[Mode.BOTH][column], stay[Mode.BOTH][column]
-                dropped = None if pause is None else _at(best[Mode.BOTH], pause)
-                alone = None if pause is None else _at(spots, pause, changeover_h * spot_usd)
-                for age in on_ages:
-                    rate, older = ons[age]
-                    value = both_usd + chunk * before_now[age] + rate * lost
+                dropped, alone = [dear] * n, [inf] * n
+                if pause is not None:
+                    part = pause[2]
+                    dropped = [a + (b - a) * part for a, b in zip(*both_stops, strict=True)]
+                    alone = [stop_spot_usd + a + (b - a) * part for a, b in zip(*spot_stops, strict=True)]
+                value, held = 0.0, [0.0] * n
+                before = both_before[on_now]
+                for age, rate, older, rates in on_rates:
+                    following = older * value
+                    value = both_usd + chunk * before[age] + rate * lost
                     if drops:
-                        value += drops * (
-                            changeover_h * both_usd + (dear if dropped is None else dropped[age])
-                        )
-                    if older:
-                        value += older * both[age + 1]
-                    held[age] = value = value / (chunk + rate + older + drops)
-                    both[age] = value if alone is None or value < alone[age] else alone[age]
+                        value += drops * (stop_both_usd + dropped[age])
+                    held[age] = value = (value + following) / (rates + drops)
+                    if alone[age] < value:
+                        value = alone[age]
+                    both[age] = value
+                boths[on_now] = array("d", both)
+                stay_both.extend(held)
 
             # Spot alone; what it lacks of all workers spends spare time.
-            lost = min(wait[0], lost_off)
+            lost = wait[0] if wait[0] < lost_off else lost_off
             if other:
-                again = restart_h + (dear if restart is None else _at(demands, restart)[0])
+                again = restart_h + dear
                 if restart is not None:
-                    again = min(again, restart_h * spot_usd + _at(spots, restart)[0])
+                    low, high, part = restart
+                    low, high = low * n, high * n
+                    again = min(
+                        restart_h + (ons[low] + (ons[high] - ons[low]) * part),
+                        start_spot_usd + (spots[low] + (spots[high] - spots[low]) * part),
+                    )
                 lost = other * again + (1 - other) * lost
-            before_now, held = before[Mode.SPOT][column], stay[Mode.SPOT][column]
-            spend = 0.0
-            if column and not is_full:
-                spend = (1 - share) / (self.spares[column] - self.spares[column - 1])
-                spent = spots[column - 1]
-            dropped = None if pause is None else _at(spots, pause)
-            filled = None
+            filled, spend = [inf] * n, 0.0
             if not is_full:
-                filled = [dear + filled_usd] * len(spot)
+                filled = [dear + filled_usd] * n
                 if restart is not None:
-                    filled = _at(best[Mode.BOTH], restart, filled_usd)
-            for age in on_ages:
-                if filled is not None and not column:
-                    held[age] = spot[age] = filled[age]
-                    continue
-                rate, older = ons[age]
-                value = spot_usd + chunk * share * before_now[age] + rate * lost
-                if drops:
-                    value += drops * (changeover_h * spot_usd + (dear if dropped is None else dropped[age]))
-                if spend:
-                    value += spend * spent[age]
-                if older:
-                    value += older * spot[age + 1]
-                held[age] = value = value / (chunk * share + rate + older + drops + spend)
-                spot[age] = value if filled is None or value < filled[age] else filled[age]
+                    low, high, part = restart
+                    pairs = zip(boths[low * n : low * n + n], boths[high * n : high * n + n], strict=True)
+                    filled = [filled_usd + a + (b - a) * part for a, b in pairs]
+                if column:
+                    spend = (1 - share) / (self.spares[column] - self.spares[column - 1])
+            if column or is_full:
+                dropped = [dear] * n
+                if drops and pause is not None:
+                    part = pause[2]
+                    dropped = [a + (b - a) * part for a, b in zip(*spot_stops, strict=True)]
+                value, spent, held = 0.0, spots[on_now.start - n : on_now.start], [0.0] * n
+                before = spot_before[on_now]
+                for age, rate, older, _ in on_rates:
+                    following = older * value
+                    value = spot_usd + gain * before[age] + rate * lost
+                    if drops:
+                        value += drops * (stop_spot_usd + dropped[age])
+                    if spend:
+                        value += spend * spent[age]
+                    held[age] = value = (value + following) / (gain + rate + older + drops + spend)
+                    if filled[age] < value:
+                        value = filled[age]
+                    spot[age] = value
+            else:
+                spot = held = filled
+            spots[on_now] = array("d", spot)
+            stay_spot.extend(held)
             if is_full:
-                best[Mode.BOTH][column], stay[Mode.BOTH][column] = spot, held
+                boths[on_now] = spots[on_now]
+                stay_both.extend(held)
 
             # Nothing, while spot is to be had.
-            waiting = stay[Mode.IDLE][column]
-            started = [dear + restart_h] * len(on)
+            started = [dear + restart_h] * n
             if restart is not None:
-                started = list(
-                    map(min, _at(demands, restart, restart_h), _at(spots, restart, restart_h * spot_usd))
-                )
+                low, high, part = restart
+                now, later = slice(low * n, low * n + n), slice(high * n, high * n + n)
+                started = [
+                    min(restart_h + a + (b - a) * part, start_spot_usd + c + (d - c) * part)
+                    for a, b, c, d in zip(ons[now], ons[later], spots[now], spots[later], strict=True)
+                ]
                 if not is_full:
-                    started = list(map(min, started, _at(best[Mode.BOTH], restart, restart_h * both_usd)))
-            for age in on_ages:
-                if not column:
-                    waiting[age] = idle[age] = started[age]
-                    continue
-                same, changed, aged = self._waits_on[column][age]
-                value = same * idles[column - 1][age] + changed * (waits[column - 1][0] + wait[0])
-                if aged:
-                    value += aged * (idles[column - 1][age + 1] + idle[age + 1])
-                waiting[age] = value
-                idle[age] = min(started[age], value)
-        # Tuples of numbers, unlike lists, are none of the garbage collector's business.
-        self.best.append([[tuple(ages) for ages in values] for values in best])
-        self.stay.append([[tuple(ages) for ages in values] for values in stay])
-
-
-def _at(values: Values, place: Place, more: float = 0.0) -> list[float]:
-    """Return, by class of age, the values at a place, and `more`."""
-    column, part = place
-    lower = values[column]
-    if not part:
-        return [more + low for low in lower] if more else list(lower)
-    return [more + low + (high - low) * part for low, high in zip(lower, values[column + 1], strict=True)]
+                    started = [
+                        min(value, start_both_usd + a + (b - a) * part)
+                        for value, a, b in zip(started, boths[now], boths[later], strict=True)
+                    ]
+            held = started
+            if column:
+                past, held = idles[-n:], [0.0] * n
+                changing = waits[-2 * f] + wait[0]
+                for (age, _, older, _), (same, changed, aged) in zip(
+                    on_rates, self._waits_on[column], strict=True
+                ):
+                    value = same * past[age] + changed * changing
+                    if older:
+                        value += aged * (past[age + 1] + idle[age + 1])
+                    held[age] = value
+                    idle[age] = started[age] if started[age] < value else value
+            else:
+                idle = started
+            idles.extend(idle)
+            stay_idle.extend(held)
 
 
 def _one_step(rates: tuple[float, float], step_h: float) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from dlcloud.scheduling.policies.situation import HOUR_S
 from dlcloud.scheduling.simulation.replay import SimulatedJob
-from dlcloud.scheduling.simulation.trace import Window
+from dlcloud.scheduling.simulation.traces import Window
 
 ROUNDS = 40
 """Halvings of the range of the price of work: more than the digits of a price."""

@@ -208,14 +208,7 @@ def parse_hello(message: dict[str, Any]) -> Attendant:
     hello = message.get("hello")
     if not isinstance(hello, dict):
         raise ProtocolError("no hello")
-    return Attendant(
-        id=_name(hello, "id"),
-        host=_name(hello, "host"),
-        store=_port(hello, "store"),
-        state=_port(hello, "state"),
-        instance=parse_text(hello, "instance"),
-        mates=parse_number(hello, "mates") or 1,
-    )
+    return Attendant(**_worker(hello), mates=parse_number(hello, "mates") or 1)
 
 
 def parse_ask(message: dict[str, Any]) -> tuple[Ask, list[str]]:
@@ -285,15 +278,18 @@ def parse_text(message: dict[str, Any], name: str) -> str:
 def _peer(value: Any) -> Peer:  # noqa: ANN401 - whatever JSON holds
     if not isinstance(value, dict):
         raise ProtocolError("a member that is no JSON object")
-    return Peer(
-        id=_name(value, "id"),
-        host=_name(value, "host"),
-        store=_port(value, "store"),
-        state=_port(value, "state"),
-        step=_whole(value, "step"),
-        instance=parse_text(value, "instance"),
-        leaving=value.get("leaving") is True,
-    )
+    return Peer(**_worker(value), step=_whole(value, "step"), leaving=value.get("leaving") is True)
+
+
+def _worker(values: dict[str, Any]) -> dict[str, Any]:
+    """Read who a worker is and where it listens: what a first message and a list of peers say alike."""
+    return {
+        "id": _name(values, "id"),
+        "host": _name(values, "host"),
+        "store": _port(values, "store"),
+        "state": _port(values, "state"),
+        "instance": parse_text(values, "instance"),
+    }
 
 
 def _whole(values: dict[str, Any], name: str) -> int:

@@ -1,7 +1,7 @@
 """The processes of an agent: its workers, or torchrun, and the lighthouse of the coordinator.
 
-`make_workers` and `make_lighthouse` say which they are; a `Child` starts one, starts it again after a
-failure, asks it to leave, and ends it in any case: no process outlives its agent.
+`make_workers` and `make_lighthouse` say which they are; a `SupervisedProcess` starts one, starts it again
+after a failure, asks it to leave, and ends it in any case: no process outlives its agent.
 """
 
 import ctypes
@@ -48,36 +48,36 @@ ENVIRONMENT = {
 _SIOCGIFADDR = 0x8915
 
 
-def make_workers(options: Options, records: Records) -> "list[Child]":
+def make_workers(options: Options, records: Records) -> "list[SupervisedProcess]":
     """Make a worker per GPU, or one worker, or the torchrun that starts them; none is started yet."""
     if options.engine == "torchrun":
         if not options.workers:
             return []
         environment = ENVIRONMENT | settings_of(options, 0).to_environment()
-        return [_make_child(options, records, options.worker, torchrun_command(options), environment)]
+        return [_make_process(options, records, options.worker, torchrun_command(options), environment)]
     workers = [settings_of(options, number) for number in range(options.workers)]
     return [
-        _make_child(options, records, worker.worker, options.command, worker.to_environment())
+        _make_process(options, records, worker.worker, options.command, worker.to_environment())
         for worker in workers
     ]
 
 
-def make_lighthouse(options: Options, records: Records) -> "Child":
+def make_lighthouse(options: Options, records: Records) -> "SupervisedProcess":
     """Make the lighthouse, or the store of torchrun's rendezvous; it is not started yet."""
     command = lighthouse_command(options) if options.engine == "elastic" else store_command(options)
-    child = _make_child(options, records, "lighthouse", command, {})
-    child.started, child.ended = EventName.LIGHTHOUSE_STARTED, EventName.LIGHTHOUSE_ENDED
-    return child
+    process = _make_process(options, records, "lighthouse", command, {})
+    process.started, process.ended = EventName.LIGHTHOUSE_STARTED, EventName.LIGHTHOUSE_ENDED
+    return process
 
 
-def _make_child(
+def _make_process(
     options: Options,
     records: Records,
     name: str,
     command: "list[str] | tuple[str, ...]",
     environment: Mapping[str, str],
-) -> "Child":
-    return Child(
+) -> "SupervisedProcess":
+    return SupervisedProcess(
         name=name,
         command=command,
         environment={**_common_environment(options), **environment},
@@ -188,7 +188,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True, kw_only=True)
-class Child:
+class SupervisedProcess:
     """A supervised process.
 
     Args:

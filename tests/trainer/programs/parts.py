@@ -15,7 +15,7 @@ from trainer.batches import Batches, Microbatch, WorkerStep
 from trainer.compute import Compute, ReduceBuffer
 from trainer.coordination.ledger import Entry, LedgerReporter, WrongRunError
 from trainer.drain import Drain
-from trainer.engine import QuorumMember, Solo, digest_of
+from trainer.engine import Solo, StepPlace, digest_of
 from trainer.job import WorkerJob
 from trainer.loop import AlreadyDoneError, Loop, Membership
 from trainer.records import Records
@@ -365,9 +365,9 @@ def test_only_workers_that_said_nothing_are_lost(tmp_path, announced, left, size
     with Records(path=path, run="r", worker="a") as records:
         parts = dict.fromkeys(("state", "checkpoints", "control", "reporter", "drain", "connect"))
         membership = Membership(records=records, **parts)
-        membership.previous = QuorumMember(rank=0, size=4, quorum=1, left=5)
+        membership.previous = StepPlace(rank=0, size=4, quorum=1, left=5)
         membership.announced = announced
-        membership._note_change(QuorumMember(rank=0, size=size, quorum=2, left=5 + left), 7, 0.0)
+        membership._note_change(StepPlace(rank=0, size=size, quorum=2, left=5 + left), 7, 0.0)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(line["event"], line["workers"]) for line in lines] == events
     assert membership.announced == (announced if size == 4 else 0)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset
 from trainer.coordination.ledger import Entry, LedgerReporter
 from trainer.drain import Drain, DrainedError
-from trainer.engine import QuorumMember, Solo, copy_state
+from trainer.engine import Solo, StepPlace, copy_state
 from trainer.job import WorkerJob
 from trainer.loop import AlreadyDoneError, Loop
 from trainer.records import Records
@@ -217,7 +217,7 @@ class World:
             heal = copy_state(served) if name in behind and served else None
             lost = name in behind and served is None
             self.alive[name].answer = (
-                QuorumMember(rank=rank, size=len(names), quorum=self.round),
+                StepPlace(rank=rank, size=len(names), quorum=self.round),
                 heal,
                 lost,
             )
@@ -337,7 +337,7 @@ class Worker:
         if heal is not None:
             self.load(heal)
             self.step = heal["step"]
-            return QuorumMember(rank=member.rank, size=member.size, quorum=member.quorum, healed=True)
+            return StepPlace(rank=member.rank, size=member.size, quorum=member.quorum, healed=True)
         return member
 
     def ask(self, *, leaving):  # noqa: ARG002

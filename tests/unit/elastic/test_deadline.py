@@ -26,7 +26,7 @@ from dlcloud.scheduling.deadline_scaling import (
     probability_of_deadline,
     spot_pool,
 )
-from dlcloud.scheduling.policies.by_name import POLICIES
+from dlcloud.scheduling.policies import POLICIES
 from dlcloud.scheduling.policies.situation import PoolDecision, PoolState, Scaling, Situation
 from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance
 from tests.fakes.clock import START, FakeClock

@@ -13,13 +13,13 @@ from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market
 from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.recipe.deadline import Work
-from dlcloud.scheduling.deadline_costs import keep_base
 from dlcloud.scheduling.deadline_scaling import pool_of, spot_pool
-from dlcloud.scheduling.policies.by_name import POLICIES
+from dlcloud.scheduling.policies import POLICIES
 from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance
 from dlcloud.scheduling.simulation.generate import Rates, generate_window
 from dlcloud.scheduling.simulation.replay import SimulatedJob, replay
-from dlcloud.scheduling.simulation.trace import Window, from_ticks
+from dlcloud.scheduling.simulation.summary import keep_base
+from dlcloud.scheduling.simulation.traces import Window, from_ticks
 from tests.fakes.clock import START, FakeClock
 from tests.fakes.samples import instance
 

@@ -12,7 +12,7 @@ from dlcloud.model.errors import CloudError
 from dlcloud.model.events import Warned
 from dlcloud.model.instance import Market
 from dlcloud.planning.reservations import CapacityReservation
-from dlcloud.scheduling.reserved_workers import NO_RESERVED
+from dlcloud.scheduling.scaling import NO_RESERVED
 from dlcloud.trainer.drain import DRAINED
 from dlcloud.trainer.records import EventName
 from tests.fakes.clock import FakeClock

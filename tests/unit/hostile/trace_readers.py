@@ -6,13 +6,12 @@ from itertools import pairwise
 
 from dlcloud.report.deadlines import simulation_report
 from dlcloud.report.table import Format, render
-from dlcloud.scheduling.policies.by_name import POLICIES
+from dlcloud.scheduling.policies import POLICIES
 from dlcloud.scheduling.policies.situation import HOUR_S
 from dlcloud.scheduling.simulation.bound import least_cost_usd
-from dlcloud.scheduling.simulation.formats import read_trace
 from dlcloud.scheduling.simulation.replay import SimulatedJob, replay_all
 from dlcloud.scheduling.simulation.summary import bound_row, policy_row
-from dlcloud.scheduling.simulation.trace import Window
+from dlcloud.scheduling.simulation.traces import Window, read_trace
 
 JOBS = (
     SimulatedJob(work_s=6 * HOUR_S, allowed_s=9 * HOUR_S, on_demand_usd=3.0, spot_usd=1.0, changeover_s=60.0),

@@ -3,8 +3,7 @@
 import pytest
 
 from dlcloud.model.errors import RecipeError
-from dlcloud.prediction.description import describe_by_facts, read_description
-from dlcloud.prediction.resemblance import resemblances
+from dlcloud.prediction.resemblance import describe_by_facts, read_description, resemblances
 from dlcloud.resources.type_table import type_table
 
 

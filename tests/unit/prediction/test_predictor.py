@@ -9,11 +9,10 @@ import pytest
 
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.instance import Market
-from dlcloud.prediction.choice import choose_types
 from dlcloud.prediction.linear import factor, solve_lower, solve_upper
 from dlcloud.prediction.measured_types import format_table, parse_table
 from dlcloud.prediction.offers import predict_jobs
-from dlcloud.prediction.predictor import Belief, Calibration, Measurement, learn, predict
+from dlcloud.prediction.predictor import Belief, Calibration, Measurement, choose_types, learn, predict
 from dlcloud.prediction.resemblance import resemblances
 from dlcloud.report.prediction import prediction_report
 from dlcloud.report.table import Format, render

@@ -5,8 +5,7 @@ from math import exp, log2
 
 import pytest
 
-from dlcloud.prediction.processors import PROCESSORS
-from dlcloud.prediction.similarity import LEVELS, Traits, Weights, covariance
+from dlcloud.prediction.measured_types import LEVELS, PROCESSORS, Traits, Weights, covariance
 
 NOTHING = Weights(features=(0.0,) * 8, **{field.name: 0.0 for field in fields(Weights)[1:]})
 SHEET = replace(PROCESSORS["8488C"], log2_operations=6.0, ghz=3.2, memory_gb_s=256, cores=32)

@@ -9,17 +9,11 @@ import pytest
 from dlcloud.model.instance import Market, Price
 from dlcloud.report.deadlines import deadline_costs_chart, deadline_costs_report
 from dlcloud.report.table import Format, render
-from dlcloud.scheduling.deadline_costs import (
-    AVAILABILITY,
-    choose_pools,
-    cost_of_deadlines,
-    history_windows,
-    keep_base,
-)
-from dlcloud.scheduling.policies.by_name import POLICIES
-from dlcloud.scheduling.simulation.generate import Rates, generate_window
+from dlcloud.scheduling.policies import POLICIES
+from dlcloud.scheduling.simulation.generate import AVAILABILITY, Rates, generate_window, history_windows
 from dlcloud.scheduling.simulation.replay import SimulatedJob, replay
-from dlcloud.scheduling.simulation.trace import from_ticks
+from dlcloud.scheduling.simulation.summary import choose_pools, cost_of_deadlines, keep_base
+from dlcloud.scheduling.simulation.traces import from_ticks
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 JOB = SimulatedJob(
@@ -29,7 +23,7 @@ POLICY = keep_base(POLICIES["elastic"], 1)
 
 
 def windows(number=6, pools=2):
-    rates = Rates(count=8)
+    rates = Rates(count=8, up_h=1.2, down_h=1.5)
     return [generate_window(seed, hours=60, pools=pools, rates=rates) for seed in range(number)]
 
 

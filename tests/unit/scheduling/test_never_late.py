@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from dlcloud.scheduling.policies.by_name import POLICIES
+from dlcloud.scheduling.policies import POLICIES
 from dlcloud.scheduling.policies.situation import HOUR_S
 from dlcloud.scheduling.simulation.bound import least_cost_usd
 from dlcloud.scheduling.simulation.generate import (
@@ -13,7 +13,7 @@ from dlcloud.scheduling.simulation.generate import (
     generate_partial_window,
     generate_window,
 )
-from dlcloud.scheduling.simulation.trace import Window, from_ticks
+from dlcloud.scheduling.simulation.traces import Window, from_ticks
 from tests.unit.scheduling.test_simulation import job, run
 
 

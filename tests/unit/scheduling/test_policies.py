@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from dlcloud.model.instance import Market
-from dlcloud.scheduling.policies.by_name import POLICIES
+from dlcloud.scheduling.policies import POLICIES
 from dlcloud.scheduling.policies.situation import HOUR_S, Availability, PoolState, Situation
 
 SPOT = PoolState(market=Market.SPOT, name="a", hourly_usd=0.97, obtainable=0)

@@ -9,14 +9,16 @@ from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
 from dlcloud.planning.reservations import CapacityReservation
 from dlcloud.planning.resize import decide_size
-from dlcloud.scheduling.reserved_workers import (
+from dlcloud.scheduling.scaling import (
     NO_RESERVED,
+    InstanceStage,
+    LaunchRefusals,
     ReservedState,
     ScalingInputs,
+    TrainingInstance,
     assess_reserved,
     decide_with_reserved,
 )
-from dlcloud.scheduling.scaling import InstanceStage, LaunchRefusals, TrainingInstance
 from tests.fakes.samples import THEN, instance
 
 NOW = THEN + timedelta(hours=1)

@@ -5,16 +5,15 @@ from statistics import fmean
 import pytest
 
 from dlcloud.model.errors import RecipeError
-from dlcloud.scheduling.policies.by_name import POLICIES
+from dlcloud.scheduling.policies import POLICIES
 from dlcloud.scheduling.policies.situation import HOUR_S, Scaling
 from dlcloud.scheduling.simulation.bound import least_cost_usd
-from dlcloud.scheduling.simulation.formats import Meaning, read_trace
 from dlcloud.scheduling.simulation.generate import (
     generate_window,
 )
 from dlcloud.scheduling.simulation.replay import SimulatedJob, replay
 from dlcloud.scheduling.simulation.summary import BOUND, bound_row, policy_row
-from dlcloud.scheduling.simulation.trace import PoolTrace, Window, from_ticks
+from dlcloud.scheduling.simulation.traces import Meaning, PoolTrace, Window, from_ticks, read_trace
 
 
 def job(**changes):

@@ -57,14 +57,8 @@ def test_every_cell_of_the_table_is_a_number(spare_h, share, changeover_h):
     model = replace(MODEL, spare_h=spare_h, share=share, changeover_h=changeover_h, drops=1.0, other=0.5)
     table = ValueTable(model)
     table.value(Mode.WAIT, 0, model.work_h, spare_h)
-    cells = [
-        cell
-        for rows in (table.best, table.stay)
-        for modes in rows
-        for columns in modes
-        for ages in columns
-        for cell in ages
-    ]
+    arrays = [values for rows in (table.best, table.stay) for row in rows for values in row]
+    cells = [cell for values in arrays for cell in values]
     assert len(cells) == 2 * (WORK_STEPS + 1) * (table.steps + 1) * 26
     assert all(map(isfinite, cells))
 
