@@ -25,6 +25,8 @@ import urllib.request
 
 TRIES = 6
 TIMEOUT_S = 60
+METADATA_TIMEOUT_S = 2  # an answer that is dropped on its way to the container never comes
+LAST_LINES = 20
 AGAIN = (403, 500, 503)  # a new role is not known everywhere at once
 TOO_LATE = 75
 CHUNK = 1 << 16
@@ -44,18 +46,24 @@ TRACKER_FILES = ("**/events.out.tfevents.*", "**/wandb/offline-run-*/**")
 
 
 def fetch(
-    url: str, method: str = "GET", headers: "dict[str, str] | None" = None, body: "bytes | None" = None
+    url: str,
+    method: str = "GET",
+    headers: "dict[str, str] | None" = None,
+    body: "bytes | None" = None,
+    timeout_s: float = TIMEOUT_S,
 ) -> bytes:
     """Return the answer of a request."""
     request = urllib.request.Request(url, data=body, headers=headers or {}, method=method)
-    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
         return answer.read()
 
 
 def metadata(path: str) -> str:
     """Return a document of the instance's metadata service."""
-    token = fetch(METADATA + "/latest/api/token", "PUT", {"X-aws-ec2-metadata-token-ttl-seconds": "300"})
-    return fetch(METADATA + "/latest/" + path, headers={"X-aws-ec2-metadata-token": token.decode()}).decode()
+    lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "300"}
+    token = fetch(METADATA + "/latest/api/token", "PUT", lifetime, timeout_s=METADATA_TIMEOUT_S)
+    headers = {"X-aws-ec2-metadata-token": token.decode()}
+    return fetch(METADATA + "/latest/" + path, headers=headers, timeout_s=METADATA_TIMEOUT_S).decode()
 
 
 def credentials() -> "dict[str, str]":
@@ -118,15 +126,26 @@ def signed(place: "dict[str, str]", method: str, key: str, body: bytes) -> "tupl
 
 
 def describe_instance() -> "dict[str, str]":
-    """Return what the instance says of itself; nothing where its metadata cannot be reached."""
+    """Return what the instance says of itself; its zone alone where its metadata cannot be reached.
+
+    Source: Amazon ECS developer guide, "Task metadata endpoint version 4".
+    """
     try:
         return {name: metadata("meta-data/" + path) for name, path in FACTS.items()}
     except OSError:
+        pass
+    try:
+        task = json.loads(fetch(os.environ["ECS_CONTAINER_METADATA_URI_V4"] + "/task"))
+        return {"zone": str(task["AvailabilityZone"])}
+    except (OSError, KeyError, ValueError):
         return {}
 
 
 def run(folder: pathlib.Path, trial: "dict[str, str]", manifest: "dict") -> int:
-    """Set the container up and run the trial's command; its output goes to the log, and on."""
+    """Set the container up and run the trial's command; its output goes to the log.
+
+    What a container prints stays in a log group of the account for ever: the last lines of a failure do.
+    """
     work = folder / "work"
     work.mkdir(exist_ok=True)
     (work / "values.json").write_text(trial["values"])
@@ -135,7 +154,8 @@ def run(folder: pathlib.Path, trial: "dict[str, str]", manifest: "dict") -> int:
     if manifest["requirements"].strip():
         (folder / "requirements.txt").write_text(manifest["requirements"])
         steps.append([sys.executable, "-m", "venv", "--system-site-packages", str(folder / "env")])
-        steps.append(["python3", "-m", "pip", "install", "-q", "-r", str(folder / "requirements.txt")])
+        pip = ["python3", "-m", "pip", "install", "-q", "--no-cache-dir", "-r"]
+        steps.append([*pip, str(folder / "requirements.txt")])
     # The environment's programs come first, once it is there.
     os.environ["PATH"] = "{}:{}".format(folder / "env/bin", os.environ["PATH"])
     with (folder / "log").open("wb") as log:
@@ -163,10 +183,12 @@ def watch(words: "list[str]", folder: pathlib.Path, log: "io.BufferedWriter", ma
     for chunk in iter(lambda: process.stdout.read1(CHUNK), b""):
         log.write(chunk)
         log.flush()
-        sys.stdout.buffer.write(chunk)
-        sys.stdout.buffer.flush()
     status = process.wait()
     timer.cancel()
+    if status:
+        lines = pathlib.Path(log.name).read_bytes().splitlines(keepends=True)
+        sys.stdout.buffer.write(b"".join(lines[-LAST_LINES:]))
+        sys.stdout.buffer.flush()
     return status if status >= 0 else 128 - status
 
 

@@ -69,4 +69,4 @@ def type_of(arn):
     """Return the type of resource that an ARN names; '' for `*`."""
     if arn == "*":
         return ""
-    return arn.split(":", 5)[5].split("/")[0]
+    return arn.split(":", 5)[5].replace(":", "/").split("/")[0]

@@ -20,6 +20,11 @@ MAX_USD = Decimal("0.05")
 MAX_HOURS = Decimal("0.25")
 """After this its instances end themselves."""
 
+SWITCH_S = float(MAX_HOURS) * 3600 + 600
+"""By then an instance whose launcher was killed is to be gone."""
+
+PARTS = ("round-trip", "switch")
+
 INSTANCE_TYPES = ("t3.micro", "t4g.micro")
 """The cheapest types with memory for a virtual environment, x86_64 and arm64."""
 
@@ -106,6 +111,7 @@ class Observations:
         resize_s: Seconds of the growth by an instance.
         down_s: Seconds of each `down`: until EC2 says that all instances are terminated.
         notice: A spot instance's metadata after an interruption, which only the local EC2 gives at no cost.
+        switch_s: Seconds from the end of the launcher, by SIGKILL, to that of its instance; None: not seen.
         left: Records of `gc` at the end; None: it was not asked.
         errors: Messages of the commands that failed.
     """
@@ -117,6 +123,7 @@ class Observations:
     resize_s: float | None = None
     down_s: list[float] = field(default_factory=list)
     notice: str | None = None
+    switch_s: float | None = None
     left: Sequence[Mapping[str, Any]] | None = None
     errors: list[str] = field(default_factory=list)
 
@@ -279,6 +286,15 @@ def _interruption(observations: Observations) -> Judged:
     return _held("terminate" in observations.notice, observations.notice.strip())
 
 
+def _switch(observations: Observations) -> Judged:
+    if observations.switch_s is None:
+        return SelftestVerdict.NOT_SEEN, "the launcher was not killed: --part switch"
+    return _held(
+        observations.switch_s <= SWITCH_S,
+        f"gone {observations.switch_s:.0f} s after its launcher was killed",
+    )
+
+
 def _nothing_left(observations: Observations) -> Judged:
     if observations.left is None:
         return _UNSEEN
@@ -325,5 +341,6 @@ RISKS: tuple[tuple[str, str, str, Callable[[Observations], Judged]], ...] = (
     ("b2", "each instance has the timer of its end", "`dlcloud-life.timer`, and systemd's version", _timer),
     ("b3", "instances end in the time that an end waits", "seconds of `dlcloud down`", _ends),
     ("b4", "EC2's dry run sees what a launch meets", "the dry run, of `doctor`", _check("dry run")),
+    ("c1", "an instance ends without its launcher", "`gc`, after SIGKILL (`--part switch`)", _switch),
 )
 """The risks of a first run on AWS: number, claim, what is looked at, and how it is judged."""

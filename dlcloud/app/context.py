@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from dlcloud.app.cluster_accounts import ClusterAccounts
-from dlcloud.app.profiles import CONTROLLER_VARIABLE, chosen_profile, find_profile
+from dlcloud.app.profiles import CONTROLLER_VARIABLE, chosen_profile, default_region
 from dlcloud.app.terminal.console import Console, SilentConsole, console_for
 from dlcloud.app.terminal.screen import writer_to
 from dlcloud.app.terminal.signals import raise_on
 from dlcloud.local.site import ENDPOINT_VARIABLE, LocalEndpoint, LocalSite, SharedSite
 from dlcloud.model.account import Owner, owner_digest
-from dlcloud.model.cluster import DEFAULT_REGION, Cluster
+from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import LocalCloudError, RecipeError
 from dlcloud.model.events import Emit
 from dlcloud.store.clusters import Benches, Clusters
@@ -177,9 +177,7 @@ class Context:
     @cached_property
     def first_region(self) -> str:
         """The region that is asked which others the account has."""
-        profile = find_profile(self.profile)
-        named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-        return (profile.region if profile is not None else "") or named or DEFAULT_REGION
+        return default_region()
 
     @cached_property
     def clouds(self) -> "Clouds":

@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dlcloud.model.cluster import DEFAULT_REGION
 from dlcloud.model.errors import RecipeError
 
 PROFILE_VARIABLE = "DLCLOUD_PROFILE"
@@ -63,6 +64,39 @@ def find_profile(name: str, *, purpose: str = "--profile") -> "Profile | None":
         listed = f"its profiles: {', '.join(sorted(profiles))}" if profiles else "see docs/profiles.md"
         raise RecipeError(f"{purpose}: {path} has no profile {name}", listed)
     return profiles[name]
+
+
+def named_region() -> tuple[str, str]:
+    """Return the region of what names none, and what says so; both empty if nothing does.
+
+    The dlcloud profile comes first, then the variables and the file that the AWS CLI follows.
+    """
+    if profile_name() is None:
+        return "", ""
+    name, profile = chosen_profile()
+    if profile is not None and profile.cloud == "aws" and profile.region:
+        return profile.region, f"profile {name}"
+    for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        if region := os.environ.get(variable, ""):
+            return region, variable
+    own = profile.aws_profile if profile is not None and profile.cloud == "aws" else ""
+    aws_profile = own or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
+    file = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config")
+    import configparser  # noqa: PLC0415  --help imports this module
+
+    settings = configparser.RawConfigParser(strict=False)
+    try:
+        settings.read(file.expanduser(), "utf-8")
+    except (OSError, RuntimeError, UnicodeDecodeError, configparser.Error):  # EC2's calls say what is wrong
+        return "", ""
+    section = aws_profile if aws_profile == "default" else f"profile {aws_profile}"
+    region = settings.get(section, "region", fallback="").strip()
+    return (region, f"{file}, profile {aws_profile}") if region else ("", "")
+
+
+def default_region() -> str:
+    """Return the region of what names none."""
+    return named_region()[0] or DEFAULT_REGION
 
 
 def monthly_budget() -> "MonthlyBudget | None":

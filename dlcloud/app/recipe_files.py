@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlcloud.app.profiles import chosen_profile
+from dlcloud.app.profiles import chosen_profile, named_region
 from dlcloud.model.errors import RecipeError
-from dlcloud.recipe.profile import apply_profile, merge
+from dlcloud.recipe.document import parse
+from dlcloud.recipe.profile import Profile, apply_profile, merge
 from dlcloud.recipe.recipe import Recipe, RecipeFile, read_recipe, with_name
 from dlcloud.recipe.requirements import include_requirements
 from dlcloud.resources.texts import recipe_text
@@ -81,7 +82,17 @@ def file_of_recipe(recipe: Recipe) -> RecipeFile:
 def _completed(recipe: Recipe, text: str, file: str, path: str) -> RecipeFile:
     """Return a recipe with what the profile adds; `file` is its name in messages, `path` its file."""
     recipe, merged = with_profile(recipe, text, file)
-    return RecipeFile(recipe=recipe, text=merged, path=path, profile=profile_of(recipe), written=text)
+    region, source = named_region()
+    written = parse(text).value
+    is_named = isinstance(written, dict) and "region" in written
+    return RecipeFile(
+        recipe=recipe,
+        text=merged,
+        path=path,
+        profile=profile_of(recipe),
+        written=text,
+        region_source="" if is_named or recipe.cloud != "aws" or recipe.region != region else source,
+    )
 
 
 def read_recipe_text(name: str) -> tuple[str, Path | None]:
@@ -120,15 +131,16 @@ def with_profile(recipe: Recipe, text: str, file: str) -> tuple[Recipe, str]:
     Raises:
         RecipeError: Either is at fault.
     """
-    return apply_profile(text, recipe, chosen_profile()[1], file)
+    recipe, text = apply_profile(text, recipe, chosen_profile()[1], file)
+    return apply_profile(text, recipe, Profile(region=named_region()[0]), file)
 
 
 def profile_defaults(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a recipe, with what the chosen profile adds to them."""
-    profile = chosen_profile()[1]
-    if profile is None or profile.cloud != keys.get("cloud", "aws"):
-        return dict(keys)
-    return merge(keys, profile.defaults)
+    profile, cloud = chosen_profile()[1], keys.get("cloud", "aws")
+    merged = dict(keys) if profile is None or profile.cloud != cloud else merge(keys, profile.defaults)
+    region = named_region()[0] if cloud == "aws" else ""
+    return merge(merged, {"region": region} if region else {})
 
 
 def profile_of(recipe: Recipe) -> str:

@@ -13,9 +13,9 @@ from dlcloud.cli.options import (
     add_options,
     cidr_option,
     output_option,
+    region_option,
     verbose_option,
 )
-from dlcloud.model.cluster import DEFAULT_REGION
 
 FEATURES = ("batch", "detach", "secrets", "storage", "private")
 
@@ -70,7 +70,7 @@ def doctor(
 )
 @click.option("--max-usd-per-hour", type=Number(0), default=None, help="Highest price on demand.")
 @click.option("--max-usd", type=Number(0), default=None, hidden=True)
-@click.option("--region", default=DEFAULT_REGION, show_default=True, help="Region of the prices.")
+@region_option("Region of the prices.")
 @click.option(
     "--live",
     is_flag=True,
@@ -126,12 +126,7 @@ def instances(
 @commands.command("policy")
 @click.argument("feature", type=click.Choice(FEATURES), required=False, default=None)
 @_with_feature_flags
-@click.option(
-    "--region",
-    default=DEFAULT_REGION,
-    show_default=True,
-    help="Any region of the partition (for China or GovCloud ARNs).",
-)
+@region_option("Any region of the partition (for China or GovCloud ARNs).")
 @click.option(
     "--boundary",
     metavar="ARN",
@@ -189,7 +184,7 @@ def budget(*, amount: str, shared: str, rehearsals: bool | None, output: str, ve
 @commands.command("image")
 @click.argument("recipe", default="", shell_complete=complete_recipes)
 @click.option("--list", "listed", is_flag=True, help="Print the images that were made, and what they cost.")
-@click.option("--region", default=DEFAULT_REGION, show_default=True, help="Region of --list.")
+@region_option("Region of --list.")
 @click.option("--cloud", type=click.Choice(CLOUDS), default="aws", show_default=True, help="Cloud of --list.")
 @click.option("--from", "base", default="", help="Image to begin with; default: the recipe's.")
 @click.option(
@@ -248,7 +243,7 @@ def image(
     show_default=True,
     help="Which cloud is tested; local is a rehearsal.",
 )
-@click.option("--region", default=DEFAULT_REGION, show_default=True)
+@region_option("Region of the instances.")
 @click.option(
     "-t",
     "--type",
@@ -257,9 +252,16 @@ def image(
     show_default=True,
     help="Instance type; t4g.micro tests arm64.",
 )
+@click.option(
+    "--part",
+    type=click.Choice(("round-trip", "switch")),
+    default="round-trip",
+    show_default=True,
+    help="What to prove; switch: an instance ends itself after its launcher was killed (25 minutes).",
+)
 @click.option("-y", "--yes", is_flag=True, help="Spend money without asking.")
 @output_option
-def selftest(*, cloud: str, region: str, instance_type: str, yes: bool, output: str) -> int | None:
+def selftest(*, cloud: str, region: str, instance_type: str, part: str, yes: bool, output: str) -> int | None:
     """Launch, resize and terminate the cheapest instances to check that dlcloud works with your account.
 
     It checks the account, launches one on-demand and one spot instance, runs a command on each, adds an
@@ -268,4 +270,4 @@ def selftest(*, cloud: str, region: str, instance_type: str, yes: bool, output: 
     """
     from dlcloud.app.account.selftest import run
 
-    return run(cloud=cloud, region=region, instance_type=instance_type, yes=yes, output=output)
+    return run(cloud=cloud, region=region, instance_type=instance_type, part=part, yes=yes, output=output)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from dlcloud.app.profiles import PROFILE_VARIABLE
+from dlcloud.app.profiles import PROFILE_VARIABLE, default_region
 from dlcloud.cli.complete import complete_types
 
 if TYPE_CHECKING:
@@ -27,6 +27,15 @@ FORMATS = ("table", "json", "csv", "markdown")
 CLOUDS = ("aws", "local")
 MARKETS = ("on-demand", "spot", "spot-then-on-demand")
 MOST_NODES = 1000
+
+
+def region_option(help_text: str) -> Callable[[Command], Command]:
+    """Return the option of one region, by default the one that recipes without a region have."""
+    return click.option(
+        "--region",
+        default=default_region,
+        help=f"{help_text} [default: that of the profile or AWS_REGION, else us-east-1]",
+    )
 
 
 class Day(click.ParamType[datetime]):

@@ -13,10 +13,10 @@ from dlcloud.cli.options import (
     job_options,
     output_option,
     plain_output_option,
+    region_option,
     selection_options,
     verbose_option,
 )
-from dlcloud.model.cluster import DEFAULT_REGION
 
 if TYPE_CHECKING:
     from dlcloud.analysis.user_job import UserJob
@@ -149,7 +149,7 @@ def compare(*, first: str, second: str, output: str, verbose: bool) -> None:
 @commands.command("predict")
 @click.argument("names", metavar="[RUNS]...", nargs=-1)
 @selection_options
-@click.option("--region", default=DEFAULT_REGION, show_default=True, help="Region of the types and prices.")
+@region_option("Region of the types and prices.")
 @click.option(
     "--market",
     type=click.Choice(["on-demand", "spot"]),

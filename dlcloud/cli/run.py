@@ -181,7 +181,11 @@ def plan(
     help="Measure how RECIPE scales: on each of these numbers of instances, with workload.nodes: all.",
 )
 @click.option("--cloud", type=click.Choice(CLOUDS), default=None, help="Where to run. [default: aws]")
-@click.option("--region", default=None, help="The AWS Region. [default: us-east-1]")
+@click.option(
+    "--region",
+    default=None,
+    help="The AWS Region. [default: that of the profile or AWS_REGION, else us-east-1]",
+)
 @market_options("The market of the instances. [default: on-demand]")
 @click.option(
     "--max-hours",

@@ -18,7 +18,7 @@ from dlcloud.planning.storage import results_uri
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.store.clusters import BATCH, BATCH_JOB, STORAGE_ROLE
 
-DISK_GIB = 30
+SMALLEST_DISK_GIB = 30
 """The root volume of Batch's images. Source: Amazon ECS developer guide, "ECS-optimized AMIs"."""
 
 AGENT_ACTIONS = (
@@ -26,7 +26,7 @@ AGENT_ACTIONS = (
     *("ecs:RegisterContainerInstance", "ecs:StartTelemetrySession", "ecs:Submit*"),
     *("ecs:UpdateContainerInstancesState", "ec2:DescribeTags", "logs:CreateLogStream", "logs:PutLogEvents"),
     *("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetAuthorizationToken"),
-    "ecr:GetDownloadUrlForLayer",
+    *("ecr:GetDownloadUrlForLayer", "ecs:ListTagsForResource", "ecs:TagResource"),
 )
 """Source: AWS managed policy AmazonEC2ContainerServiceforEC2Role."""
 
@@ -56,7 +56,8 @@ class BatchCluster:
         types = [name for name in self.recipe.instances.types if name in hardware]
         with stage(launcher.emit, clock, "making the compute environment and the queue of AWS Batch"):
             intent_id = clusters.begin_intent(cluster.cluster_id, BATCH, "", clock.now())
-            clusters.set_disk(cluster.cluster_id, DISK_GIB)
+            disk_gib = max(SMALLEST_DISK_GIB, self.recipe.instances.disk_gib)
+            clusters.set_disk(cluster.cluster_id, disk_gib)
             group = launcher.create_group(plan.machine.network.vpc_id)
             request = BatchRequest(
                 cluster_id=cluster.cluster_id,
@@ -67,6 +68,8 @@ class BatchCluster:
                 groups=[group, *plan.machine.network.groups],
                 profile=self._put_role(),
                 definition=definition,
+                disk_gib=disk_gib,
+                life_s=plan.life_minutes * 60,
                 tags=cluster.tags,
             )
             launcher.cloud.batch.put(request)

@@ -35,6 +35,19 @@ NO_CAPACITY_S = 1.0
 LOST = "Host EC2 (instance {}) terminated."
 """Source: AWS Batch user guide, "Automated job retries"."""
 
+NO_CAPACITY = (
+    "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - Service cannot fulfill the capacity requested for instance "
+    "type [{}]"
+)
+TOO_LARGE = (
+    "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - The instance types of the compute environment cannot meet "
+    "the requirements of the job"
+)
+"""Why a job at the head of a queue stays RUNNABLE.
+
+Source: AWS Batch user guide, "Jobs stuck in a RUNNABLE status"; the second text is [from memory].
+"""
+
 log = logging.getLogger(__name__)
 
 
@@ -58,6 +71,9 @@ class ScheduledJob(Protocol):
 
     @property
     def most_attempts(self) -> int: ...
+
+    def wait(self, reason: str) -> None:
+        """Take note of why it waits; empty for its turn."""
 
     def begin(self) -> None:
         """Take note that its container runs."""
@@ -110,6 +126,7 @@ class JobScheduler:
         self._on_host: dict[int, Host] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._lacking = ""
 
     def add(self, job: ScheduledJob) -> None:
         """Queue a job."""
@@ -146,7 +163,9 @@ class JobScheduler:
             environment = job.job_queue.environments[0]
             if "DISABLED" in {environment.state, job.job_queue.state}:
                 continue
+            self._lacking = ""
             host = self._host_for(environment, job.vcpus)
+            job.wait(self._lacking)
             if host is None:
                 return
             self._waiting.remove(job)
@@ -163,6 +182,8 @@ class JobScheduler:
                 return host
         resources = environment.compute_resources
         name = next((one for one in resources["instanceTypes"] if self._vcpus.get(one, 0) >= vcpus), "")
+        if not name:
+            self._lacking = TOO_LARGE
         if not name or sum(host.vcpus for host in own) + self._vcpus[name] > int(resources["maxvCpus"]):
             return None
         instance_id = self._launch(environment, name, first=len(own))
@@ -180,6 +201,7 @@ class JobScheduler:
                 return self._run_instance(environment.arn.split(":")[3], _launch(environment, name, subnet))
             except Exception as error:  # noqa: BLE001 - whatever EC2 says, the job waits
                 log.warning("%s gets no instance: %s", environment.name, error)
+        self._lacking = NO_CAPACITY.format(name)
         self._changed.wait(NO_CAPACITY_S)  # others may stop jobs meanwhile
         return ""
 
@@ -273,8 +295,16 @@ def _launch(environment: Any, instance_type: str, subnet: str) -> dict[str, Any]
     resources = environment.compute_resources
     tags = [{"Key": key, "Value": value} for key, value in resources.get("tags", {}).items()]
     profile = resources["instanceRole"]
-    spot = {"InstanceMarketOptions": {"MarketType": "spot"}} if resources["type"] == "SPOT" else {}
+    more: dict[str, Any] = {}
+    if resources["type"] == "SPOT":
+        more["InstanceMarketOptions"] = {"MarketType": "spot"}
+    if template := resources.get("launchTemplate"):
+        more["LaunchTemplate"] = {
+            "LaunchTemplateName": template["launchTemplateName"],
+            "Version": template["version"],
+        }
     return {
+        "UserData": "#!/bin/sh\n",  # Batch's own, which registers the instance
         "ImageId": IMAGES[0].image_id,
         "InstanceType": instance_type,
         "MinCount": 1,
@@ -285,7 +315,7 @@ def _launch(environment: Any, instance_type: str, subnet: str) -> dict[str, Any]
         "TagSpecifications": [
             {"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume") if tags
         ],
-        **spot,
+        **more,
     }
 
 
@@ -359,11 +389,16 @@ class LocalJob(models.Job):
     """A job, or the parent of an array, that a scheduler runs."""
 
     scheduler: JobScheduler
+    waits_for: str = ""
 
     def start(self) -> None:
         """Wait for an instance."""
         self.status = "RUNNABLE"
         self.scheduler.add(self)
+
+    def wait(self, reason: str) -> None:
+        """Take note of why it waits."""
+        self.waits_for = reason
 
     def begin(self) -> None:
         """Take note that its container runs."""
@@ -394,7 +429,10 @@ class LocalJob(models.Job):
                 self.status = "FAILED" if counts["FAILED"] else "SUCCEEDED"
             else:
                 self.status = "PENDING"
-        return super().describe_short()
+        short = super().describe_short()
+        if self.status == "RUNNABLE" and self.waits_for:
+            short["statusReason"] = self.waits_for
+        return short
 
     def described_variables(self) -> dict[str, str]:
         """Return the variables of its container: the definition's, and Batch's own.

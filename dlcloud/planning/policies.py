@@ -40,7 +40,15 @@ def storage_policy(recipe: "Recipe") -> str:
 def results_policy(uri: str) -> str:
     """Return the IAM policy by which instances exchange files and results below a prefix."""
     objects = {"Effect": "Allow", "Action": ["s3:GetObject", "s3:PutObject"], "Resource": _objects(uri)}
-    return json.dumps({"Version": "2012-10-17", "Statement": [objects, _list(uri)]})
+    # Of a bucket that a customer's key encrypts. Source: S3 user guide, "Using server-side encryption with
+    # AWS KMS keys": Decrypt to read, GenerateDataKey to write.
+    keys = {
+        "Effect": "Allow",
+        "Action": ["kms:Decrypt", "kms:GenerateDataKey"],
+        "Resource": "*",
+        "Condition": {"StringLike": {"kms:ViaService": "s3.*"}},
+    }
+    return json.dumps({"Version": "2012-10-17", "Statement": [objects, keys, _list(uri)]})
 
 
 def pass_policy(region: str, cluster_id: str, role: str) -> str:

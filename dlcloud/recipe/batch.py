@@ -36,7 +36,7 @@ RETRIES = [
 
 _FILES = "s3://BUCKET/FOLDER"
 _FETCH = """mkdir -p /work && cd /work
-pip install -q awscli && aws s3 cp --recursive --only-show-errors "$1" .
+pip install -q --no-cache-dir awscli && aws s3 cp --recursive --only-show-errors "$1" .
 """
 _SUDO = 'command -v sudo >/dev/null || sudo() { "$@"; }\n'
 
@@ -56,11 +56,13 @@ def batch_job_definition(recipe: Recipe, types: Sequence[InstanceType], setting:
     arguments, variables = _setting_of(recipe, setting)
     files = {"files": _FILES} if recipe.workload.files else {}
     command = ["bash", "-ec", _script(recipe, arguments), recipe.name, *(["Ref::files"] if files else [])]
+    requirements = requirements_of(types)
     container = {
         "image": recipe.setup.image or IMAGE,
         "command": command,
         "environment": [{"name": name, "value": value} for name, value in variables.items()],
-        "resourceRequirements": requirements_of(types),
+        "resourceRequirements": requirements,
+        "linuxParameters": shared_memory_of(requirements),
     }
     is_job = recipe.is_one_job
     work = (
@@ -146,7 +148,7 @@ def _script(recipe: Recipe, arguments: Sequence[str]) -> str:
     lines = [set_up_script(recipe)]
     if setup.requirements:
         packages = "\n".join(pip_lines(setup.requirements))
-        lines.append(f"pip install -q -r /dev/stdin <<'PACKAGES'\n{packages}\nPACKAGES\n")
+        lines.append(f"pip install -q --no-cache-dir -r /dev/stdin <<'PACKAGES'\n{packages}\nPACKAGES\n")
     if workload.files:
         lines.append(_FETCH)
     if recipe.is_one_job:
@@ -163,6 +165,15 @@ def set_up_script(recipe: Recipe) -> str:
     commands = recipe.setup.commands.strip()
     update = "apt-get update -qq\n" if "apt" in commands else ""
     return f"{_SUDO}{update}{commands}\n" if commands else ""
+
+
+def shared_memory_of(requirements: Sequence[Mapping[str, str]]) -> dict[str, int]:
+    """Return the size of /dev/shm: half of the container's memory, as an instance has half of its own.
+
+    Docker's 64 MB end PyTorch's DataLoader with workers by a bus error. Source: pytorch, issue 5040.
+    """
+    memory_mib = next(int(one["value"]) for one in requirements if one["type"] == "MEMORY")
+    return {"sharedMemorySize": memory_mib // 2}
 
 
 def requirements_of(types: Sequence[InstanceType], share: int = 1) -> list[dict[str, str]]:
@@ -322,13 +333,15 @@ def trials_definition(recipe: Recipe, types: Sequence[InstanceType], program: st
         program: The text of the program that runs one trial.
     """
     share = recipe.experiment.per_instance if recipe.experiment is not None else 1
+    requirements = requirements_of(types, share)
     return {
         "type": "container",
         "platformCapabilities": ["EC2"],
         "containerProperties": {
             "image": recipe.setup.image or IMAGE,
             "command": ["python3", "-c", program],
-            "resourceRequirements": requirements_of(types, share),
+            "resourceRequirements": requirements,
+            "linuxParameters": shared_memory_of(requirements),
         },
         # A trial that fails by itself counts as one; only a lost instance is Batch's to repeat.
         "retryStrategy": {"attempts": MOST_ATTEMPTS, "evaluateOnExit": RETRIES},
@@ -343,6 +356,6 @@ def describe_batch(recipe: Recipe) -> list[str]:
         f"by AWS Batch: one compute environment ({market}), one queue and one array job, removed at the end;",
         "Batch may launch one instance more than the count; trials begin only within max_hours",
         f"results return through {recipe.results}",
-        f"containers of {recipe.setup.image or IMAGE}",
+        f"containers of {recipe.setup.image or IMAGE}; AWS Batch chooses the GPU driver, if any",
         *(["spot only: AWS Batch does not use on-demand"] if "then" in recipe.instances.market else []),
     ]

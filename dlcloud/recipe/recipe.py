@@ -387,7 +387,7 @@ class RecipeFile:
     """A recipe with the text it was read from and the path of that (empty for a bundled one).
 
     `profile` is the name of the profile that it is launched with; `written` is the text before that profile
-    completed it.
+    completed it. `region_source` says what named the region; empty for the recipe itself, or the usual one.
     """
 
     recipe: Recipe
@@ -395,6 +395,7 @@ class RecipeFile:
     path: str
     profile: str = ""
     written: str = ""
+    region_source: str = ""
 
     def is_of(self, cluster: Cluster) -> bool:
         """True if a cluster was launched from this recipe with this profile."""

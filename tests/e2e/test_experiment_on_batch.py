@@ -104,6 +104,22 @@ def test_a_failing_trial_is_repeated_and_given_up_with_its_log(user):
     assert left_over(user) == []
 
 
+def test_why_nothing_starts_is_said_until_there_is_capacity(user):
+    path = recipe(user, "list: [{x: 1}, {x: 2}]", name="waiting")
+    user.control.set_capacity("c5.xlarge", 0)
+    waiting = user.begin("up", path, "--on", "batch")
+    lines = []
+    for line in waiting.stderr:
+        lines.append(line)
+        if "AWS Batch starts nothing yet: CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY" in line:
+            break
+    user.control.set_capacity("c5.xlarge", 8)
+    out, _ = waiting.communicate()
+    assert waiting.returncode == 0, "".join(lines)
+    assert "2 of 2 trials have a result" in out
+    assert left_over(user) == []
+
+
 def test_a_killed_up_and_a_lost_instance_lose_no_trial(user):
     path = recipe(
         user,

@@ -11,7 +11,7 @@ def test_it_proves_a_round_trip_and_leaves_nothing(user):
     assert result["errors"] == []
     verdicts = {record["number"]: record["verdict"] for record in result["records"]}
     not_seen = {number for number, verdict in verdicts.items() if verdict == "not seen"}
-    assert not_seen == {"1", "2", "4", "12", "14", "b2"}
+    assert not_seen == {"1", "2", "4", "12", "14", "b2", "c1"}
     assert "FAILED" not in verdicts.values()
     assert user.json("status")["result"]["records"] == []
 
@@ -46,3 +46,15 @@ def test_one_ctrl_c_ends_what_it_launched_and_a_second_adds_a_line(user):
     )
     assert user.alive() == []
     assert user.run("status").stdout == "nothing is up\n"
+
+
+def test_an_instance_whose_launcher_is_killed_ends_itself(user):
+    user.run("local", "start")
+    user.control.set_minute(1.0)  # 15 of them are the life of an instance
+    result = user.json("selftest", "--cloud", "local", "--part", "switch")["result"]
+    assert result["errors"] == []
+    verdicts = {record["number"]: record for record in result["records"]}
+    assert (verdicts["c1"]["verdict"], verdicts["17"]["verdict"]) == ("held", "held")
+    assert "after its launcher was killed" in verdicts["c1"]["evidence"]
+    assert user.alive() == []
+    assert user.json("status")["result"]["records"] == []

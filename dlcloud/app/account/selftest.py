@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -18,6 +18,7 @@ from dlcloud.analysis.selftest import (
     MAX_HOURS,
     MAX_USD,
     PROBE,
+    SWITCH_S,
     Observations,
     SelftestVerdict,
     judge,
@@ -42,6 +43,7 @@ from dlcloud.report.table import Format, render
 
 _MARKETS = ("on-demand", "spot")
 _GRACE_S = 120
+POLL_S = {"aws": 10.0, "local": 0.2}
 _PROGRAM = """
 import signal, sys
 try:
@@ -59,23 +61,31 @@ _READ_NOTICE = (
 )
 
 
-def run(*, cloud: str, region: str, instance_type: str, yes: bool, output: str) -> int:
-    """Prove that dlcloud works on an account: launch, run, grow and terminate the cheapest instances."""
+def run(*, cloud: str, region: str, instance_type: str, part: str, yes: bool, output: str) -> int:
+    """Prove that dlcloud works on an account: launch, run, grow and terminate the cheapest instances.
+
+    With the part `switch`, one is launched, its launcher killed, and its own end awaited.
+    """
     raise_on(signal.SIGTERM, signal.SIGHUP)
     with tempfile.TemporaryDirectory(prefix="dlcloud-selftest-") as folder:
         trip = RoundTrip(cloud=cloud, region=region, instance_type=instance_type, folder=Path(folder))
         place = describe_place(cloud, region)
         say(f"self-test of {place}: asking for types, quotas and prices ...", err=True)
         try:
-            most = trip.most_usd()
+            most = trip.most_usd() if part == "round-trip" else trip.most_usd_of_one()
         except CommandFailedError:
             raise CloudError(
                 f"the self-test of {place} was not started: {trip.observations.errors[0]}",
                 f"dlcloud doctor --cloud {cloud}",
             ) from None
         _confirm(most, limit=MAX_USD, is_rehearsal=cloud == "local", yes=yes)
-        trip.run(most)
+        if part == "round-trip":
+            trip.run(most)
+        else:
+            trip.kill_launcher(most)
     findings = judge(trip.observations)
+    if part != "round-trip":
+        findings = [finding for finding in findings if finding.verdict is not SelftestVerdict.NOT_SEEN]
     report = selftest_report(findings, errors=trip.observations.errors, place=place)
     say(render(report, Format(output)))
     return 5 if any(finding.verdict is SelftestVerdict.FAILED for finding in findings) else 0
@@ -131,6 +141,46 @@ class RoundTrip:
             plan = self._ask("up", self._recipe(market), "--dry-run")["plan"]
             total += Decimal(plan["worst_case_usd"]) * count
         return total
+
+    def most_usd_of_one(self) -> Decimal:
+        """Return the most that one on-demand instance may cost."""
+        return Decimal(self._ask("up", self._recipe("on-demand"), "--dry-run")["plan"]["worst_case_usd"])
+
+    def kill_launcher(self, most_usd: Decimal) -> None:
+        """Launch an instance, kill its launcher as nothing can catch it, and wait until the instance is gone.
+
+        Args:
+            most_usd: What the instance may cost at most.
+        """
+        name = f"selftest-switch-{time.time_ns() % 10**6}"
+        with self._taking_down([name], most_usd):
+            with holding():
+                launcher = start_command(["up", self._recipe("on-demand"), "--keep", "--yes", "--name", name])
+            try:
+                say("launching an instance ...", err=True)
+                self._await(SWITCH_S, lambda: self._living(name) or launcher.poll() is not None)
+                self.observations.members = self._living(name)
+            finally:
+                launcher.kill()
+                launcher.communicate()
+            if not self.observations.members:
+                self.observations.errors.append("dlcloud up: it launched nothing")
+                raise CommandFailedError
+            say("its launcher was killed: waiting until the instance ends itself ...", err=True)
+            killed = time.monotonic()
+            self._await(2 * SWITCH_S, lambda: not self._living(name))
+            self.observations.switch_s = time.monotonic() - killed
+
+    def _living(self, name: str) -> list[Mapping[str, Any]]:
+        """Return the instances of a cluster that EC2 says are alive."""
+        records = self._ask("status")["records"]
+        return [one for one in records if one["cluster"] == name and one["state"] in {"pending", "running"}]
+
+    def _await(self, seconds: float, is_true: Callable[[], object]) -> None:
+        """Wait until something is true, or the time is over."""
+        ends_at = time.monotonic() + seconds
+        while not is_true() and time.monotonic() < ends_at:
+            time.sleep(POLL_S[self.cloud])
 
     def run(self, most_usd: Decimal) -> None:
         """Run all commands; the first one that fails ends the test, after everything is taken down.

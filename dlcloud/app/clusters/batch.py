@@ -26,6 +26,8 @@ from dlcloud.runs.experiment_runner import FIRST_FAILURES, refuse_failed
 from dlcloud.store.clusters import BATCH, BATCH_JOB
 
 POLL_S = {"aws": 5.0, "local": 0.5}
+QUIET_POLLS = 4
+"""How often nothing may run before Batch is asked why."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,6 +111,7 @@ class BatchUp:
         ends_at = launcher.cluster.created_at + timedelta(minutes=self.plan.life_minutes)
         runs: list[Run] = []
         began_s = clock.monotonic()
+        said = ""
         while True:
             job = launcher.cloud.batch.describe(job_id)
             new = self._results.take(name)
@@ -117,11 +120,15 @@ class BatchUp:
             self._emit(job, new, each_s=(clock.monotonic() - began_s) / len(runs) if runs else None)
             if job.is_over:
                 break
-            if self._is_hopeless(runs):
+            if not job.running and clock.monotonic() - began_s >= QUIET_POLLS * POLL_S[self.plan.cloud]:
+                said = self._say_why(job_id, said)
+            if self._is_hopeless(job, runs):
+                reason = launcher.cloud.batch.first_failure(job_id)
                 launcher.cloud.batch.terminate(job_id)
                 raise InstanceError(
-                    f"the first {FIRST_FAILURES} trials failed: the others are not run",
-                    f"dlcloud logs {runs[0].run_id}",
+                    f"the first {FIRST_FAILURES} trials failed: the others are not run"
+                    + (f"; the first one: {reason}" if reason else ""),
+                    f"dlcloud logs {runs[0].run_id}" if runs else "check the image, the bucket and its key",
                 )
             if clock.now() >= ends_at:
                 launcher.cloud.batch.terminate(job_id)
@@ -137,8 +144,18 @@ class BatchUp:
             message = f"trial {run.trial} brought no result: {reasons.get(index, '')}"
             self.context.emit(Warned(message=message))
 
-    def _is_hopeless(self, runs: Sequence[Run]) -> bool:
-        return len(runs) >= FIRST_FAILURES and not any(run.state is RunState.DONE for run in runs)
+    def _say_why(self, job_id: str, said: str) -> str:
+        """Emit why nothing runs, unless it was the last thing said; return what was said last."""
+        reason = self.launcher.cloud.batch.why_waiting(self.launcher.cluster_id, job_id)
+        if reason and reason != said:
+            self.context.emit(Warned(message=f"AWS Batch starts nothing yet: {reason}"))
+        return reason or said
+
+    def _is_hopeless(self, job: BatchJob, runs: Sequence[Run]) -> bool:
+        """True if enough trials failed and none succeeded, those that brought no result included."""
+        failed = max(len(runs), job.counts.get("FAILED", 0))
+        has_result = job.counts.get("SUCCEEDED") or any(run.state is RunState.DONE for run in runs)
+        return failed >= FIRST_FAILURES and not has_result
 
     def _emit(self, job: BatchJob, new: Sequence[Run], *, each_s: float | None) -> None:
         """Emit the failures among new runs, and how far the experiment is."""

@@ -172,6 +172,8 @@ class Up:
             plan = context.machines.launcher(cluster).plan(recipe, cidrs=self.cidrs)
         notes = [*workload.notes(), *([] if self.experiment is None else self.experiment.notes())]
         notes += describe_batch(workload.recipe) if self.on_batch else []
+        if source := workload.file.region_source:
+            notes.append(f"region {recipe.region}, by {source}: neither recipe nor --region names one")
         return replace(plan, reasons=(*plan.reasons, *notes))
 
     def _warn_of_others(self) -> None:

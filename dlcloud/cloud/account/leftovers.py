@@ -12,7 +12,7 @@ from dlcloud.cloud.compute.batch_queues import AwsBatch
 from dlcloud.cloud.compute.images import Ec2OwnImages
 from dlcloud.cloud.compute.requests import read_instance
 from dlcloud.model.account import HOME_TAG, OWNER_TAG, Owner, owner_of
-from dlcloud.model.cluster import CLUSTER_TAG, NAME_TAG, NO_OWNER, Leftover
+from dlcloud.model.cluster import CLUSTER_TAG, NAME_TAG, Leftover
 from dlcloud.model.errors import CredentialsError
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,13 @@ class Ec2Leftovers:
             *_find_allowed("AWS Batch", self._batch.find),
             *region.placement_groups(),
         ]
-        return [replace(item, owner=owners.get(item.cluster_id, NO_OWNER)) for item in leftovers]
+        return [replace(item, owner=self._owner(item, owners)) for item in leftovers]
+
+    def _owner(self, item: Leftover, owners: Mapping[str, Owner]) -> Owner:
+        """Return who made the cluster of a resource: by EC2's tags of any of its parts, else by its own."""
+        if item.cluster_id in owners:
+            return owners[item.cluster_id]
+        return self._roles.owner(item.resource_id) if item.kind == "iam-role" else item.owner
 
     def delete_volumes(self, volume_ids: Sequence[str]) -> None:
         """Delete volumes; no error for one that is gone."""

@@ -145,7 +145,9 @@ class Ec2Account:
 
         What it allowed within the last hour is not asked again, unless the answer must be `fresh`.
         """
-        subject = f"allowed {action} {hashlib.sha256(repr(request).encode()).hexdigest()[:16]}"
+        # What is allowed is allowed to these credentials; others of the account may have other policies.
+        asked = (repr(request), self._clients.credentials().access_key)
+        subject = f"allowed {action} {hashlib.sha256(repr(asked).encode()).hexdigest()[:16]}"
         if fresh or not self._kept.get(subject, ALLOWED):
             dry_run(self._clients, action, request)
             self._kept.put(subject, True)

@@ -12,6 +12,7 @@ from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import retry_codes, translate_errors
 from dlcloud.cloud.api.partitions import partition_of
 from dlcloud.cloud.compute.requests import tag_list
+from dlcloud.model.account import Owner, owner_of
 from dlcloud.model.cluster import Leftover, control_role_name
 from dlcloud.planning.policies import join_policies, pass_policy
 
@@ -219,6 +220,13 @@ class IamRoles:
                 name="",
                 region=self._clients.region,
             )
+
+    def owner(self, role: str) -> Owner:
+        """Return who made the cluster of a role, by the role's tags; nobody where they cannot be read."""
+        tags: list[dict[str, str]] = []
+        with translate_errors(f"looking at the tags of {role} (iam:ListRoleTags)", ignore=GONE | DENIED):
+            tags = self._clients.pages("iam", "list_role_tags", "Tags", RoleName=role)
+        return owner_of({tag["Key"]: tag["Value"] for tag in tags})
 
     def _holds_role(self, profile: str) -> bool | None:
         """True if a profile holds a role; None if there is no such profile."""

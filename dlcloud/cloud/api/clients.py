@@ -100,9 +100,9 @@ class Clients:
         """Return a client that repeats failed calls: for calls that are safe to repeat."""
         return self._client(service, region or self.region, _RETRIED, "retried")
 
-    def get_without_retries(self) -> Any:  # noqa: ANN401  boto3 has no types
-        """Return the EC2 client whose calls are tried once: for launches."""
-        return self._client("ec2", self.region, _TRIED_ONCE, "tried once")
+    def get_without_retries(self, service: str = "ec2") -> Any:  # noqa: ANN401  boto3 has no types
+        """Return a client whose calls are tried once: for launches, and for what has no token."""
+        return self._client(service, self.region, _TRIED_ONCE, "tried once")
 
     def call_until_visible(self, method: str, **arguments: object) -> Any:  # noqa: ANN401  boto3 has no types
         """Call EC2 on what was created a moment ago; repeat it for 30 s while EC2 does not know it yet."""

@@ -1,13 +1,22 @@
-"""AWS Batch: the compute environment, queue, job definition and jobs of one cluster's experiment."""
+"""AWS Batch: the compute environment, queue, job definition and jobs of one cluster's experiment.
+
+`put` makes them, `submit` queues an array, `describe` and `why_waiting` say how far it is and why nothing
+runs, `delete` removes all of it. What launches instances is made last and disabled first. A job that can
+never run is cancelled by its queue, and each trial ends by its time-out, so that nothing is paid for without
+end if the machine that watches is gone.
+"""
 
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dlcloud.cloud.api.clients import Clients
-from dlcloud.cloud.api.faults import retry_codes, translate_errors
+from dlcloud.cloud.api.faults import retry_codes, retry_launch, translate_errors
 from dlcloud.cloud.api.partitions import partition_of
+from dlcloud.cloud.compute.requests import tag_specification
+from dlcloud.model.account import owner_of
 from dlcloud.model.cluster import CLUSTER_TAG, Leftover, control_role_name
 from dlcloud.model.errors import CloudError
 
@@ -20,6 +29,19 @@ CLIENT = {"ClientException"}
 DESCRIBED_AT_ONCE = 100
 """Source: AWS Batch API reference, DescribeJobs."""
 ENDED = ("SUCCEEDED", "FAILED")
+SETTLING_PAUSES_S = (1.0, 2.0, 3.0, *[5.0] * 10)
+"""Between repetitions of a call on what is still changed, or whose queue is not gone everywhere yet."""
+ROOT_DEVICE = "/dev/xvda"
+"""Of the ECS-optimized images of Amazon Linux. Source: Amazon ECS developer guide, "ECS-optimized AMIs"."""
+LOST_ANSWER_PAUSES_S = (1.0, 2.0, 4.0, 8.0)
+NEVER = ("MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE", "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT")
+LATER = ("CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY",)
+"""Why a job does not leave RUNNABLE: for good, and until there is capacity.
+
+Source: AWS Batch user guide, "Jobs stuck in a RUNNABLE status".
+"""
+SHORTEST_WAIT_S, LONGEST_WAIT_S = 600, 86_400
+"""Source: AWS Batch API reference, JobStateTimeLimitAction."""
 
 BATCH_KIND = "batch-compute-environment"
 """The kind of such a leftover: a queue is never without one."""
@@ -38,6 +60,8 @@ class BatchRequest:
         groups: Ids of security groups.
         profile: The name of the instance profile, and of its role, which the containers have, too.
         definition: The input of RegisterJobDefinition, without its name and the role.
+        disk_gib: The root volume of instances.
+        life_s: After which nothing of it is to run.
         tags: Of all of them, and of the instances.
     """
 
@@ -49,6 +73,8 @@ class BatchRequest:
     groups: Sequence[str]
     profile: str
     definition: Mapping[str, Any]
+    disk_gib: int
+    life_s: float
     tags: Mapping[str, str]
 
 
@@ -85,7 +111,7 @@ class AwsBatch:
         """
         name, tags = control_role_name(request.cluster_id), dict(request.tags)
         if self._environment(name) is None:
-            resources = self._resources(request)
+            resources = self._resources(request, self._put_template(name, request))
             with translate_errors(
                 f"creating the compute environment {name} (batch:CreateComputeEnvironment)"
             ):
@@ -111,6 +137,7 @@ class AwsBatch:
                     state="ENABLED",
                     priority=1,
                     computeEnvironmentOrder=[{"order": 1, "computeEnvironment": name}],
+                    jobStateTimeLimitActions=limit_actions(request.life_s),
                     tags=tags,
                 )
         self._wait(lambda: self._queue(name), name, READY_S)
@@ -128,15 +155,26 @@ class AwsBatch:
         queue = control_role_name(cluster_id)
         array = {"arrayProperties": {"size": size}} if size > 1 else {}
         pairs = [{"name": key, "value": value} for key, value in variables.items()]
-        with translate_errors(f"submitting {size} trial(s) to {queue} (batch:SubmitJob)"):
-            answer = self._clients.get("batch").submit_job(
-                jobName=name,
-                jobQueue=queue,
-                jobDefinition=queue,
-                containerOverrides={"environment": pairs},
-                **array,
-            )
-        return str(answer["jobId"])
+        arguments = {
+            "jobName": name,
+            "jobQueue": queue,
+            "jobDefinition": queue,
+            "containerOverrides": {"environment": pairs},
+            **array,
+        }
+        # SubmitJob has no token: what is repeated after a lost answer would run, and be paid for, twice.
+        call = self._clients.get_without_retries("batch").submit_job
+        try:
+            with translate_errors(f"submitting {size} trial(s) to {queue} (batch:SubmitJob)"):
+                return str(retry_launch(call, arguments, pause=self._pause)["jobId"])
+        except CloudError as error:
+            if error.answered:
+                raise
+            for seconds in LOST_ANSWER_PAUSES_S:
+                self._pause(seconds)
+                if job_id := self.find_job(cluster_id, name):
+                    return job_id
+            raise
 
     def find_job(self, cluster_id: str, name: str) -> str:
         """Return the id of the job of a cluster that has a name; empty if there is none."""
@@ -167,6 +205,27 @@ class AwsBatch:
             reason=job.get("statusReason", ""),
         )
 
+    def why_waiting(self, cluster_id: str, job_id: str) -> str:
+        """Return why nothing of a job runs, as Batch says; empty where it says nothing."""
+        environment = self._environment(control_role_name(cluster_id)) or {}
+        said = [environment.get("statusReason") or ""] if environment.get("status") == "INVALID" else []
+        (job,) = self._jobs([job_id])
+        said.append(job.get("statusReason") or "")
+        if job.get("arrayProperties"):
+            said += [child.get("statusReason") or "" for child in self._children(job_id, "RUNNABLE")[:1]]
+        return "; ".join(dict.fromkeys(filter(None, said)))
+
+    def first_failure(self, job_id: str) -> str:
+        """Return why the first child of an array that failed did; empty if none did."""
+        failed = self._children(job_id, "FAILED")
+        indices = [int(child["jobId"].rpartition(":")[2]) for child in failed if ":" in child["jobId"]]
+        return self.reasons(job_id, [min(indices)])[min(indices)] if indices else ""
+
+    def _children(self, job_id: str, status: str) -> list[dict[str, Any]]:
+        with translate_errors(f"listing the children of {job_id} (batch:ListJobs)"):
+            answer = self._clients.get("batch").list_jobs(arrayJobId=job_id, jobStatus=status)
+        return list(answer["jobSummaryList"])
+
     def reasons(self, job_id: str, indices: Sequence[int]) -> dict[int, str]:
         """Return why children of an array ended, by their index."""
         is_array = bool(self._jobs([job_id])[0].get("arrayProperties"))
@@ -196,25 +255,23 @@ class AwsBatch:
         environment, queue = self._environment(name), self._queue(name)
         if environment is not None and environment["status"] != "DELETING":
             with translate_errors(f"disabling {name} (batch:UpdateComputeEnvironment)"):
-                self._clients.get("batch").update_compute_environment(
-                    computeEnvironment=name, state="DISABLED"
-                )
+                self._change("update_compute_environment", computeEnvironment=name, state="DISABLED")
         self._deregister(name)
         if queue is not None and queue["status"] != "DELETING":
             with translate_errors(f"disabling the job queue {name} (batch:UpdateJobQueue)"):
-                self._clients.get("batch").update_job_queue(jobQueue=name, state="DISABLED")
+                self._change("update_job_queue", jobQueue=name, state="DISABLED")
             self._wait(lambda: self._queue(name), name, READY_S, state="DISABLED")
             with translate_errors(f"deleting the job queue {name} (batch:DeleteJobQueue)"):
-                self._clients.get("batch").delete_job_queue(jobQueue=name)
+                self._change("delete_job_queue", jobQueue=name)
         self._wait_gone(lambda: self._queue(name), name)
         if environment is not None and environment["status"] != "DELETING":
             self._wait(lambda: self._environment(name), name, READY_S, state="DISABLED")
             with translate_errors(f"deleting {name} (batch:DeleteComputeEnvironment)"):
-                self._clients.get("batch").delete_compute_environment(computeEnvironment=name)
+                self._change("delete_compute_environment", computeEnvironment=name)
         self._wait_gone(lambda: self._environment(name), name)
 
     def find(self) -> Iterator[Leftover]:
-        """Yield the compute environments of clusters."""
+        """Yield the compute environments of clusters, with their owner."""
         with translate_errors("listing compute environments (batch:DescribeComputeEnvironments)"):
             environments = self._clients.pages(
                 "batch", "describe_compute_environments", "computeEnvironments"
@@ -227,9 +284,31 @@ class AwsBatch:
                     cluster_id=cluster_id,
                     name="",
                     region=self._clients.region,
+                    owner=owner_of(environment["tags"]),
                 )
 
-    def _resources(self, request: BatchRequest) -> dict[str, Any]:
+    def _change(self, method: str, **arguments: object) -> None:
+        """Change or delete something of Batch; wait while an earlier change of it is not settled."""
+        call = getattr(self._clients.get("batch"), method)
+        retry_codes(call, arguments, CLIENT, pauses_s=SETTLING_PAUSES_S, pause=self._pause)
+
+    def _put_template(self, name: str, request: BatchRequest) -> str:
+        """Return the name of the launch template of Batch's instances, made if it is missing.
+
+        It goes with the cluster's other launch templates, by its tag.
+        """
+        with translate_errors(
+            f"creating the launch template {name}-batch (ec2:CreateLaunchTemplate)",
+            ignore={"InvalidLaunchTemplateName.AlreadyExistsException"},
+        ):
+            self._clients.get("ec2").create_launch_template(
+                LaunchTemplateName=f"{name}-batch",
+                LaunchTemplateData=_template_data(request),
+                TagSpecifications=[tag_specification("launch-template", request.tags)],
+            )
+        return f"{name}-batch"
+
+    def _resources(self, request: BatchRequest, template: str) -> dict[str, Any]:
         spot = request.is_spot
         return {
             "type": "SPOT" if spot else "EC2",
@@ -240,6 +319,7 @@ class AwsBatch:
             "subnets": list(request.subnets or self._default_subnets()),
             "securityGroupIds": list(request.groups),
             "instanceRole": request.profile,
+            "launchTemplate": {"launchTemplateName": template, "version": "$Latest"},
             "tags": dict(request.tags),
         }
 
@@ -311,3 +391,54 @@ class AwsBatch:
         if time.monotonic() >= ends_at:
             raise CloudError(message, "run it again")
         self._pause(PAUSE_S)
+
+
+def limit_actions(life_s: float) -> list[dict[str, Any]]:
+    """Return after how long a queue cancels jobs that cannot run, with nobody watching.
+
+    A fault of the request is not waited for; capacity is, as long as anything may run.
+    """
+    patience_s = int(min(max(life_s, SHORTEST_WAIT_S), LONGEST_WAIT_S))
+    limits = {**dict.fromkeys(NEVER, SHORTEST_WAIT_S), **dict.fromkeys(LATER, patience_s)}
+    return [
+        {"reason": reason, "state": "RUNNABLE", "maxTimeSeconds": seconds, "action": "CANCEL"}
+        for reason, seconds in limits.items()
+    ]
+
+
+_USER_DATA = """MIME-Version: 1.0
+Content-Type: multipart/mixed; boundary="==BOUNDARY=="
+
+--==BOUNDARY==
+Content-Type: text/x-shellscript; charset="us-ascii"
+
+#!/bin/sh
+echo ECS_ENGINE_TASK_CLEANUP_WAIT_DURATION=1m >> /etc/ecs/ecs.config
+
+--==BOUNDARY==--
+"""
+"""Batch merges its own part with it, so that it must have several.
+
+By default the agent keeps the disks of ended containers for three hours.
+Sources: AWS Batch user guide, "Amazon EC2 user data in launch templates"; amazon-ecs-agent, README.
+"""
+
+
+def _template_data(request: BatchRequest) -> dict[str, Any]:
+    """Return what Batch's own request for instances does not say: their disk and their metadata service.
+
+    Containers reach the metadata service over one hop more than the instance.
+    """
+    disk = {"VolumeSize": request.disk_gib, "VolumeType": "gp3", "Encrypted": True}
+    return {
+        "BlockDeviceMappings": [{"DeviceName": ROOT_DEVICE, "Ebs": {**disk, "DeleteOnTermination": True}}],
+        "MetadataOptions": {
+            "HttpTokens": "required",
+            "HttpPutResponseHopLimit": 2,
+            "HttpEndpoint": "enabled",
+        },
+        "UserData": b64encode(_USER_DATA.encode()).decode(),
+        "TagSpecifications": [
+            tag_specification(resource, request.tags) for resource in ("volume", "network-interface")
+        ],
+    }

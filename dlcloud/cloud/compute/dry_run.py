@@ -19,6 +19,7 @@ from dlcloud.cloud.compute.requests import (
     template_data,
 )
 from dlcloud.model.cluster import NEW_GROUP
+from dlcloud.model.errors import CredentialsError
 from dlcloud.model.instance import Market
 from dlcloud.planning.launch_request import FleetRequest, LaunchRequest
 
@@ -41,9 +42,14 @@ def dry_run(clients: Clients, action: str, request: LaunchRequest) -> None:
     call = getattr(clients.get_without_retries(), method)
     subject = f"{request.instance_type} {request.market}" if action == "RunInstances" else "the launch"
     purpose = f"checking {subject} (ec2:{action}, dry run)"
-    # A fleet's launch template does not exist yet: EC2 may check permissions before, or may not.
-    with translate_errors(purpose, ignore=WOULD_SUCCEED | NOT_VISIBLE):
-        call(DryRun=True, **arguments_of(request))
+    try:
+        # A fleet's launch template does not exist yet: EC2 may check permissions before, or may not.
+        with translate_errors(purpose, ignore=WOULD_SUCCEED | NOT_VISIBLE):
+            call(DryRun=True, **arguments_of(request))
+    except CredentialsError as error:
+        # A template that does not exist has no tag, by which a policy could allow it.
+        if action != "CreateFleet" or error.denial is None or error.denial.resource_type != "launch-template":
+            raise
 
 
 def _security_group(request: LaunchRequest) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError
 from dlcloud.cloud.api.answers import Cache, KeptAnswers
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import LATE_PAUSES_S, error_code, retry_codes, translate_errors
+from dlcloud.cloud.api.partitions import partition_of
 from dlcloud.cloud.compute.requests import tag_specification
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import AVAILABLE, CLUSTER_TAG, IMAGE_TAG, Leftover, OwnImage, image_name
@@ -41,6 +42,9 @@ DEEP_LEARNING_NAME = {
     X86_64: "Deep Learning Base*GPU AMI (Ubuntu 24.04)*",
     ARM64: "Deep Learning ARM64 Base*GPU AMI (Ubuntu 24.04)*",
 }
+UBUNTU_OWNERS = {"aws": "099720109477", "aws-cn": "837727238323", "aws-us-gov": "513442679011"}
+UBUNTU_NAME = "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-{}-server-*"
+"""Of regions without Canonical's parameter. Source: Ubuntu on AWS documentation, "Find images by the CLI"."""
 UBUNTU_ROOT_DEVICE = "/dev/sda1"
 AUTO = "auto"
 NAME_IMAGE = "name an ami-… in instances.image"
@@ -87,8 +91,16 @@ class Images:
         if image == names[0]:
             raise CloudError(f"image: there is no SSM parameter {image} in {clients.region}", NAME_IMAGE)
         if gpu:
-            return _newest_deep_learning(clients, architecture if architecture in UBUNTU else X86_64)
-        raise CloudError(f"image: Ubuntu 24.04 was not found in {clients.region} ({names[0]})", NAME_IMAGE)
+            known = architecture if architecture in UBUNTU else X86_64
+            return _newest(
+                clients, DEEP_LEARNING_OWNER, DEEP_LEARNING_NAME[known], f"Deep Learning AMI for {known}"
+            )
+        return _newest(
+            clients,
+            UBUNTU_OWNERS.get(partition_of(clients.region).name, UBUNTU_OWNERS["aws"]),
+            UBUNTU_NAME.format("arm64" if architecture == ARM64 else "amd64"),
+            f"Ubuntu 24.04 ({names[0]})",
+        )
 
     def last(self, image: str, *, gpu: bool, architecture: str = X86_64) -> Image | None:
         """Return what SSM named within the last day, without a request; see `resolve`."""
@@ -145,16 +157,14 @@ def _newest_own(clients: Clients, name: str) -> Image:
     return _image(max(images, key=lambda image: str(image["CreationDate"])))
 
 
-def _newest_deep_learning(clients: Clients, architecture: str) -> Image:
-    with translate_errors("looking up the Deep Learning AMI (ec2:DescribeImages)"):
+def _newest(clients: Clients, owner: str, name: str, subject: str) -> Image:
+    """Return the newest public image of an owner, for a region without its parameter."""
+    with translate_errors(f"looking up the {subject} (ec2:DescribeImages)"):
         images = clients.get("ec2").describe_images(
-            Owners=[DEEP_LEARNING_OWNER],
-            Filters=[{"Name": "name", "Values": [DEEP_LEARNING_NAME[architecture]]}],
+            Owners=[owner], Filters=[{"Name": "name", "Values": [name]}]
         )["Images"]
     if not images:
-        raise CloudError(
-            f"image: no Deep Learning AMI for {architecture} was found in {clients.region}", NAME_IMAGE
-        )
+        raise CloudError(f"image: no {subject} was found in {clients.region}", NAME_IMAGE)
     return _image(max(images, key=lambda image: str(image["CreationDate"])))
 
 

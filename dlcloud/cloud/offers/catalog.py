@@ -1,4 +1,9 @@
-"""The bundled table of instance types: hardware, and dated prices for when AWS does not answer."""
+"""The bundled tables of instance types: hardware, and dated prices for when AWS does not answer.
+
+`instances.csv` has the types that dlcloud knows well: it lists them, and states their processors' peaks.
+`described.csv` has all others, as EC2 describes them, for a plan without an answer of EC2; `on_demand.csv`
+has the prices of both. `tests/performance/offers.py` refreshes the last two.
+"""
 
 import csv
 from collections.abc import Iterator, Mapping
@@ -20,9 +25,11 @@ class Catalog:
     """The types of `instances.csv`, read when first asked."""
 
     def hardware(self, instance_type: str) -> InstanceType | None:
-        """Return a type's hardware; None for one that the table lacks."""
-        row = self._rows.get(instance_type)
-        return None if row is None else _hardware(row)
+        """Return a type's hardware; None for one that the tables lack."""
+        if row := self._rows.get(instance_type):
+            return _hardware(row)
+        described = self._described.get(instance_type)
+        return None if described is None else self._as_described(described)
 
     def relative(self, instance_type: str) -> InstanceType | None:
         """Return a listed type of the same family, whose processor is the same; None without any."""
@@ -41,7 +48,7 @@ class Catalog:
         row = self._rows.get(instance_type, {})
         text = row.get(_PRICE_COLUMNS.get(region, ""), "")
         if not text:
-            return None
+            return self._listed.get(instance_type) if region == DEFAULT_REGION else None
         return Price(
             instance_type=instance_type,
             region=region,
@@ -56,28 +63,68 @@ class Catalog:
 
         Source: karpenter-provider-aws (Apache-2.0), generated from the AWS Pricing API on that day.
         """
-        if region != DEFAULT_REGION:
-            return []
-        text = files("dlcloud.cloud.offers").joinpath("on_demand.csv").read_text("utf-8")
-        return [
-            Price(
-                instance_type=row["instance_type"],
-                region=region,
-                market=Market.ON_DEMAND,
-                hourly_usd=Decimal(row["usd_hr_us_east_1"]),
-                as_of=datetime(2026, 7, 20, tzinfo=UTC),
-                source="bundled table",
-            )
-            for row in csv.DictReader(text.splitlines())
-        ]
+        return list(self._listed.values()) if region == DEFAULT_REGION else []
 
     def __iter__(self) -> Iterator[InstanceType]:
         return (_hardware(row) for row in self._rows.values())
 
     @cached_property
     def _rows(self) -> Mapping[str, dict[str, str]]:
-        text = files("dlcloud.cloud.offers").joinpath("instances.csv").read_text("utf-8")
-        return {row["instance_type"]: row for row in csv.DictReader(text.splitlines())}
+        return _read("instances.csv")
+
+    @cached_property
+    def _described(self) -> Mapping[str, dict[str, str]]:
+        return _read("described.csv")
+
+    @cached_property
+    def _listed(self) -> Mapping[str, Price]:
+        return {
+            name: Price(
+                instance_type=name,
+                region=DEFAULT_REGION,
+                market=Market.ON_DEMAND,
+                hourly_usd=Decimal(row["usd_hr_us_east_1"]),
+                as_of=datetime.fromisoformat(row["price_date"]).replace(tzinfo=UTC),
+                source="bundled table",
+            )
+            for name, row in _read("on_demand.csv").items()
+        }
+
+    def _as_described(self, row: Mapping[str, str]) -> InstanceType:
+        """Return a type as EC2 describes it; its processor is that of a listed type of the same family."""
+        name, relative = row["instance_type"], self.relative(row["instance_type"])
+        device = None
+        if int(row["gpu_count"]):
+            listed, share = self.accelerator(row["gpu_name"]), float(row["gpu_share"])
+            peaks = listed if share == 1 else None
+            device = Accelerator(
+                name=row["gpu_name"],
+                count=int(row["gpu_count"]),
+                memory_mib=int(row["gpu_mem_mib"]),
+                compute_capability=listed.compute_capability if listed else "",
+                fp32_tflops=peaks.fp32_tflops if peaks else None,
+                tensor_tflops=peaks.tensor_tflops if peaks else None,
+                manufacturer=row["gpu_maker"],
+                share=share,
+            )
+        return InstanceType(
+            name=name,
+            status=row["status"],
+            vcpus=int(row["vcpus"]),
+            physical_cores=int(row["physical_cores"]),
+            memory_gib=float(row["memory_gib"]),
+            cpu_model=relative.cpu_model if relative else row["cpu_maker"],
+            cpu_isa=relative.cpu_isa if relative else (),
+            accelerator=device,
+            architectures=tuple(row["architectures"].split()),
+            network=row["network"],
+            local_disks_gb=int(row["local_disks_gb"]),
+        )
+
+
+def _read(name: str) -> dict[str, dict[str, str]]:
+    text = files("dlcloud.cloud.offers").joinpath(name).read_text("utf-8")
+    return {row["instance_type"]: row for row in csv.DictReader(text.splitlines())}
 
 
 def _hardware(row: Mapping[str, str]) -> InstanceType:

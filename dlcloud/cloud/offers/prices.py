@@ -125,13 +125,13 @@ class Prices:
         """Put AWS's prices into the cache; many types are picked out of the whole region's pages."""
         questions = [{"instanceType": name} for name in instance_types]
         for fields in questions if len(questions) < MANY else [{}]:
-            for product in self._products(fields):
+            for product in self.products(fields):
                 name = fields.get("instanceType") or product["product"]["attributes"].get("instanceType", "")
-                usd = _hourly_usd(product)
+                usd = hourly_usd(product)
                 if self._cache is not None and usd and name in instance_types and not self._cached(name):
                     self._cache.put(self._on_demand_price(name, usd))
 
-    def _products(self, fields: Mapping[str, str]) -> list[Any]:
+    def products(self, fields: Mapping[str, str]) -> list[Any]:
         """Look up products of the region in the Price List API.
 
         Source: AWS Price List Query API reference, GetProducts; read 2026-09.
@@ -169,9 +169,7 @@ class Prices:
         )
 
 
-def _hourly_usd(
-    product: dict[str, dict[str, dict[str, dict[str, dict[str, dict[str, dict[str, str]]]]]]],
-) -> Decimal:
+def hourly_usd(product: Mapping[str, Any]) -> Decimal:
     """Return the price of one product's on-demand term, 0 if it has none."""
     for term in product.get("terms", {}).get("OnDemand", {}).values():
         for dimension in term["priceDimensions"].values():

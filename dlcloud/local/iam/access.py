@@ -151,6 +151,9 @@ def _batch_requests(call: Call, account: str) -> Iterator[AccessRequest]:
     if call.is_reading or call.action == "TerminateJob":
         return
     context = _request_tags(request.get("tags") or {})
+    if call.action == "SubmitJob":
+        arn = f"arn:{PARTITION}:batch:{call.region}:{account}:job/new"
+        yield AccessRequest(action="batch:SubmitJob", resource=arn, context=context)
     for kind, keys in _BATCH_NAMES.items():
         if kind == "compute-environment" and call.action == "CreateJobQueue":
             continue

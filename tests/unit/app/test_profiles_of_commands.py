@@ -30,6 +30,7 @@ def configuration(tmp_path, monkeypatch):
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     for name in ("DLCLOUD_PROFILE", "DLCLOUD_CONTROLLER", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("DLCLOUD_CONFIG", str(path))
     monkeypatch.setenv("DLCLOUD_HOME", str(tmp_path / "home"))
     return path
@@ -66,6 +67,34 @@ def test_an_instance_that_controls_its_cluster_has_no_profile(configuration, mon
     monkeypatch.setenv("DLCLOUD_CONTROLLER", "i-1")
     monkeypatch.setenv("DLCLOUD_PROFILE", "work")
     assert (read(configuration).profile, read(configuration).recipe.region) == ("", "us-east-1")
+
+
+def region_of(configuration):
+    file = read(configuration)
+    return file.recipe.region, file.region_source
+
+
+def test_the_region_is_that_of_recipe_profile_environment_and_aws_configuration_in_this_order(
+    configuration, monkeypatch, tmp_path
+):
+    aws = tmp_path / "aws-config"
+    aws.write_text("[default]\nregion = sa-east-1\n[profile other]\nregion = ap-south-1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(aws))
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    assert region_of(configuration) == ("eu-central-1", "profile work")
+    monkeypatch.setenv("DLCLOUD_PROFILE", "other")
+    assert region_of(configuration) == ("eu-north-1", "AWS_REGION")
+    monkeypatch.delenv("AWS_REGION")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-3")
+    assert region_of(configuration) == ("eu-west-3", "AWS_DEFAULT_REGION")
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    assert region_of(configuration) == ("ap-south-1", f"{aws}, profile other")
+    assert Context("up").first_region == "ap-south-1"
+    own = configuration.with_name("recipe.yaml")
+    own.write_text(RECIPE + "region: us-west-2\n")
+    assert region_of(configuration) == ("us-west-2", "")
+    own.write_text(RECIPE + "cloud: local\n")
+    assert region_of(configuration) == ("us-east-1", "")
 
 
 @pytest.mark.usefixtures("configuration")

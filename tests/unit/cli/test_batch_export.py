@@ -52,7 +52,9 @@ def test_a_recipe_becomes_a_job_on_a_whole_instance():
     script, *parameters = container["command"][2:]
     assert parameters == ["training", "Ref::files"]
     assert script.endswith("python train.py --batch '1 2'")
-    assert "pip install -q -r /dev/stdin <<'PACKAGES'\ntqdm==4.67.1\nPACKAGES\n" in script
+    pip = "pip install -q --no-cache-dir -r /dev/stdin"
+    assert f"{pip} <<'PACKAGES'\ntqdm==4.67.1\nPACKAGES\n" in script
+    assert container["linuxParameters"] == {"sharedMemorySize": resources["MEMORY"] // 2}
 
 
 @needs("bash")

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,15 @@ def test_types_of_today_and_every_family_with_gpus_are_there():
     assert TODAY | {"g3", "g3s", "g5g", "g6f", "g7e", "gr6", "gr6f", "p2"} <= families
     unpriced = {kind.name for kind in Catalog() if not Catalog().on_demand_price(kind.name, "us-east-1")}
     assert unpriced == {"p5e.48xlarge"}
+
+
+def test_types_that_are_not_listed_are_known_as_ec2_describes_them():
+    catalog = Catalog()
+    listed = {kind.name for kind in catalog}
+    described = catalog.hardware("x8aedz.large")
+    assert "x8aedz.large" not in listed
+    assert (described.vcpus, described.physical_cores, described.memory_gib) == (2, 2, 64.0)
+    part = catalog.hardware("g6f.4xlarge") or catalog.hardware("g6f.large")
+    assert part.accelerator.share < 1
+    assert catalog.on_demand_price("m5.large", "us-east-1").hourly_usd == Decimal("0.096")
+    assert catalog.hardware("c99.large") is None

@@ -111,9 +111,16 @@ def test_no_deep_learning_ami_is_an_error(resolve):
 
 
 def test_no_ubuntu_image_is_an_error_with_a_hint(resolve):
-    with pytest.raises(CloudError, match=r"Ubuntu 24\.04 was not found") as caught:
-        resolve("auto", names=[UBUNTU])
+    with pytest.raises(CloudError, match=r"no Ubuntu 24\.04 .* was found") as caught:
+        resolve("auto", names=[UBUNTU], answers=({"Owners": ANY, "Filters": ANY}, []))
     assert "instances.image" in caught.value.hint
+
+
+def test_ubuntu_is_found_by_name_where_a_region_has_no_parameter(resolve):
+    name = "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-server-*"
+    arguments = {"Owners": ["099720109477"], "Filters": [{"Name": "name", "Values": [name]}]}
+    answer = [{"ImageId": "ami-7", "Name": name, "CreationDate": "2026-08-03T00:00:00Z"}]
+    assert resolve("auto", names=[UBUNTU], answers=(arguments, answer)).image_id == "ami-7"
 
 
 def test_an_image_by_its_id_has_its_own_root_device(resolve):

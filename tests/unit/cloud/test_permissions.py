@@ -186,6 +186,7 @@ class Tour:
         cloud.leftovers.delete_interfaces([interface])
         ask(lambda: Billing(self.clients).by_cluster(["c0ffee"], since=clock.now(), now=clock.now()))
         ask(lambda: Billing(self.clients)._is_tag_active())
+        ask(lambda: cloud.roles.owner("dlcloud-c0ffee"))
         cloud.instances.terminate([instance.instance_id])
         cloud.network.delete_groups("c0ffee")
         ask(lambda: cloud.capacity.delete_placement_group("c0ffee"))
@@ -341,7 +342,8 @@ def granted(statement, action):
     """Return the types of resources that a statement allows an action on, by the reference."""
     patterns = {type_of(pattern) for pattern in as_list(statement["Resource"])}
     kinds = resource_types(action).values()
-    named = [kind for kind in kinds if kind.name and (patterns & {kind.name, "*", ""})]
+    # A revision of a job definition has the ARN of the definition, with its number.
+    named = [kind for kind in kinds if kind.name and (patterns & {kind.name, type_of(kind.arn), "*", ""})]
     if not any(kind.name for kind in kinds):
         named = [kind for kind in kinds if "" in patterns]
     return {kind.name for kind in named if condition_keys(statement) <= kind.keys}
@@ -361,12 +363,17 @@ def name(request):
 
 
 def test_every_part_of_a_statement_has_an_effect(name):
-    for statement in statements(POLICIES[name][-1]):
+    has_effect(POLICIES[name][-1])
+
+
+def has_effect(document):
+    for statement in statements(document):
         kinds = {action: granted(statement, action) for action in actions_of(statement)}
         assert all(kinds.values()), (statement["Sid"], kinds)
         for pattern in as_list(statement["Resource"]):
             kind = type_of(pattern)
-            assert kind in {"", "*"} or any(kind in some for some in kinds.values()), pattern
+            shown = {type_of(r.arn) for a in kinds for r in resource_types(a).values() if r.arn}
+            assert kind in {"", "*"} or kind in shown or any(kind in some for some in kinds.values()), pattern
 
 
 def test_every_resource_that_an_action_always_has_is_allowed(name):
@@ -374,6 +381,19 @@ def test_every_resource_that_an_action_always_has_is_allowed(name):
     for action in {action for action, _ in allowed}:
         required = {kind.name for kind in resource_types(action).values() if kind.required}
         assert required <= {kind for other, kind in allowed if other == action}, action
+
+
+FURTHER = [f"iam_policy_{name}.json" for name in ("batch", "detach", "private", "secrets", "storage")]
+
+
+@pytest.mark.parametrize("further", FURTHER)
+def test_every_policy_that_is_printed_names_actions_and_resources_of_the_reference(further):
+    policies = [iam_policy(), iam_policy(further)]
+    has_effect(policies[-1])
+    given = {(action, kind) for action, kind, _ in grants(policies)}
+    for action in {action for statement in statements(policies[-1]) for action in actions_of(statement)}:
+        required = {kind.name for kind in resource_types(action).values() if kind.required}
+        assert required <= {kind for other, kind in given if other == action}, action
 
 
 def test_the_local_ec2_asks_for_what_the_reference_lists(name, recorded):

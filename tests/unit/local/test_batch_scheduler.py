@@ -29,6 +29,9 @@ class Job:
         self.job_queue = SimpleNamespace(state="ENABLED", environments=[environment])
         self.reason = None
 
+    def wait(self, reason):
+        self.waits_for = reason
+
     def end(self, _exit_status, reason):
         self.reason = reason
 
