@@ -134,7 +134,7 @@ for line in sys.stdin:
         os.chdir(order["folder"])
         os.environ.clear()
         os.environ.update(order["environment"])
-        for number, name in ((0, os.devnull), (1, "out"), (2, "log")):
+        for number, name in ((0, os.devnull), (1, ".output"), (2, "log")):
             os.dup2(os.open(name, os.O_RDONLY if not number else os.O_WRONLY | os.O_CREAT), number)
         sys.argv[:] = [order["script"]]
         sys.path[0] = order["folder"]
@@ -166,12 +166,12 @@ class Forked:
     ) -> None:
         assert parent.stdin is not None
         assert parent.stdout is not None
-        os.mkfifo(folder / "out")
+        os.mkfifo(folder / ".output")
         order = {"script": script.name, "folder": str(folder), "environment": environment}
         print(json.dumps(order), file=parent.stdin, flush=True)
         self._parent = parent.stdout
         self.pid = int(self._parent.readline())
-        self.stdout = (folder / "out").open()
+        self.stdout = (folder / ".output").open()
         self.returncode: int | None = None
 
     def wait(self, timeout: float | None = None) -> int:
