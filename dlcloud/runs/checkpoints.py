@@ -83,7 +83,7 @@ def describe_checkpoints(paths: Paths, recipe: Recipe) -> list[str]:
     if len(states) > 1:
         begin += f" and those of {len(states) - 1} other run(s)"
     if FileLock(folder / "lock").is_held():
-        begin = "another dlcloud up keeps them now, so that this one would be refused"
+        begin = "another `up` keeps them now, so that this one would be refused"
     notes = [f"checkpoints of {', '.join(workload.checkpoints)} in {folder}: {begin}"]
     if states:
         notes.append("--fresh removes them, and starts from the beginning")
@@ -149,7 +149,7 @@ class Checkpoints:
         self.managed.store.paths.make_folder(self._folder)
         if not self._in_use.acquire(wait=False):
             name = self.recipe.name
-            message = f"another dlcloud up keeps the checkpoints of {name} now, in {self._folder}"
+            message = f"another `up` keeps the checkpoints of {name} now, in {self._folder}"
             raise RecipeError(message, "a copy of the recipe with another name has its own checkpoints")
         try:
             for instance_id in sorted(member.instance.instance_id for member in members):

@@ -136,7 +136,7 @@ class Replacements:
             except (CapacityError, QuotaError) as refusal:
                 new, reason = [], refusal.message
             except BudgetError as refusal:
-                hint = "a longer budget.max_hours allows a replacement; dlcloud up runs the recipe again"
+                hint = "raise budget.max_hours to allow a replacement, and run the same command again"
                 raise InstanceError(
                     f"{error.message}; it is not replaced: {refusal.message}", hint
                 ) from error

@@ -80,7 +80,7 @@ class ExclusiveSlot:
 class SharedQuota:
     """Limits that several threads draw from: each waits until what it needs is free.
 
-    Each need must be within its limit; whoever holds one needs nothing more.
+    Each need must be within its limit; what holds one needs nothing more.
 
     Args:
         stop: Ends the waiting.

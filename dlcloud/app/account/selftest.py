@@ -164,7 +164,7 @@ class RoundTrip:
                 launcher.kill()
                 launcher.communicate()
             if not self.observations.members:
-                self.observations.errors.append("dlcloud up: it launched nothing")
+                self.observations.errors.append("`up` launched nothing")
                 raise CommandFailedError
             say("its launcher was killed: waiting until the instance ends itself ...", err=True)
             killed = time.monotonic()
