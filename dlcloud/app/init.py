@@ -152,12 +152,12 @@ def program_of(file: Path, module: str = "", arguments: Sequence[str] = ()) -> P
     """
     words = "".join(f" {shlex.quote(word)}" for word in arguments)
     if module:
-        found = own_module(module, [Path()]) or own_module(f"{module}.__main__", [Path()])
-        if found is None:
+        source = own_module(module, [Path()]) or own_module(f"{module}.__main__", [Path()])
+        if source is None:
             raise RecipeError(
                 f"there is no module {module!r} in this folder", "python3 -m is run from the folder above it"
             )
-        return _module(Path(), module.removesuffix(".__main__"), found, words)
+        return _module(Path(), module.removesuffix(".__main__"), source, words)
     if file.is_dir():
         if (file / "__main__.py").is_file():
             return _module(file.parent, file.resolve().name, file / "__main__.py", words)
@@ -336,21 +336,21 @@ def read_program(program: Program) -> Reading:
         """Yield the files of the user's own modules that a script imports, with their names."""
         places.extend(root / path for root in (base, folder) for path in script.paths)
         for name in sorted(script.modules):
-            found = own_module(name, [*places, *added])
-            if found is None and "." not in name and name not in sys.stdlib_module_names:
+            source = own_module(name, [*places, *added])
+            if source is None and "." not in name and name not in sys.stdlib_module_names:
                 added.extend(place for place in (base, base / "src") if own_module(name, [place]))
-                found = own_module(name, added)
-            if found is not None and found.is_file():
-                yield found, name
+                source = own_module(name, added)
+            if source is not None and source.is_file():
+                yield source, name
 
     if program.text is not None or not sources:
         scripts.append(read_script(program.text or "", program.file))
         sources += own_files(scripts[0], base)
-    seen: set[Path] = set()
+    visited: set[Path] = set()
     for file, module in sources:  # grows
-        if file in seen:
+        if file in visited:
             continue
-        seen.add(file)
+        visited.add(file)
         package = module if file.name == "__init__.py" else module.rpartition(".")[0]
         try:
             scripts.append(read_script(file.read_text("utf-8", "replace"), str(file), package=package))
@@ -612,16 +612,16 @@ def packages_of(program: Program, reading: Reading) -> Packages:
     unpinned: list[str] = []
     elsewhere: list[tuple[str, str]] = []
     for module in dict.fromkeys((*modules, *program.needed)):
-        found = installed.get(module)
-        name = DISTRIBUTIONS.get(module, found[0] if found else module.replace("_", "-"))
+        distribution = installed.get(module)
+        name = DISTRIBUTIONS.get(module, distribution[0] if distribution else module.replace("_", "-"))
         if "==" in module:
             pins[distribution_of(module)] = module
-        elif found is None:
+        elif distribution is None:
             (opened if module in KNOWN else unpinned).append(name)
-        elif found[2]:
-            elsewhere.append((name, found[2]))
+        elif distribution[2]:
+            elsewhere.append((name, distribution[2]))
         else:
-            pins.setdefault(distribution_of(name), f"{name}=={found[1]}")
+            pins.setdefault(distribution_of(name), f"{name}=={distribution[1]}")
     return Packages(
         pins=tuple(sorted(pins.values())),
         opened=tuple(sorted(set(opened))),
@@ -643,8 +643,8 @@ def _listed(file: Path, modules: Sequence[str]) -> Packages:
         fault = error.message.replace(f"{recipe}:5: ", "")
         read = file.read_text("utf-8", "replace")
     named = {distribution_of(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", read)}
-    wanted = [DISTRIBUTIONS.get(module, module.replace("_", "-")) for module in modules]
-    unlisted = tuple(name for name in wanted if distribution_of(name) not in named)
+    imported = [DISTRIBUTIONS.get(module, module.replace("_", "-")) for module in modules]
+    unlisted = tuple(name for name in imported if distribution_of(name) not in named)
     return Packages(listed_in=file.name, unlisted=unlisted, fault=fault)
 
 
@@ -700,8 +700,8 @@ def _trial_notes(trial: ScriptTrial, script: Script) -> Iterator[str]:
         return
     last = next((line.strip() for line in reversed(trial.lines) if line.strip()), "")
     if trial.status is None:
-        seen = f"its last line: {last}" if last else "it had printed nothing by then"
-        yield f"the trial was cut off after {trial.seconds:.0f} s; {seen}"
+        ending = f"its last line: {last}" if last else "it had printed nothing by then"
+        yield f"the trial was cut off after {trial.seconds:.0f} s; {ending}"
         return
     yield f"the trial, with {trial.interpreter}, ended with status {trial.status}: {last}"
     if script.gpu and shutil.which("nvidia-smi") is None:
@@ -749,8 +749,8 @@ def python_for(folder: Path, modules: Sequence[str]) -> str:
     """
     places = [folder.absolute() / name / "bin" for name in (".venv", "venv")]
     places += [Path(name) for name in os.environ.get("PATH", "").split(os.pathsep) if name]
-    found = [str(place / "python3") for place in places if os.access(place / "python3", os.X_OK)]
-    pythons = list(dict.fromkeys([*found[:3], sys.executable]))
+    candidates = [str(place / "python3") for place in places if os.access(place / "python3", os.X_OK)]
+    pythons = list(dict.fromkeys([*candidates[:3], sys.executable]))
     if not modules:
         return pythons[0]
     complete = (path for path in pythons if len(_versions_in(path, modules)) == len(modules))
@@ -762,10 +762,10 @@ def _find_versions(interpreter: str, names: tuple[str, ...]) -> Mapping[str, tup
     command = [interpreter, "-c", _FIND, *names]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        found: Mapping[str, Sequence[str]] = json.loads(done.stdout)
+        packages: Mapping[str, Sequence[str]] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return {}
-    return {name: (own, version.partition("+")[0], url) for name, (own, version, url) in found.items()}
+    return {name: (own, version.partition("+")[0], url) for name, (own, version, url) in packages.items()}
 
 
 def _versions_in(interpreter: str, names: Sequence[str]) -> Mapping[str, tuple[str, str, str]]:

@@ -121,10 +121,9 @@ def _pinned(
             "pip install uv; or write name==version",
         )
     locks = {name: _compile(uv, lines, folder, name, version) for name in processors or [""]}
-    every = list(dict.fromkeys(line for found in locks.values() for line in found))
+    every = list(dict.fromkeys(line for pins in locks.values() for line in pins))
     pinned = [
-        _for_processors(line, [name for name, found in locks.items() if line in found], locks)
-        for line in every
+        _for_processors(line, [name for name, pins in locks.items() if line in pins], locks) for line in every
     ]
     whose = f"Python {version} on {' and '.join(processors) or 'this machine'}"
     kept = [line for line in lines if line.startswith((NOTE, PROJECT)) or _is_option(line)]
@@ -182,8 +181,8 @@ def _compile(uv: str, lines: Sequence[str], folder: Path, processor: str, versio
             raise RecipeError(f"setup.requirements: uv cannot pin the versions: {error}") from error
     if done.returncode:
         raise _refusal(done.stderr)
-    found = [line for line in done.stdout.replace("\\\n", " ").splitlines() if line.strip()]
-    packages = [" ".join(line.split()) for line in found if not line.startswith(("-", "#"))]
+    output = [line for line in done.stdout.replace("\\\n", " ").splitlines() if line.strip()]
+    packages = [" ".join(line.split()) for line in output if not line.startswith(("-", "#"))]
     listed = {name_of(line) for line in asked}
     if has_hashes:  # pip then wants a hash of everything
         return packages

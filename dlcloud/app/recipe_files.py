@@ -40,8 +40,8 @@ def own_module(name: str, places: Sequence[Path]) -> Path | None:
     parts = name.split(".")
     for place in places:
         path = place.joinpath(*parts)
-        found = (path / "__init__.py", path.with_name(f"{path.name}.py"))
-        if (file := next((file for file in found if file.is_file()), None)) is not None:
+        candidates = (path / "__init__.py", path.with_name(f"{path.name}.py"))
+        if (file := next((file for file in candidates if file.is_file()), None)) is not None:
             return file
         if path.is_dir() and next(path.rglob("*.py"), None) is not None:
             return path

@@ -1,6 +1,6 @@
 """The first instructions of `dlcloud`: until the command line is imported, a signal ends it with one line.
 
-Whoever presses Ctrl-C in the first tenth of a second would see a traceback of Python's imports, and SIGTERM
+Without it, Ctrl-C in the first tenth of a second would show a traceback of Python's imports, and SIGTERM
 would end the command with another status than a moment later. Nothing has been begun then, and so nothing is
 to be undone. When the command is over, these handlers are back (`app/terminal/signals.py`).
 

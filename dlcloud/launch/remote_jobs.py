@@ -233,8 +233,8 @@ class RemoteJobs:
         """
         selection = kept.select(self._written(connection, run, kept))
         folder = self.managed.store.paths.run_files(run.run_id)
-        wanted = {**selection.sizes, **selection.too_large}
-        return {name: size for name, size in wanted.items() if not _is_here(folder / name, size)}
+        expected = {**selection.sizes, **selection.too_large}
+        return {name: size for name, size in expected.items() if not _is_here(folder / name, size)}
 
     def _written(self, connection: Connection, run: Run, kept: KeptFiles) -> list[Written]:
         listing = f"{JOB} written {folder_of(run)} {shlex.join(kept.skipped_folders)}"

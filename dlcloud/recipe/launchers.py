@@ -2,7 +2,7 @@
 
 torchrun takes the other nodes from the variables that `dlcloud/benchmarks/nodes/node.py` sets. Others know
 them by options alone: a command without these is a job on each instance, or was meant to be one over all.
-That cannot be told, so the recipe must say it.
+The command does not show which, so the recipe must say it.
 """
 
 import re
@@ -44,11 +44,13 @@ def unclear_nodes(launcher: str, count: int) -> RecipeError:
 
 def find_launcher(command: str) -> Launcher | None:
     """Return the launcher that a shell command starts; None if it starts none that is known."""
-    found = [launcher for words in _simple_commands(command) if (launcher := _launcher_of(words)) is not None]
-    if not found:
+    launchers = [
+        launcher for words in _simple_commands(command) if (launcher := _launcher_of(words)) is not None
+    ]
+    if not launchers:
         return None
-    meanings = {launcher.over_all for launcher in found}
-    return found[0] if len(meanings) == 1 else Launcher(name=found[0].name, over_all=None)
+    meanings = {launcher.over_all for launcher in launchers}
+    return launchers[0] if len(meanings) == 1 else Launcher(name=launchers[0].name, over_all=None)
 
 
 _MODULES = {
@@ -73,7 +75,7 @@ _PROGRAMS = {
     "horovodrun": "horovodrun",
 }
 _KNOWS_NODES = ("torchrun", "benchmarks.distributed.mpirun")
-"""These are told the other nodes by their variables."""
+"""These learn the other nodes from variables."""
 _NODES = ("--nnodes", "--num_machines", "--num_nodes", "--nnode")
 """Options that state a number of nodes."""
 _ONE_NODE = ("--standalone", "--include=localhost")
@@ -122,8 +124,8 @@ def _launcher_of(words: Sequence[str]) -> Launcher | None:
         inner = next((at for at, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)), None)
         return find_launcher(words[inner + 1]) if inner is not None and inner + 1 < len(words) else None
     if _WRAPPER.fullmatch(program):
-        found = (_launcher_of(words[at:]) for at in range(1, len(words)))
-        return next((launcher for launcher in found if launcher is not None), None)
+        launchers = (_launcher_of(words[at:]) for at in range(1, len(words)))
+        return next((launcher for launcher in launchers if launcher is not None), None)
     if _PYTHON.fullmatch(program) and "-m" in words[:-1]:
         at = words.index("-m")
         if not all(word.startswith("-") for word in words[1:at]):

@@ -332,9 +332,9 @@ class _Reader:
                 addresses[package["name"]] = f"git+{address.partition('?')[0]}@{commit}"
             elif "url" in source:
                 addresses[package["name"]] = source["url"]
-        for package_name, found in versions.items():
-            if len(found) == 1:  # of several, each has a condition, which uv decides again
-                self.lines.append(f"{CONSTRAINT}{package_name}=={found[0].partition('+')[0]}")
+        for package_name, pinned in versions.items():
+            if len(pinned) == 1:  # of several, each has a condition, which uv decides again
+                self.lines.append(f"{CONSTRAINT}{package_name}=={pinned[0].partition('+')[0]}")
         return addresses
 
     def _read_conda(self, text: str, name: str, folder: str) -> None:

@@ -262,11 +262,15 @@ def throughput_of_output(lines: Iterable[str], *, bars: bool = True) -> Throughp
     What a line states comes before the bars of tqdm and Keras, which count only with `bars`; what is said of
     training comes before evaluation, and samples before steps.
     """
-    found = [(seen, _is_bar(line)) for line in lines for seen in _throughputs_of_line(line[:LONGEST_LINE])]
-    stated = [seen for seen, is_bar in found if not is_bar]
+    throughputs = [
+        (throughput, _is_bar(line))
+        for line in lines
+        for throughput in _throughputs_of_line(line[:LONGEST_LINE])
+    ]
+    stated = [throughput for throughput, is_bar in throughputs if not is_bar]
     if stated:
         return min(stated, key=_rank)
-    shown = [seen for seen, is_bar in found if is_bar and bars]
+    shown = [throughput for throughput, is_bar in throughputs if is_bar and bars]
     return max(shown, key=shown.count) if shown else None
 
 
@@ -289,9 +293,11 @@ def _is_bar(line: str) -> bool:
     return _BAR.search(line) is not None
 
 
-def _rank(seen: Throughput) -> tuple[bool, bool]:
-    name = (seen.json_field or seen.pattern).lower()
-    return re.search(r"(?<![a-z])(eval|val|valid|validation|test|predict)_", name) is not None, seen.unit in {
+def _rank(throughput: Throughput) -> tuple[bool, bool]:
+    name = (throughput.json_field or throughput.pattern).lower()
+    return re.search(
+        r"(?<![a-z])(eval|val|valid|validation|test|predict)_", name
+    ) is not None, throughput.unit in {
         "steps",
         "batches",
     }
@@ -301,15 +307,15 @@ def _throughputs_of_line(line: str) -> Iterator[Throughput]:
     if (document := _json_object(line)) is not None:
         yield from _throughputs_of_fields(document, "")
         return
-    seen = False
+    has_throughput = False
     for unit in PER_SECOND.finditer(line):
         if pattern := _pattern_around(line, unit):
-            seen = True
+            has_throughput = True
             yield Throughput(unit=spell(unit[1] or unit[2]), pattern=pattern)
     for unit in PER_ITEM.finditer(line):
-        seen = True
+        has_throughput = True
         yield Throughput(unit=spell(unit[1]), pattern=_rate_or_time(unit[1]))
-    if not seen and (match := _THROUGHPUT.search(line)):
+    if not has_throughput and (match := _THROUGHPUT.search(line)):
         yield Throughput(unit="items", pattern=rf"{match[1]}\W{{1,4}}{AFTER}")
 
 
@@ -431,9 +437,9 @@ def _gpu_signs(nodes: list[ast.AST], roots: set[str]) -> Iterator[str]:
     stays |= {name for name, value in settings if name in {"accelerator", "device"} and value == "cpu"}
     for name, call in _calls(nodes):
         texts = [word for part in call.args if isinstance(word := _constant(part), str)]
-        found = next((word for word in texts if GPU_WORDS.fullmatch(word)), "")
-        if found and name not in {"print", "get", "add_argument", "info"}:
-            yield f"{name}({found!r})"
+        gpu_word = next((word for word in texts if GPU_WORDS.fullmatch(word)), "")
+        if gpu_word and name not in {"print", "get", "add_argument", "info"}:
+            yield f"{name}({gpu_word!r})"
         if name in GPU_USERS and not stays and roots & {"transformers", "trl", "accelerate", *LIGHTNING}:
             yield name
 
@@ -470,16 +476,16 @@ def _paths(nodes: list[ast.AST]) -> Iterator[str]:
 
 def _written(nodes: list[ast.AST]) -> Iterator[str]:
     """Yield the names of files and folders that are saved, or opened for writing."""
-    found: list[object] = []
+    texts: list[object] = []
     for name, node in _calls(nodes):
         words = [_constant(part) for part in node.args]
         mode = words[1] if len(words) > 1 else None
         if name in WRITTEN_BY_CALLS or (name == "open" and isinstance(mode, str) and WRITING.fullmatch(mode)):
-            found += words[:2]
+            texts += words[:2]
         if name == "add_argument" and words and words[0] in WRITTEN_BY_ARGUMENTS:
-            found += [_constant(part.value) for part in node.keywords if part.arg == "default"]
-    found += [value for name, value in _settings(nodes) if name in WRITTEN_BY_ARGUMENTS]
-    for word in found:
+            texts += [_constant(part.value) for part in node.keywords if part.arg == "default"]
+    texts += [value for name, value in _settings(nodes) if name in WRITTEN_BY_ARGUMENTS]
+    for word in texts:
         if isinstance(word, str) and PLAIN_FILE.fullmatch(word) and not WRITING.fullmatch(word):
             yield word.removeprefix("./").rstrip("/")
 
@@ -490,9 +496,9 @@ def _constant(node: ast.AST | None) -> object:
 
 def _printed_throughput(nodes: list[ast.AST], roots: set[str]) -> Throughput | None:
     """Return the throughput in the texts that are printed or logged, or that a Trainer prints at its end."""
-    seen = [one for text in _printed(nodes) for one in _throughputs_of_line(text)]
-    if seen:
-        return min(seen, key=_rank)
+    throughputs = [one for text in _printed(nodes) for one in _throughputs_of_line(text)]
+    if throughputs:
+        return min(throughputs, key=_rank)
     names = {name for name, _ in _calls(nodes)}
     if roots & {"transformers", "trl"} and "train" in names and any("Trainer" in name for name in names):
         return throughput_of_output(["{'train_samples_per_second': '12.5'}"])

@@ -237,7 +237,7 @@ class Workload(Part):
         default=None,
         description="all: the command is one job over all instances, with a rank and the addresses of the "
         "others; each: it runs on every instance by itself. The default is each, except for a command that "
-        "starts torchrun, or another launcher that is told the other nodes.",
+        "starts torchrun, or another launcher that names the other nodes.",
     )
     elastic: Elastic | None = Field(
         default=None,

@@ -89,9 +89,9 @@ def describe_checkpoints(paths: Paths, recipe: Recipe) -> list[str]:
         notes.append("--fresh removes them, and starts from the beginning")
     if recipe.cloud == "aws":
         seconds = 8 * GB / (LINE_MBIT * 10**6)
-        each = f"each copied GB costs about {OUT_USD_PER_GB} USD (traffic out of AWS), not in the total"
+        traffic = f"each GB copied costs about {OUT_USD_PER_GB} USD (traffic out of AWS), not in the total"
         notes.append(
-            f"{each}; it takes {seconds:.0f} s at {LINE_MBIT} Mbit/s; in S3 (checkpoints: s3://…) it is free"
+            f"{traffic}; {seconds:.0f} s at {LINE_MBIT} Mbit/s; to S3 (checkpoints: s3://…) it is free"
         )
     return notes
 
@@ -181,8 +181,8 @@ class Checkpoints:
         if state is None:
             return
         self._placed[instance_id] = state
-        what, managed = describe_state(state), self.managed
-        with stage(managed.emit, managed.clock, f"restoring {what}", instance_id=instance_id):
+        description, managed = describe_state(state), self.managed
+        with stage(managed.emit, managed.clock, f"restoring {description}", instance_id=instance_id):
             if not self.recipe.checkpoints:
                 objects = self.home_of(instance_id).objects
                 contents = [
@@ -190,7 +190,7 @@ class Checkpoints:
                 ]
                 connection.send_files(contents, f"{folder}/checkpoints/objects")
                 connection.send_bytes(state.text.encode(), f"{folder}/checkpoints/restore.json")
-            connection.check(f"{PROGRAM} restore {folder} {shlex.quote(what)}")
+            connection.check(f"{PROGRAM} restore {folder} {shlex.quote(description)}")
 
     def _options(self, connection: Connection, run: Run) -> dict[str, Any]:
         """Return what `templates/checkpoints.py` is to keep of a run, and where."""
@@ -217,8 +217,8 @@ class Checkpoints:
             self._fresh_ids.remove(run.instance_id)
             connection.check(f"{PROGRAM} forget {folder}")
         with stage(managed.emit, managed.clock, "looking for checkpoints in S3", instance_id=run.instance_id):
-            found = read_answer(connection, connection.check(f"{PROGRAM} fetch {folder}"))
-        return read_summary(found, run.instance_id) if found else None
+            summary = read_answer(connection, connection.check(f"{PROGRAM} fetch {folder}"))
+        return read_summary(summary, run.instance_id) if summary else None
 
     def step_back(self, member: Member) -> str:
         """Give a state up from which a program could not start, as it may have been cut off while it stopped.

@@ -81,20 +81,20 @@ def read_state(text: str, origin: str) -> State:
     return state
 
 
-def read_summary(found: Mapping[str, Any], origin: str) -> State:
+def read_summary(summary: Mapping[str, Any], origin: str) -> State:
     """Return the state that an instance says it has fetched; raises as `read_state`."""
     try:
         return State(
-            number=int(found["number"]),
-            made_at=datetime.fromisoformat(found["made_at"]).astimezone(UTC),
-            ended=bool(found["ended"]),
+            number=int(summary["number"]),
+            made_at=datetime.fromisoformat(summary["made_at"]).astimezone(UTC),
+            ended=bool(summary["ended"]),
             sizes={},
-            size=int(found["bytes"]),
-            files=int(found["files"]),
+            size=int(summary["bytes"]),
+            files=int(summary["files"]),
             text="",
         )
     except (ValueError, TypeError, KeyError, OverflowError) as error:
-        raise RemoteCommandError(f"{origin}: unexpected checkpoints: {str(found)[:200]!r}") from error
+        raise RemoteCommandError(f"{origin}: unexpected checkpoints: {str(summary)[:200]!r}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ class BatchUp:
         ends_at = launcher.cluster.created_at + timedelta(minutes=self.plan.life_minutes)
         runs: list[Run] = []
         began_s = clock.monotonic()
-        said = ""
+        last_reason = ""
         while True:
             job = launcher.cloud.batch.describe(job_id)
             new = self._results.take(name)
@@ -121,7 +121,7 @@ class BatchUp:
             if job.is_over:
                 break
             if not job.running and clock.monotonic() - began_s >= QUIET_POLLS * POLL_S[self.plan.cloud]:
-                said = self._say_why(job_id, said)
+                last_reason = self._say_why(job_id, last_reason)
             if self._is_hopeless(job, runs):
                 reason = launcher.cloud.batch.first_failure(job_id)
                 launcher.cloud.batch.terminate(job_id)
@@ -144,12 +144,12 @@ class BatchUp:
             message = f"trial {run.trial} brought no result: {reasons.get(index, '')}"
             self.context.emit(Warned(message=message))
 
-    def _say_why(self, job_id: str, said: str) -> str:
+    def _say_why(self, job_id: str, last_reason: str) -> str:
         """Emit why nothing runs, unless it was the last thing said; return what was said last."""
         reason = self.launcher.cloud.batch.why_waiting(self.launcher.cluster_id, job_id)
-        if reason and reason != said:
+        if reason and reason != last_reason:
             self.context.emit(Warned(message=f"AWS Batch starts nothing yet: {reason}"))
-        return reason or said
+        return reason or last_reason
 
     def _is_hopeless(self, job: BatchJob, runs: Sequence[Run]) -> bool:
         """True if enough trials failed and none succeeded, those that brought no result included."""

@@ -62,7 +62,7 @@ def run(
         ids = {line.cluster.cluster_id for line in lines if line.cluster}
         outlooks = {name: outlook for name in ids if (outlook := context.clusters.outlook(name)) is not None}
         interruptions = {
-            name: found for name in ids if (found := interruptions_of(context.clusters, name)) is not None
+            name: summary for name in ids if (summary := interruptions_of(context.clusters, name)) is not None
         }
         progress = _progress(context, ids)
         notes = StatusNotes(outlooks=outlooks, progress=progress, interruptions=interruptions)

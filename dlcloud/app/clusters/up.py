@@ -329,8 +329,8 @@ class Up:
             rest = replace(rest, max_count=count, min_count=min(rest.min_count, count))
             for tried in filter(None, (rest.without(*pool), rest)):
                 grown = launcher.grow(tried, connected={*connected, *leaving})
-                known = {*connected, *leaving}
-                new = [one for one in grown.members if one.instance.instance_id not in known]
+                existing = {*connected, *leaving}
+                new = [one for one in grown.members if one.instance.instance_id not in existing]
                 if new:
                     return new
             return []

@@ -189,9 +189,9 @@ def _characters(item: Any) -> frozenset[str]:  # noqa: ANN401  of `parser`
         return frozenset(map(chr, range(argument[0], min(argument[1], 127) + 1)))
     if operation is parser.CATEGORY:
         name = str(argument).rpartition("CATEGORY_")[2]
-        known = re.compile(_CATEGORIES.get(name.removeprefix("NOT_"), "."), re.ASCII)
-        found = frozenset(filter(known.match, _ASCII))
-        return _ASCII - found if name.startswith("NOT_") else found
+        category = re.compile(_CATEGORIES.get(name.removeprefix("NOT_"), "."), re.ASCII)
+        members = frozenset(filter(category.match, _ASCII))
+        return _ASCII - members if name.startswith("NOT_") else members
     if operation is parser.IN:
         negated = argument[0][0] is parser.NEGATE
         inside = frozenset().union(*map(_characters, argument[negated:]))

@@ -4,7 +4,7 @@ Each call of a framework's training in a program has a folder below `$DLCLOUD_CH
 state in it is a folder `step-N`, which gets its name when it is complete. Its `dlcloud.json` says of what it
 is: the script with the modules next to it, its arguments, the framework, the settings of the training and the
 number of processes. A state of anything else is refused: the program ends with the reason, or starts from the
-beginning if it was restarted by the same `dlcloud up`, where nobody could have changed it on purpose.
+beginning if it was restarted by the same `dlcloud up`, during which it was not changed on purpose.
 """
 
 import atexit
@@ -133,14 +133,14 @@ class States:
 
     def newest(self) -> Path | None:
         """Return the newest complete state, or None to begin; end the program if the state is refused."""
-        found = {
+        states = {
             step: path for path in self.folder.glob("step-*") if (step := _complete_step(path)) is not None
         }
-        self._refuse_siblings(has_states=bool(found))
-        if found and (reasons := self._differences(found[max(found)])):
+        self._refuse_siblings(has_states=bool(states))
+        if states and (reasons := self._differences(states[max(states)])):
             self._refuse(reasons)
-            found = {}
-        step = self._agree(found)
+            states = {}
+        step = self._agree(states)
         if self.is_first:
             for path in self.folder.glob(f"{PARTIAL}*"):
                 shutil.rmtree(path, ignore_errors=True)
@@ -151,17 +151,17 @@ class States:
             return None
         self.step = step
         if not self.rank:
-            say(f"{self._title()} resumes after step {step}, saved in {found[step].parent.name}")
-        return found[step]
+            say(f"{self._title()} resumes after step {step}, saved in {states[step].parent.name}")
+        return states[step]
 
     def is_due(self, step: int) -> bool:
         """Return whether the state after this step is to be saved: the same on all processes."""
-        wanted = self.is_noticed or time.monotonic() >= self._due_at
+        is_due = self.is_noticed or time.monotonic() >= self._due_at
         store = self._store()
         if store is None:
-            return wanted
+            return is_due
         key = f"{self._key}/save/{self._requests}"
-        if wanted and (self.is_noticed or not self.rank):
+        if is_due and (self.is_noticed or not self.rank):
             store.compare_set(key, "", f"{step + AHEAD} {int(self.is_noticed)}")
         if not store.check([key]):
             return False
@@ -255,13 +255,13 @@ class States:
         if has_states:
             return
         for run in self.folder.parent.glob("*/run.json"):
-            known = _read(run)
+            recorded = _read(run)
             states = [path for path in run.parent.glob("step-*") if _complete_step(path) is not None]
             if (
                 run.parent == self.folder
                 or not states
-                or known.get("label") != self._label
-                or known.get("job") == self._job
+                or recorded.get("label") != self._label
+                or recorded.get("job") == self._job
                 or (run.parent / FINISHED).exists()
             ):
                 continue
@@ -290,12 +290,12 @@ class States:
             self.folder.mkdir()
         self._wait_for_all()
 
-    def _agree(self, found: Mapping[int, Path]) -> int | None:
+    def _agree(self, states: Mapping[int, Path]) -> int | None:
         """Return the newest step that the folders of all processes have."""
-        common = set(found)
+        common = set(states)
         store = self._store()
         if store is not None:
-            store.set(f"{self._key}/steps/{self.rank}", json.dumps(sorted(found)))
+            store.set(f"{self._key}/steps/{self.rank}", json.dumps(sorted(states)))
             for rank in range(self.world):
                 common &= set(json.loads(store.get(f"{self._key}/steps/{rank}")))
             self._wait_for_all()

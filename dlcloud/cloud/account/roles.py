@@ -222,7 +222,7 @@ class IamRoles:
             )
 
     def owner(self, role: str) -> Owner:
-        """Return who made the cluster of a role, by the role's tags; nobody where they cannot be read."""
+        """Return who made the cluster of a role, by the role's tags; an empty owner if unreadable."""
         tags: list[dict[str, str]] = []
         with translate_errors(f"looking at the tags of {role} (iam:ListRoleTags)", ignore=GONE | DENIED):
             tags = self._clients.pages("iam", "list_role_tags", "Tags", RoleName=role)

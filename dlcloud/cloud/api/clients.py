@@ -142,16 +142,16 @@ class Clients:
             return None
         with self._lock, translate_errors("finding credentials"):
             session = self._session_of(self.region)
-            found = session.get_credentials()
+            credentials = session.get_credentials()
             core = session._session  # noqa: SLF001  as above
             profile = core.get_scoped_config() if core.get_config_variable("profile") else {}
-            if found is None:
+            if credentials is None:
                 return None
-            if found.method == "sso":
+            if credentials.method == "sso":
                 return _sso_ends_at(profile)
             has_code = bool(self.login.mfa_serial or profile.get("mfa_serial"))
-            ends: datetime | None = getattr(found, "_expiry_time", None)
-            return ends if found.method == "env" or has_code else None
+            ends: datetime | None = getattr(credentials, "_expiry_time", None)
+            return ends if credentials.method == "env" or has_code else None
 
     def in_region(self, region: str) -> "Clients":
         """Return the clients of another region, which share the session: it is costly to load."""

@@ -188,8 +188,8 @@ def refusal(action: str, error: boto.ClientError) -> CloudError:
         return CredentialsError(text, LOGIN_HINT)
     refused = CloudError(text, INVALID_HINTS.get(code, ""))
     if code in DENIED or code in ACCOUNT_HINTS:
-        known = next((hint for part, hint in DENIED_HINTS.items() if part in message), POLICY_HINT)
-        refused = CredentialsError(text, denial.advise() if denial else ACCOUNT_HINTS.get(code, known))
+        fallback = next((hint for part, hint in DENIED_HINTS.items() if part in message), POLICY_HINT)
+        refused = CredentialsError(text, denial.advise() if denial else ACCOUNT_HINTS.get(code, fallback))
         refused.denial = denial
     # A failure on EC2's own side does not say whether the request had an effect.
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

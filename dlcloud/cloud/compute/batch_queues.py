@@ -208,12 +208,12 @@ class AwsBatch:
     def why_waiting(self, cluster_id: str, job_id: str) -> str:
         """Return why nothing of a job runs, as Batch says; empty where it says nothing."""
         environment = self._environment(control_role_name(cluster_id)) or {}
-        said = [environment.get("statusReason") or ""] if environment.get("status") == "INVALID" else []
+        reasons = [environment.get("statusReason") or ""] if environment.get("status") == "INVALID" else []
         (job,) = self._jobs([job_id])
-        said.append(job.get("statusReason") or "")
+        reasons.append(job.get("statusReason") or "")
         if job.get("arrayProperties"):
-            said += [child.get("statusReason") or "" for child in self._children(job_id, "RUNNABLE")[:1]]
-        return "; ".join(dict.fromkeys(filter(None, said)))
+            reasons += [child.get("statusReason") or "" for child in self._children(job_id, "RUNNABLE")[:1]]
+        return "; ".join(dict.fromkeys(filter(None, reasons)))
 
     def first_failure(self, job_id: str) -> str:
         """Return why the first child of an array that failed did; empty if none did."""
@@ -394,7 +394,7 @@ class AwsBatch:
 
 
 def limit_actions(life_s: float) -> list[dict[str, Any]]:
-    """Return after how long a queue cancels jobs that cannot run, with nobody watching.
+    """Return after how long a queue cancels jobs that cannot run, also if no launcher watches.
 
     A fault of the request is not waited for; capacity is, as long as anything may run.
     """

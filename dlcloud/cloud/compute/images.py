@@ -91,9 +91,9 @@ class Images:
         if image == names[0]:
             raise CloudError(f"image: there is no SSM parameter {image} in {clients.region}", NAME_IMAGE)
         if gpu:
-            known = architecture if architecture in UBUNTU else X86_64
+            chosen = architecture if architecture in UBUNTU else X86_64
             return _newest(
-                clients, DEEP_LEARNING_OWNER, DEEP_LEARNING_NAME[known], f"Deep Learning AMI for {known}"
+                clients, DEEP_LEARNING_OWNER, DEEP_LEARNING_NAME[chosen], f"Deep Learning AMI for {chosen}"
             )
         return _newest(
             clients,

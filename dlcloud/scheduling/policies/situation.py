@@ -1,4 +1,4 @@
-"""What a policy is told, what it answers, and how a number of instances is spread over pools."""
+"""What a policy is given, what it answers, and how a number of instances is spread over pools."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

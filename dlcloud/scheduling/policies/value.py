@@ -137,8 +137,8 @@ class ValueTable:
         column, _, step = place
         ages = len(OFF.hourly) if mode in {Mode.WAIT, Mode.OFF} else len(ON.hourly)
         if len(self.best[row + 1][mode]) < (column + 2) * ages:
-            for each in range(1, row + 2):
-                self._extend(each, column + 2)
+            for above in range(1, row + 2):
+                self._extend(above, column + 2)
         rows = self.stay if stays else self.best
         part = (work_h - self.works[row]) / (self.works[row + 1] - self.works[row])
         lower, upper, cell = rows[row][mode], rows[row + 1][mode], column * ages + age
