@@ -18,7 +18,7 @@ def test_the_plan_says_where_they_are_and_what_their_traffic_costs(tmp_path):
     first, traffic = describe_checkpoints(paths, recipe)
     assert first.endswith("there is none yet")
     assert "0.09 USD (traffic out of AWS)" in traffic
-    assert "it takes 80 s at 100 Mbit/s" in traffic
+    assert "80 s at 100 Mbit/s" in traffic
 
 
 def test_the_plan_says_from_which_checkpoint_the_run_continues(tmp_path):
