@@ -63,7 +63,7 @@ def test_each_setting_is_proven_by_its_kernels_and_timed(run):
 
 
 IMITATED = """
-from benchmarks.mixed_precision import proof, training
+from benchmarks.mixed_precision import precisions, training
 from benchmarks.mixed_precision.precisions import TrainingSetting
 
 for name in ("fp32", "bf16"):
@@ -71,7 +71,7 @@ for name in ("fp32", "bf16"):
         framework="pytorch", network="tiny", setting=name, batch=1, size=32, device="cpu", threads=1,
         optimizer="sgd", small_head=False, seed=0,
     ).facts
-    print(name, proof.explain_refutation(TrainingSetting.parse(name), facts) or "proven")
+    print(name, precisions.explain_refutation(TrainingSetting.parse(name), facts) or "proven")
 """
 
 
