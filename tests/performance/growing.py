@@ -76,7 +76,7 @@ ALONE = [
     sys.executable,
     "-c",
     (
-        "from dlcloud.elastic.agents import Workers; Workers._peers_of = lambda *_: []\n"
+        "from dlcloud.elastic.agents import Agents; Agents._peers_of = lambda *_: []\n"
         "from dlcloud.cli.main import main; main()"
     ),
 ]
