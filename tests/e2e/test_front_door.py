@@ -52,7 +52,7 @@ def commands_of(page):
 
 
 def test_every_command_in_readme_and_docs_exists_with_its_options(user):
-    assert len(commands_of(README)) >= 10
+    assert "up quickstart" in commands_of(README)
     lines = dict.fromkeys(line for page in PAGES for line in commands_of(page))
     assert len(lines) >= 25
     help_of = cache(lambda *command: user.run(*command, "--help").stdout)
