@@ -20,12 +20,12 @@ from dlcloud.recipe.deadline import Deadline, Work
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.scheduling.deadline_scaling import (
     OnDemandRecord,
-    Outlook,
     follow_targets,
     pool_of,
     probability_of_deadline,
     spot_pool,
 )
+from dlcloud.scheduling.outlook import Outlook
 from dlcloud.scheduling.policies import POLICIES
 from dlcloud.scheduling.policies.situation import (
     REFUSAL_S,

@@ -40,7 +40,7 @@ from dlcloud.report.page import (
     scale,
 )
 from dlcloud.report.table import Cell, Report, Section
-from dlcloud.scheduling.deadline_scaling import Outlook, describe_probability, describe_seconds
+from dlcloud.scheduling.outlook import Outlook, describe_probability, describe_seconds
 
 CALM_S = 0.0005
 """A shorter pause is none."""

@@ -16,7 +16,7 @@ from dlcloud.analysis.result import Run
 from dlcloud.model.cluster import Cluster, ClusterState, Intent, Member
 from dlcloud.model.errors import StoreError
 from dlcloud.model.instance import Instance
-from dlcloud.scheduling.deadline_scaling import Outlook, read_outlook
+from dlcloud.scheduling.outlook import Outlook, read_outlook
 from dlcloud.store.database import Database, read_row
 
 KEEP_FREE = "keep free"

@@ -20,7 +20,7 @@ from dlcloud.model.money import member_usd, money, rounded
 from dlcloud.report.cells import describe_progress, progress_record
 from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.runs.replacement import Interruptions, interruptions_of
-from dlcloud.scheduling.deadline_scaling import Outlook, describe_outlook
+from dlcloud.scheduling.outlook import Outlook, describe_outlook
 
 WATCH_S = 5.0
 """Seconds between two prints of --watch."""

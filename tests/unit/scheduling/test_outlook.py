@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dlcloud.scheduling.deadline_scaling import Outlook, describe_outlook, describe_probability, read_outlook
+from dlcloud.scheduling.outlook import Outlook, describe_outlook, describe_probability, read_outlook
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 OUTLOOK = Outlook(

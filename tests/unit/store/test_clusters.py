@@ -9,7 +9,7 @@ import pytest
 from dlcloud.model.cluster import ClusterState, Member
 from dlcloud.model.errors import StoreError
 from dlcloud.model.instance import InstanceState, Market
-from dlcloud.scheduling.deadline_scaling import Outlook
+from dlcloud.scheduling.outlook import Outlook
 from dlcloud.store.cache import PriceCache
 from dlcloud.store.clusters import DEADLINE, DEADLINE_SET, DECISION
 from dlcloud.store.clusters import OUTLOOK as OUTLOOK_INTENT
