@@ -131,7 +131,10 @@ class Clients:
     def credentials(self) -> Any:  # noqa: ANN401  boto3 has no types
         """Return the credentials of now, for what botocore does not sign itself."""
         with self._lock, translate_errors("finding credentials"):
-            return self._session_of(self.region).get_credentials().get_frozen_credentials()
+            current = self._session_of(self.region).get_credentials()
+            if current is None:
+                raise boto.NoCredentialsError
+            return current.get_frozen_credentials()
 
     def session_ends_at(self) -> datetime | None:
         """Return when the login ends that no call can renew: begun with an MFA code, or stated with its end.

@@ -230,7 +230,7 @@ def test_bench_without_credentials_says_so_once_and_names_the_local_ec2(dlcloud,
     )  # fmt: skip
     assert done.status == 3
     assert done.stderr.count("there are no AWS credentials") == 1
-    assert "dlcloud bench --cloud local" in done.stderr
+    assert "dlcloud bench -t c7i.xlarge -t c6i.xlarge --cloud local --tiny" in done.stderr
 
 
 @pytest.mark.parametrize("cidr", ["everybody", "10.0.0.1/8", "1.2.3"])
