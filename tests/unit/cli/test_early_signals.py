@@ -46,10 +46,10 @@ def test_a_signal_while_a_command_starts_ends_it_with_one_line(number, after_s, 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_when_the_result_is_printed_keeps_the_result(number, tmp_path):
-    stop = "import atexit, time; atexit.register(time.sleep, 20); "
+    stop = "import atexit, time; atexit.register(lambda: (print('over', flush=True), time.sleep(600))); "
     process = _start("--version", home=tmp_path, before=stop)
     line = process.stdout.readline()
-    time.sleep(0.2)
+    assert process.stdout.readline() == "over\n"
     process.send_signal(number)
     rest, errors = process.communicate(timeout=TIMEOUT_S)
     assert line.startswith("dlcloud")
