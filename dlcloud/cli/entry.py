@@ -15,11 +15,14 @@ EXIT_INTERRUPTED = 130
 
 
 def _leave(_number: int, _frame: object) -> None:
-    try:
+    try:  # noqa: SIM105  contextlib is not imported yet
         sys.stdout.flush()  # what the command has printed, if it is over
-        os.write(2, b"interrupted\n")
     except (OSError, ValueError, AttributeError, RuntimeError):
-        pass  # closed, or being flushed
+        pass  # closed, or just being flushed
+    try:  # noqa: SIM105  as above
+        os.write(2, b"interrupted\n")
+    except OSError:
+        pass  # closed
     os._exit(EXIT_INTERRUPTED)
 
 
