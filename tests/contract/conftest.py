@@ -12,7 +12,6 @@ import sys
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import SimpleNamespace
 
 import pytest
 
@@ -113,13 +112,7 @@ def there(request, tmp_path_factory):
     match request.param:
         case "moto":
             process, url = moto()
-            there = backend("moto", url)
-            # moto has no VPC Block Public Access; by default it is off.
-            answer = (SimpleNamespace(status_code=200), {"VpcBlockPublicAccessOptions": {}})
-            there.clients.get("ec2").meta.events.register(
-                "before-call.ec2.DescribeVpcBlockPublicAccessOptions", lambda **_: answer
-            )
-            yield there
+            yield backend("moto", url)
             process.terminate()
             process.wait(100)
         case "local":

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from botocore import exceptions as boto
+from botocore.parsers import ResponseParserError
 
 from dlcloud.model.account import UPGRADE_HINT
 from dlcloud.model.errors import (
@@ -159,6 +160,11 @@ def translate_errors(action: str, *, ignore: Collection[str] = ()) -> Iterator[N
         )
         unreached.answered = False
         raise unreached from error
+    except ResponseParserError as error:  # a proxy or another endpoint answered, such as with a page
+        first = str(error).partition("\n")[0][:200]
+        unread = CloudError(f"{action}: the answer is not AWS's ({first})", "check proxies and endpoints")
+        unread.answered = False
+        raise unread from error
     except boto.BotoCoreError as error:
         unclear = CloudError(f"{action}: {error}")
         unclear.answered = False
