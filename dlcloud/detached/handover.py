@@ -60,7 +60,7 @@ JOB_FOLDER = f"{FOLDER}/runs/control"
 OLDEST_PYTHON = "3.11"
 """As `requires-python` in pyproject.toml."""
 
-RUNTIME = ("boto3", "click", "paramiko", "pathspec", "pydantic", "pyyaml", "rich", "tabulate")
+RUNTIME = ("boto3", "click", "packaging", "paramiko", "pathspec", "pydantic", "pyyaml", "rich", "tabulate")
 """As `dependencies` in pyproject.toml."""
 
 GIVEN_UP = "given up"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 from botocore.exceptions import ClientError
@@ -261,6 +262,9 @@ class AllowingClients(CountingClients):
 
     def get_without_retries(self):
         return self
+
+    def credentials(self):
+        return SimpleNamespace(access_key="AKIA")
 
     def create_security_group(self, *, DryRun, Description, **_):  # noqa: N803  boto3's words
         self.asked.append((DryRun, Description))
