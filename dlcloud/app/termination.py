@@ -342,7 +342,9 @@ def _raise_for_results_left(launcher: Launcher) -> None:
     ]
     config = shlex.quote(str(launcher.store.paths.ssh_config))
     copies = [
-        f"scp -r -F {config} {instance_id}:{left.folder} {instance_id}"
+        # Not scp -r, which fails at a link to a folder.
+        f"mkdir -p {instance_id} && ssh -F {config} {instance_id} tar -C {left.folder} -chf - . "
+        f"| tar -C {instance_id} -xf -"
         for instance_id, left in launcher.results_left.items()
     ]
     commands = " && ".join([f"dlcloud ssh {launcher.cluster.name} --config", *copies])

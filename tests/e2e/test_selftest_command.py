@@ -26,8 +26,7 @@ def test_a_refused_launch_is_reported_and_leaves_nothing(user):
 
 def test_a_type_that_would_cost_more_is_refused(user):
     done = user.run("selftest", "--cloud", "local", "--type", "c5.18xlarge", expect=3)
-    assert "raise budget.max_usd" in done.stderr
-    assert "the self-test was not started" in done.stderr
+    assert "the budget buys 0 minutes" in done.stderr
 
 
 def test_one_ctrl_c_ends_what_it_launched_and_a_second_adds_a_line(user):
