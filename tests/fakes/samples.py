@@ -54,7 +54,7 @@ def hardware(name="c7i.xlarge", status="current"):
 
 
 def observed(*prices, zones=("us-east-1a", "us-east-1b"), offered=None, known=()):
-    names = ("c7i.xlarge", "c6i.xlarge")
+    names = ("c7i.xlarge", "c6i.xlarge", "t3.xlarge")
     return PreflightFacts(
         identity=CallerIdentity(account="123456789012", arn="arn:aws:iam::1:user/me"),
         cidrs=("203.0.113.7/32",),
