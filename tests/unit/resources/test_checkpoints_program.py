@@ -78,7 +78,14 @@ class Instance:
         (self.folder / "command").write_text(self.command)
         self.metadata = Service()
         threading.Thread(target=self.metadata.serve_forever, args=(0.02,), daemon=True).start()
-        kept = {"patterns": ["ckpt"], "first": "ckpt", "is_kept": True, "resume": True, "number": 0}
+        kept = {
+            "patterns": ["ckpt"],
+            "first": "ckpt",
+            "is_kept": True,
+            "resume": True,
+            "up": "u",
+            "number": 0,
+        }
         (self.folder / "checkpoints.json").write_text(json.dumps(kept | options))
 
     @property
