@@ -27,8 +27,8 @@ def expected_hours(work_hours: float) -> tuple[float, float]:
     no interruption comes for its whole length.
     """
     interruptions = work_hours / HOURS_BETWEEN
-    anew = (HOURS_BETWEEN + RESTART_HOURS) * math.expm1(min(interruptions, 50.0))
-    return work_hours + interruptions * RESTART_HOURS, anew
+    restarted = (HOURS_BETWEEN + RESTART_HOURS) * math.expm1(min(interruptions, 50.0))
+    return work_hours + interruptions * RESTART_HOURS, restarted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -257,7 +257,7 @@ def image(
     type=click.Choice(("round-trip", "switch")),
     default="round-trip",
     show_default=True,
-    help="What to prove; switch: an instance ends itself after its launcher was killed (25 minutes).",
+    help="What to prove; switch: an instance terminates itself after its launcher was killed (25 minutes).",
 )
 @click.option("-y", "--yes", is_flag=True, help="Spend money without asking.")
 @output_option

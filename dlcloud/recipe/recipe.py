@@ -121,13 +121,13 @@ class Budget(Part):
         default=4.0,
         gt=0,
         le=24 * 30,
-        description="Each instance ends itself after this many hours; on AWS at least 0.25.",
+        description="Each instance terminates itself after this many hours; on AWS at least 0.25.",
     )
     idle_minutes: int | None = Field(
         default=None,
         ge=6,
-        description="Each instance ends itself after this many minutes in which no run, no dlcloud command "
-        "and no busy program was there; on AWS at least 15.",
+        description="Each instance terminates itself after this many minutes in which no run, no dlcloud "
+        "command and no busy program was there; on AWS at least 15.",
     )
 
 

@@ -166,7 +166,7 @@ class RoundTrip:
             if not self.observations.members:
                 self.observations.errors.append("`up` launched nothing")
                 raise CommandFailedError
-            say("its launcher was killed: waiting until the instance ends itself ...", err=True)
+            say("its launcher was killed: waiting until the instance terminates itself ...", err=True)
             killed = time.monotonic()
             self._await(2 * SWITCH_S, lambda: not self._living(name))
             self.observations.switch_s = time.monotonic() - killed

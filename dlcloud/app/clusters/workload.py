@@ -141,10 +141,10 @@ class RecipeWorkload:
             way = "after an interruption it starts again with its checkpoints"
         else:
             way = "starts from the beginning after an interruption"
-        resumed, anew = expected_hours(hours)
+        resumed, restarted = expected_hours(hours)
         cost = (
             f"{hours:g} h of work at an interruption each {HOURS_BETWEEN:g} h (assumed): about "
-            f"{resumed:.1f} h billed if it resumes, {anew:.1f} h if it starts from the beginning"
+            f"{resumed:.1f} h billed if it resumes, {restarted:.1f} h if it starts from the beginning"
         )
         return [f"{way}; {cost}"]
 
