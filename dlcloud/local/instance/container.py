@@ -96,7 +96,9 @@ class Container:
         if self.rootfs is not None:
             self._entered = {process for process in self._entered if process.returncode is None}
             spaces = frozenset() if self._space < 0 else frozenset({os.fstat(self._space).st_ino})
-            return Marks(spaces=spaces, pids=frozenset(process.pid for process in self._entered))
+            entered = frozenset(process.pid for process in self._entered)
+            inits = frozenset({self._pid}) if self._pid else frozenset()
+            return Marks(spaces=spaces, pids=entered, inits=inits)
         if self.has_own_user:
             return Marks(users=frozenset({self.owner}))
         return Marks(roots=frozenset({str(self.root)}))

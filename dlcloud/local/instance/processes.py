@@ -124,12 +124,14 @@ class Marks:
         spaces: The inodes of process namespaces, held open: else another one could get the same number.
         users: The user ids that one instance each has.
         pids: What entered namespaces, and is itself outside.
+        inits: The first process of each namespace. It ignores SIGTERM and ends with its namespace.
     """
 
     roots: frozenset[str] = frozenset()
     spaces: frozenset[int] = frozenset()
     users: frozenset[int] = frozenset()
     pids: frozenset[int] = frozenset()
+    inits: frozenset[int] = frozenset()
 
     def __or__(self, other: "Marks") -> "Marks":
         return Marks(
@@ -137,6 +139,7 @@ class Marks:
             spaces=self.spaces | other.spaces,
             users=self.users | other.users,
             pids=self.pids | other.pids,
+            inits=self.inits | other.inits,
         )
 
 
@@ -156,7 +159,8 @@ async def _signal_until_gone(marks: Marks, number: signal.Signals, wait_s: float
     """Signal all processes, new ones too, until there is none; False if time is up."""
     deadline = time.monotonic() + wait_s
     signalled: set[int] = set()
-    while pids := await asyncio.to_thread(find_processes, marks):
+    ignored = marks.inits if number is signal.SIGTERM else frozenset()
+    while pids := await asyncio.to_thread(find_processes, marks) - ignored:
         for pid in pids if number is signal.SIGKILL else pids - signalled:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)

@@ -273,6 +273,8 @@ def test_terminating_shows_shutting_down_then_terminated(rig):
     assert ended["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
     again = rig.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
     assert again["TerminatingInstances"][0]["CurrentState"]["Name"] == "terminated"
+    # No program ignored SIGTERM, so nothing waited to be killed.
+    assert "after SIGTERM" not in rig.site._paths.log.read_text()
 
 
 def test_an_instance_that_shuts_down_stops_or_terminates_as_its_launch_says(rig):
