@@ -18,12 +18,12 @@ import agents
 import click
 import python_api
 import recipe_keys
-from tables import table
+from tables import listing, table
 
 from dlcloud.analysis.selftest import RISKS
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness import benchmark
-from dlcloud.cli.main import COMMANDS, dlcloud
+from dlcloud.cli.main import GROUPS, dlcloud
 from dlcloud.model import errors
 
 DOCS = Path(__file__).parent
@@ -34,15 +34,19 @@ SKILL = ROOT / ".claude" / "skills" / "dlcloud" / "SKILL.md"
 
 SHARED_BY = 3
 """An option that this many commands have, in the same words, is explained once."""
+COMMON = ("--output", "--profile", "--verbose")
+"""Options of nearly every command: a section does not name them."""
 LONG = re.compile(r"--[a-z-]+")
+RANGE = re.compile(r"(?<=\[)(default: [^;\]]*); [^\]]*(?=\])| \[[^\]:]*[<>]=[^\]]*\]")
+"""The limits of a number, which `--help` and the message of a wrong one state."""
 BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 
 
 def commands() -> Iterator[str]:
     """Yield a section for each command and subcommand: what it does, and its options."""
-    yield from table(
-        ("command", "effect"), [(f"[{name}](#dlcloud-{name})", COMMANDS[name]) for name in COMMANDS]
-    )
+    for heading, names in GROUPS.items():
+        yield f"- {heading}: {', '.join(f'[{name}](#dlcloud-{name})' for name in names)}"
+    yield ""
     context = click.Context(dlcloud, info_name="dlcloud")
     found = list(_below(dlcloud, context))
     counts = Counter(record for command, inner in found for record in _records(command, inner))
@@ -54,10 +58,10 @@ def commands() -> Iterator[str]:
     shared = {record for record in most_common.values() if counts[record] >= SHARED_BY}
     yield "## Shared options"
     yield ""
-    yield from table(
-        ("option", "meaning"),
-        [(f"`{name}`", meaning) for name, meaning in counts if (name, meaning) in shared],
-    )
+    yield from _listing(record for record in counts if record in shared)
+    common = ", ".join(f"`{name}`" for name in COMMON)
+    yield f"Nearly every command takes {common}. Sections name the other ones."
+    yield ""
     for command, inner in found:
         yield from _command(command, inner, shared)
 
@@ -82,21 +86,25 @@ def _command(
 ) -> Iterator[str]:
     yield f"{'#' * len(context.command_path.split())} {context.command_path}"
     yield ""
-    pieces = command.collect_usage_pieces(context)
-    yield f"`{' '.join([context.command_path, *pieces])}`"
-    yield ""
+    pieces = [piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
+    if pieces:
+        yield f"`{' '.join([context.command_path, *pieces])}`"
+        yield ""
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         literal = paragraph.startswith("\b\n")
         yield f"```text\n{paragraph[2:]}\n```" if literal else paragraph.strip()
         yield ""
     records = _records(command, context)
-    yield from table(
-        ("option", "meaning"), [(f"`{name}`", text) for name, text in records if (name, text) not in shared]
-    )
-    if names := [LONG.findall(name)[-1] for name, text in records if (name, text) in shared]:
-        links = ", ".join(f"`{name}`" for name in names)
-        yield f"[Shared options](#shared-options): {links}."
+    if own := [record for record in records if record not in shared]:
+        yield from _listing(own)
+    names = [LONG.findall(name)[-1] for name, text in records if (name, text) in shared]
+    if others := ", ".join(f"`{name}`" for name in names if name not in COMMON):
+        yield f"[Shared](#shared-options): {others}."
         yield ""
+
+
+def _listing(records: Iterable[tuple[str, str]]) -> Iterator[str]:
+    return listing((name, "", RANGE.sub(r"\1", meaning)) for name, meaning in records)
 
 
 def benchmarks() -> Iterator[str]:
@@ -107,14 +115,14 @@ def benchmarks() -> Iterator[str]:
         yield entry.summary
         yield ""
         yield from _options(entry.options)
-        rounds = ", and [those of rounds](#options-of-rounds)" if entry.rounds else ""
-        yield f"[Options of every benchmark](#options-of-every-benchmark) apply{rounds}."
+        rounds = " and [of rounds](#options-of-rounds)" if entry.rounds else ""
+        yield f"Also [options of every benchmark](#options-of-every-benchmark){rounds}."
         if entry.defaults:
             defaults = (
                 f"`{name}` {'unlimited' if value is None else value}"
                 for name, value in entry.defaults.items()
             )
-            yield f"Defaults of its own: {', '.join(defaults)}."
+            yield f"Its defaults: {', '.join(defaults)}."
         yield ""
     yield "## Options of every benchmark"
     yield ""
@@ -125,16 +133,14 @@ def benchmarks() -> Iterator[str]:
 
 
 def _options(options: Iterable[benchmark.Option]) -> Iterator[str]:
-    rows = [(f"`{option.name}`", _values(option), _option_default(option), option.help) for option in options]
-    yield from table(("option", "values", "default", "meaning"), rows)
+    return listing((option.name, _values(option), option.help) for option in options)
 
 
 def _values(option: benchmark.Option) -> str:
-    """Return the values that an option takes; `...` where it takes several."""
-    if option.flag:
-        return "none"
-    values = ", ".join(f"`{choice}`" for choice in option.choices) or (option.metavar or "text")
-    return f"{values} ..." if option.many else values
+    """Return the values that an option takes, and the one that it has if it is left out."""
+    choices = " ".join(f"`{choice}`" for choice in option.choices) or (option.metavar or "")
+    default = _option_default(option)
+    return "; ".join(filter(None, (choices, f"default {default}" if default else "")))
 
 
 def _option_default(option: benchmark.Option) -> str:

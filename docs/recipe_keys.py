@@ -1,11 +1,13 @@
 """The keys of a recipe as tables, from its JSON Schema."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tables import table
+from tables import listing
 
 from dlcloud.recipe.recipe import recipe_schema
+
+YES_NO = "`yes` or `no`"
 
 
 def recipe() -> Iterator[str]:
@@ -62,16 +64,19 @@ def _part(title: str, part: dict[str, Any], schema: dict[str, Any]) -> Iterator[
     yield ""
     yield from [part["description"], ""] if "description" in part else []
     required = part.get("required", ())
-    rows = [
-        (
-            f"`{key}`",
-            _type(value, schema),
-            "required" if key in required else _default(value),
-            _meaning(value, schema),
-        )
+    yield from listing(
+        (key, "; ".join(filter(None, _values(key, value, schema, required))), _meaning(value, schema))
         for key, value in part["properties"].items()
-    ]
-    yield from table(("key", "value", "default", "meaning"), rows)
+    )
+
+
+def _values(
+    key: str, value: dict[str, Any], schema: dict[str, Any], required: Sequence[str]
+) -> Iterator[str]:
+    kind = _type(value, schema)
+    yield "" if kind in {"text", "mapping", YES_NO} else kind
+    default = _default(value)
+    yield "required" if key in required else f"default {default}" if default else ""
 
 
 def _type(value: dict[str, Any], schema: dict[str, Any]) -> str:
@@ -85,6 +90,8 @@ def _type(value: dict[str, Any], schema: dict[str, Any]) -> str:
         kinds = [_type(alternative, schema) for alternative in alternatives]
         # A decimal number may be written as a number or as text of a certain pattern.
         kinds = [kind for kind in dict.fromkeys(kinds) if kind != "nothing"]
+        if kinds == ["list of text", "text"]:
+            return "text or list"
         return kinds[0] if kinds[0].startswith("number") and kinds[1:] == ["text"] else " or ".join(kinds)
     if "enum" in value or "const" in value:
         return ", ".join(f"`{word}`" for word in value.get("enum", [value.get("const")]))
@@ -92,8 +99,8 @@ def _type(value: dict[str, Any], schema: dict[str, Any]) -> str:
     if kind == "array":
         return f"list of {_plural(_type(value['items'], schema))}"
     if kind == "object":
-        return "mapping of names to text"
-    names = {"integer": "whole number", "number": "number", "boolean": "`yes` or `no`", "null": "nothing"}
+        return "names with text"
+    names = {"integer": "integer", "number": "number", "boolean": YES_NO, "null": "nothing"}
     return names.get(kind, "text") + _bounds(value) if isinstance(kind, str) else "text"
 
 

@@ -1,6 +1,6 @@
-"""Tables in Markdown."""
+"""Tables and lists in Markdown."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 
 def table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
@@ -12,4 +12,12 @@ def table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[
     for row in rows:
         cells = (" ".join(cell.split()).replace("|", "\\|") for cell in row)
         yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def listing(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
+    """Yield a list of names: the values of each, and what it means. A narrow screen shows it whole."""
+    for name, values, meaning in rows:
+        about = f" ({values})" if values else ""
+        yield " ".join(f"- `{name}`{about}{f': {meaning}' if meaning else ''}".split())
     yield ""

@@ -36,7 +36,7 @@ def _with_feature_flags(command: Command) -> Command:
     show_default=True,
     help="Which cloud is asked, whatever the recipe says; local is a rehearsal.",
 )
-@click.option("--region", default=None, help="Use this instead of the recipe's.")
+@click.option("--region", default=None, metavar="REGION", help="Use this instead of the recipe's.")
 @click.option("--fix-hint", is_flag=True, help="Print the policy statements that are missing, as JSON.")
 @output_option
 @verbose_option
@@ -45,8 +45,8 @@ def doctor(
 ) -> None:
     """Check whether TARGET, a recipe or an instance type, would start on AWS. Creates nothing.
 
-    Without TARGET it checks the account by the recipe quickstart. It checks credentials, zones, vCPU quota,
-    image, network, prices and spot capacity, and does an EC2 dry run.
+    It checks credentials, zones, vCPU quota, image, network, prices and spot capacity, and does an EC2
+    dry run. TARGET is the recipe quickstart by default.
     """
     from dlcloud.app.account.doctor import run
     from dlcloud.app.context import Context
@@ -60,12 +60,14 @@ def doctor(
 @click.option(
     "--gpu",
     default="",
+    metavar="NAME",
     help="Only types with this GPU (T4, A10G, V100, ...); `any` for any, `none` for none.",
 )
 @click.option(
     "--cpu-flag",
     "cpu_flags",
     multiple=True,
+    metavar="FLAG",
     help="Only CPUs with this instruction-set flag: avx512_vnni, amx.",
 )
 @click.option("--max-usd-per-hour", type=Number(0), default=None, help="Highest price on demand.")
@@ -102,8 +104,8 @@ def instances(
 ) -> None:
     """List instance types, the cheapest TFLOPS first; with TYPES, only those (c7i, p3.2xlarge).
 
-    TFLOPS per USD is the peak of the GPUs' tensor cores, else FP32, over the on-demand price: a first
-    look, which `dlcloud cost-report` replaces with what was measured.
+    TFLOPS per USD is the peak of the GPUs' tensor cores, else FP32, over the on-demand price. `dlcloud
+    cost-report` shows what was measured.
     """
     from dlcloud.app.account.instances import run
     from dlcloud.app.context import Context
@@ -136,9 +138,9 @@ def instances(
 def policy(*, feature: str | None, region: str, boundary: str, **flags: bool) -> None:
     """Print the IAM policy that dlcloud needs: every action that it calls, and nothing else.
 
-    With FEATURE, print the additional policy of `up --on batch` (batch), `up --detach` (detach), secrets of
-    SSM and Secrets Manager (secrets), data and checkpoints in S3 (storage), or endpoints and Session Manager
-    (private).
+    With FEATURE, print the additional policy of `up --on batch` (batch), `up --detach` (detach), secrets
+    of SSM and Secrets Manager (secrets), data and checkpoints in S3 (storage), or endpoints and Session
+    Manager (private).
 
     \b
     dlcloud policy > dlcloud.json
@@ -170,9 +172,8 @@ def policy(*, feature: str | None, region: str, boundary: str, **flags: bool) ->
 def budget(*, amount: str, shared: str, rehearsals: bool | None, output: str, verbose: bool) -> None:
     """Print what the month has cost and what is left; with AMOUNT, set its limit in the configuration file.
 
-    No plan starts that could pass it. What clusters cost counts, what running ones may yet cost by their own
-    budgets, and what Cost Explorer has billed, where it may be asked. With --shared, the limit holds for
-    everybody who names the same bucket. A notification comes at 50, 80 and 100 %.
+    A plan that could exceed it is refused. With --shared, the limit holds for everybody who names the
+    same bucket. A notification comes at 50, 80 and 100 %.
     """
     from dlcloud.app.budget import run
     from dlcloud.app.context import Context
@@ -186,9 +187,16 @@ def budget(*, amount: str, shared: str, rehearsals: bool | None, output: str, ve
 @click.option("--list", "listed", is_flag=True, help="Print the images that were made, and what they cost.")
 @region_option("Region of --list.")
 @click.option("--cloud", type=click.Choice(CLOUDS), default="aws", show_default=True, help="Cloud of --list.")
-@click.option("--from", "base", default="", help="Image to begin with; default: the recipe's.")
 @click.option(
-    "-t", "--type", "instance_type", default="", help="Type that makes the image; default: the cheapest."
+    "--from", "base", default="", metavar="IMAGE", help="Image to begin with; default: the recipe's."
+)
+@click.option(
+    "-t",
+    "--type",
+    "instance_type",
+    default="",
+    metavar="TYPE",
+    help="Type that makes the image; default: the cheapest.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan with its prices; create nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Spend money without asking.")
@@ -211,10 +219,9 @@ def image(
 ) -> None:
     """Make an image with the environment of RECIPE in it, which instances.image then names.
 
-    Launches one instance, runs the recipe's set-up commands, installs its packages, removes keys and secrets,
-    makes the image, and terminates the instance. Instances of the image are set up immediately. Commands
-    whose effect does not survive a reboot belong to the workload, as they are not repeated. Run it again
-    after a change of the packages; `dlcloud gc` removes images that are superseded or unused.
+    Launch one instance, run the recipe's set-up commands, install its packages, remove keys and secrets,
+    make the image, and terminate the instance. Commands that do not survive a reboot belong to the
+    workload: they are not repeated. Run it again after a change of the packages.
     """
     from dlcloud.app.account.image import list_images, run
     from dlcloud.app.context import Context
@@ -250,6 +257,7 @@ def image(
     "instance_type",
     default="t3.micro",
     show_default=True,
+    metavar="TYPE",
     help="Instance type; t4g.micro tests arm64.",
 )
 @click.option(
@@ -257,16 +265,16 @@ def image(
     type=click.Choice(("round-trip", "switch")),
     default="round-trip",
     show_default=True,
-    help="What to prove; switch: an instance terminates itself after its launcher was killed (25 minutes).",
+    help="Check to run; switch: an instance terminates itself after its launcher was killed (25 minutes).",
 )
 @click.option("-y", "--yes", is_flag=True, help="Spend money without asking.")
 @output_option
 def selftest(*, cloud: str, region: str, instance_type: str, part: str, yes: bool, output: str) -> int | None:
     """Launch, resize and terminate the cheapest instances to check that dlcloud works with your account.
 
-    It checks the account, launches one on-demand and one spot instance, runs a command on each, adds an
-    instance, takes all down and looks for what is left. The most that it may cost is shown before anything is
-    launched. Exits with 5 if a row of the table has FAILED.
+    It launches one on-demand and one spot instance, runs a command on each, adds an instance, terminates
+    all and looks for what is left. It shows the most that it may cost before it launches. Exits with 5 if
+    a row of the table has FAILED.
     """
     from dlcloud.app.account.selftest import run
 

@@ -27,7 +27,7 @@ commands = click.Group()
 @click.option(
     "--everywhere", is_flag=True, help="Include detached clusters of other machines, in every region."
 )
-@click.option("--all-owners", is_flag=True, help="With --everywhere, include those of other people.")
+@click.option("--all-owners", is_flag=True, help="Include clusters of other people (with --everywhere).")
 @click.option("-w", "--watch", is_flag=True, help="Print it every 5 s, until Ctrl-C or nothing is up.")
 @output_option
 @verbose_option
@@ -43,8 +43,8 @@ def status(
 ) -> int | None:
     """Show the instances of CLUSTER (default: of all) as the cloud reports them now, with their cost so far.
 
-    For clusters at work it shows the step, the time left, and stalls; --watch continues until nothing is up.
-    A detached cluster (`up --detach`, from any machine) is found by its name.
+    For clusters at work it shows the step, the time left, and stalls. A detached cluster of any machine
+    is found by its name.
     """
     from dlcloud.app.clusters.status import run
     from dlcloud.app.context import Context
@@ -69,6 +69,7 @@ def status(
     "--tail",
     type=click.IntRange(0),
     default=None,
+    metavar="N",
     help="Print only the last lines; with -f, these first.",
 )
 @click.option(
@@ -99,13 +100,17 @@ def logs(
 @commands.command("exec", context_settings={"ignore_unknown_options": True})
 @click.argument("cluster", shell_complete=complete_clusters)
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@click.option("-i", "--instance", default="", help="Only this instance: its id, or its number from 1.")
+@click.option(
+    "-i",
+    "--instance",
+    default="",
+    metavar="INSTANCE",
+    help="Only this instance: its id, or its number from 1.",
+)
 @output_option
 @verbose_option
 def execute(*, cluster: str, words: tuple[str, ...], instance: str, output: str, verbose: bool) -> int | None:
     """Run COMMAND on every instance of CLUSTER in parallel and print its output, instance by instance.
-
-    The output of a single instance is printed as it arrives.
 
     Exits with the status of COMMAND on a single instance; on several with 4 if it failed everywhere, 5 if it
     failed somewhere.
@@ -120,12 +125,14 @@ def execute(*, cluster: str, words: tuple[str, ...], instance: str, output: str,
 @commands.command("ssh", context_settings={"ignore_unknown_options": True})
 @click.argument("cluster", default="", shell_complete=complete_clusters)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
-@click.option("-i", "--instance", default="", help="Which instance: its id, or its number from 1.")
+@click.option(
+    "-i", "--instance", default="", metavar="INSTANCE", help="Which instance: its id, or its number from 1."
+)
 @click.option(
     "-L", "forwards", multiple=True, metavar="PORT:HOST:PORT", help="Forward a local port, as ssh -L."
 )
 @click.option("--config", is_flag=True, help="Write entries for scp, VS Code and others; open no shell.")
-@click.option("--include", is_flag=True, help="With --config: include them in ~/.ssh/config.")
+@click.option("--include", is_flag=True, help="Include the entries of --config in ~/.ssh/config.")
 @plain_output_option("json: print the command only.")
 @verbose_option
 def ssh(
@@ -141,8 +148,8 @@ def ssh(
 ) -> int | None:
     """Open a shell on an instance of CLUSTER (the only one, if none is named), or run COMMAND there.
 
-    Its host key is proven. --config writes an ssh_config file with an entry for each instance that is up:
-    `scp`, `rsync`, VS Code and `ssh -L` then reach it by the cluster's name (NAME-2, NAME-3 for others).
+    Its host key is proven. --config writes an ssh_config file, by which `scp`, `rsync` and VS Code reach
+    each instance by the cluster's name (NAME-2, NAME-3 for others).
 
     \b
     dlcloud ssh x -- nvidia-smi
@@ -174,6 +181,7 @@ def ssh(
     "--keep-free",
     type=click.IntRange(0, 1000),
     default=None,
+    metavar="N",
     help="Number of reserved instances that a training with instances.reservations leaves idle for others.",
 )
 @cidr_option("new instances")
@@ -258,11 +266,11 @@ def down(
 ) -> None:
     """Terminate CLUSTERS (the only one, if none is named) with their security groups and keys.
 
-    Results of detached clusters (`up --detach`, from any machine) are downloaded first. If a detached
-    training is still running, it asks first, on a terminal.
+    Results of detached clusters are downloaded first. If a detached training still runs, it asks first,
+    on a terminal.
 
-    A process that is in charge of the cluster (`up`, `bench`) is asked to end it; if it does not within a
-    minute, it is killed, and its cluster is terminated from here.
+    A process that is in charge of the cluster (`up`, `bench`) is asked to terminate it, and killed after
+    a minute.
     """
     from dlcloud.app.clusters.down import run
     from dlcloud.app.context import Context
@@ -283,7 +291,11 @@ def down(
 @commands.command("gc")
 @click.argument("clusters", nargs=-1)
 @click.option(
-    "--region", "regions", multiple=True, help="Only this region; default: every region of the account."
+    "--region",
+    "regions",
+    multiple=True,
+    metavar="REGION",
+    help="Only this region; default: every region of the account.",
 )
 @click.option(
     "--cloud",
@@ -292,7 +304,7 @@ def down(
     help="Where to look; default: AWS, and the local EC2 if it runs.",
 )
 @click.option("--all-owners", is_flag=True, help="Include what other people, and other homes, launched.")
-@click.option("--cache", is_flag=True, help="List and remove cached files that can be rebuilt (see below).")
+@click.option("--cache", is_flag=True, help="List and remove cached files of the local EC2.")
 @click.option("--dry-run", is_flag=True, help="Show; remove nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Remove without asking.")
 @output_option
@@ -311,17 +323,14 @@ def gc(
 ) -> None:
     """Find tagged resources that no known cluster owns, show what they cost, and delete them.
 
-    It removes what this home launched. What another home launched with the same credentials is listed, and
-    removed by its id: after the laptop is lost, any machine does. What other people launched is listed, and
-    removed with --all-owners only. A cluster that one of its own instances controls is left alone while that
-    lives. With CLUSTERS (ids), only what belongs to them is removed, detached ones included. Regions that a
-    policy denies are named and passed over. Images that `dlcloud image` made are removed, with their
-    snapshots, once they are superseded by a newer one, or not launched for 30 days, or their cluster is
-    named. Unfinished clusters of this home, whose launcher is gone, are listed with their price and the
-    command that terminates them.
+    It removes what this home launched. What another home launched with the same credentials is listed,
+    and removed by its id (CLUSTERS), detached clusters included. What other people launched is removed
+    with --all-owners only. Images of `dlcloud image` are removed once they are superseded, or not
+    launched for 30 days. Unfinished clusters of this home are listed with their price and the command
+    that terminates them.
 
-    With --cache it shows what environments, models, packages and container images of the local EC2 take on
-    this machine, and removes what no cluster uses; each is made again when it is needed.
+    With --cache it removes environments, models, packages and container images of the local EC2 that no
+    cluster uses. Each is made again when it is needed.
     """
     from dlcloud.app.context import Context
 
@@ -366,7 +375,7 @@ def tunnel(*, cluster: str, instance: str, verbose: bool) -> None:
 
 @commands.command("control", hidden=True)
 @click.argument("recipe")
-@click.option("--name", required=True, help="The name of its cluster.")
+@click.option("--name", required=True, metavar="NAME", help="The name of its cluster.")
 @cidr_option("new instances")
 def control(*, recipe: str, name: str, cidrs: tuple[str, ...]) -> None:
     """Do the work of the cluster that this instance belongs to, and terminate all other instances."""

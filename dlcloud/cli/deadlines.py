@@ -27,31 +27,39 @@ commands = click.Group()
     default=None,
     help="Hours that one worker needs for the work; default: the recipe's deadline.work with per_hour.",
 )
-@click.option("--traces", default="", help="Folder of availability traces; default: price history.")
+@click.option(
+    "--traces", default="", metavar="PATH", help="Folder of availability traces; default: price history."
+)
 @values_option
 @click.option("--pooled", is_flag=True, help="Each folder is a pool; files of one name are one window.")
 @click.option(
     "--capacity",
     type=click.IntRange(1, 10000),
     default=None,
-    help="How many instances one instance in a trace represents. Default: 1, or count.max for yes/no traces.",
+    metavar="N",
+    help="Number of instances that one in a trace stands for. Default: 1, or count.max for yes/no traces.",
 )
 @click.option(
     "--availability",
     type=Number(0, 1),
     default=None,
-    help="With the price history: the share of the time in which each pool has capacity.",
+    help="Share of the time in which each pool has capacity (with a price history).",
 )
-@click.option("--history", default="14d", show_default=True, help="Length of the price history.")
+@click.option(
+    "--history", default="14d", show_default=True, metavar="DURATION", help="Length of the price history."
+)
 @click.option(
     "--windows",
     "number",
     type=click.IntRange(1, 1000),
     default=40,
     show_default=True,
+    metavar="N",
     help="Number of windows of the history.",
 )
-@click.option("--plot", default="", help="Draw cost against deadline to this file: .svg, .png or .html.")
+@click.option(
+    "--plot", default="", metavar="FILE", help="Draw cost against deadline to this file: .svg, .png or .html."
+)
 @output_option
 @verbose_option
 def deadlines(
@@ -72,9 +80,9 @@ def deadlines(
 ) -> None:
     """Print what several deadlines of RECIPE are expected to cost, with all pools and with each alone.
 
-    The policy that the controller asks is replayed over availability traces, or over the spot price history
-    of the account. A price history does not show capacity, so capacity is assumed: --availability if given,
-    else the spot placement score (7 of 10: available 70 % of the time), else 56 %. Nothing is launched.
+    The controller's policy is replayed over availability traces, or over the account's spot price
+    history. A price history does not show capacity, so capacity is assumed: --availability if given, else
+    the spot placement score (7 of 10: available 70 % of the time), else 56 %. Nothing is launched.
 
     \b
     dlcloud deadlines recipe.yaml --deadline 52h --deadline 3d
@@ -103,45 +111,51 @@ def deadlines(
 
 @commands.command("simulate")
 @click.argument("recipe", shell_complete=complete_recipes)
-@click.option("--traces", default="", help="Folder of traces, or one of them; each file is one window.")
+@click.option(
+    "--traces", default="", metavar="PATH", help="Folder of traces, or one of them; each file is one window."
+)
 @values_option
 @click.option("--pooled", is_flag=True, help="Each folder is a pool; files of one name are one window.")
 @click.option(
     "--capacity",
     type=click.IntRange(1, 10000),
     default=None,
-    help="How many instances one instance in a trace represents. Default: 1, or all that the recipe may have "
-    "for yes/no traces.",
+    metavar="N",
+    help="Number of instances that one in a trace stands for. Default: 1, or count.max for yes/no traces.",
 )
-@click.option("--generate", "seed", type=int, default=None, help="Generate traces, from this seed on.")
+@click.option(
+    "--generate", "seed", type=int, default=None, metavar="N", help="Generate traces, from this seed on."
+)
 @click.option(
     "--windows",
     "number",
     type=click.IntRange(1, 100000),
     default=100,
     show_default=True,
-    help="With --generate: number of windows, each from its own seed.",
+    metavar="N",
+    help="Number of generated windows.",
 )
 @click.option(
     "--pools",
     type=click.IntRange(1, 100),
     default=1,
     show_default=True,
-    help="With --generate: number of pools.",
+    metavar="N",
+    help="Number of generated pools.",
 )
 @click.option(
     "--up-hours",
     type=Number(0.01, 1000),
     default=2.4,
     show_default=True,
-    help="With --generate: mean time with capacity; exponentially distributed.",
+    help="Mean hours with capacity in generated traces.",
 )
 @click.option(
     "--down-hours",
     type=Number(0.01, 1000),
     default=1.9,
     show_default=True,
-    help="With --generate: mean time without capacity.",
+    help="Mean hours without capacity in generated traces.",
 )
 @click.option(
     "--adversary",
@@ -175,8 +189,7 @@ def deadlines(
     type=Number(0, 86400),
     default=SLOW_BOOT_S,
     show_default=True,
-    help="Seconds that a new instance is billed before its worker joins; the others continue. The default is "
-    "the 90th percentile of boots measured on EC2.",
+    help="Seconds that a new instance is billed before its worker joins.",
 )
 @click.option(
     "--refusal",
@@ -221,8 +234,14 @@ def deadlines(
     type=click.Choice(list(POLICIES)),
     help="Replay only this policy; repeat it; default: all.",
 )
-@click.option("--plot", default="", help="Draw one window to this file: .svg, .png or .html.")
-@click.option("--window", "window_name", default="", help="Window that --plot draws; default: the first.")
+@click.option("--plot", default="", metavar="FILE", help="Draw one window to this file: .svg, .png or .html.")
+@click.option(
+    "--window",
+    "window_name",
+    default="",
+    metavar="NAME",
+    help="Window that --plot draws; default: the first.",
+)
 @output_option
 @verbose_option
 def simulate(
@@ -256,8 +275,8 @@ def simulate(
 ) -> None:
     """Replay spot policies over availability traces: cost, hours, interruptions, missed deadlines.
 
-    The policies are those that choose the instances of a recipe with a deadline; next to them stands the
-    least that each window could have cost, had its future been known. Nothing is launched.
+    Next to each policy stands the least that a window could have cost, had its future been known. Nothing
+    is launched.
 
     \b
     dlcloud simulate recipe.yaml --traces DIR --work 48h --deadline 52h --deadline 70h

@@ -72,7 +72,7 @@ def interrupt(*, instance: str, grace: float, rebalance: bool, output: str, verb
 @local.command("capacity")
 @click.argument("instance_type")
 @click.argument("count", type=int, required=False)
-@click.option("--zone", default=None, help="Only in this Availability Zone.")
+@click.option("--zone", default=None, metavar="ZONE", help="Only in this Availability Zone.")
 @click.option(
     "--trace",
     "traces",
@@ -104,10 +104,10 @@ def capacity(
 ) -> None:
     """Limit the instances of INSTANCE_TYPE to COUNT; without COUNT, remove the limit, and end the traces.
 
-    With --trace, spot instances beyond the obtainable number receive an interruption notice and end, and
-    requests beyond it are refused. A trace is JSON: {"metadata": {"gap_seconds": 600}, "data": [3, 2, ...],
-    "prices": [0.97, ...]}, the prices in USD an hour, if any. The numbers are obtainable instances. If they
-    are zeros and ones only, "meaning": "obtainable" in the metadata, or --values, must say so.
+    With --trace, spot instances beyond the obtainable number receive an interruption notice and
+    terminate, and requests beyond it are refused. A trace is JSON: {"metadata": {"gap_seconds": 600},
+    "data": [3, 2, ...], "prices": [0.97, ...]}. The numbers are obtainable instances. If they are zeros
+    and ones only, "meaning": "obtainable" in the metadata, or --values, must say so.
     """
     from dlcloud.app import local as use_cases
     from dlcloud.app.context import Context

@@ -34,6 +34,7 @@ def region_option(help_text: str) -> Callable[[Command], Command]:
     return click.option(
         "--region",
         default=default_region,
+        metavar="REGION",
         help=f"{help_text} [default: that of the profile or AWS_REGION, else us-east-1]",
     )
 
@@ -73,6 +74,8 @@ class Cidr(click.ParamType[str]):
 
 class Number(click.FloatRange):
     """A number within limits; `nan` and `inf`, which no comparison keeps out, are none."""
+
+    name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401  click's own
         number = super().convert(value, param, ctx)
@@ -178,7 +181,8 @@ def verbose_option(command: Command) -> Command:
             "--profile",
             expose_value=False,
             callback=use_profile,
-            help="A profile of ~/.config/dlcloud/config.yaml: the account, and what its resources need.",
+            metavar="NAME",
+            help="Profile of ~/.config/dlcloud/config.yaml: the account, and settings of its resources.",
         ),
         click.option("-v", "--verbose", is_flag=True, help="Print the log on stderr."),
     )
@@ -277,10 +281,10 @@ def override_options(command: Command) -> Command:
             "--cloud",
             default=None,
             type=click.Choice(CLOUDS),
-            help="Where to run: aws, or local, an EC2 emulator on this machine, on which recipes for AWS run "
-            "in a small form.",
+            help="Where to run: aws, or local (a rehearsal on this machine, of a recipe for AWS in its"
+            " tiny form).",
         ),
-        type_options("An instance type; repeat it for several, in the order in which they are tried."),
+        type_options("Instance type; repeat it for several, in the order of trying."),
         click.option("--region", default="", metavar="REGION", help="The AWS Region."),
         market_options("The market of the instances."),
         click.option("--count", default="", metavar="N", help="Number of instances, or a range such as 1-4."),
@@ -311,9 +315,8 @@ values_option = click.option(
     "--values",
     type=click.Choice(("obtainable", "preempted")),
     default=None,
-    help="Meaning of 1 in JSON traces of zeros and ones that do not say it: one instance obtainable "
-    "(skypilot-org/spot-traces) or preempted (Can't Be Late's simulator). No default. Windows of "
-    "FrontierCS/Frontier-CS are recognized as preempted.",
+    help="Meaning of 1 in JSON traces of zeros and ones that do not state it: one instance "
+    "obtainable, or preempted.",
 )
 """What the values of traces mean: the names of `dlcloud.scheduling.simulation.traces.Meaning`."""
 
@@ -367,6 +370,7 @@ def description_options(command: Command) -> Command:
             "--tokens",
             type=click.IntRange(min=1),
             default=None,
+            metavar="N",
             help="Number of tokens of one sequence that are computed together. [default: 512]",
         ),
         click.option(
@@ -413,12 +417,23 @@ def selection_options(command: Command) -> Command:
     return add_options(
         cast("Command", with_selection),
         click.option(
-            "-t", "--type", "types", multiple=True, help="Only this instance type, or family (c7i)."
+            "-t",
+            "--type",
+            "types",
+            multiple=True,
+            metavar="TYPE",
+            help="Only this instance type, or family (c7i).",
         ),
-        click.option("--benchmark", "benchmarks", multiple=True, help="Only this benchmark or recipe."),
-        click.option("--case", "cases", multiple=True, help="Only this case (`vgg16 batch 1`)."),
-        click.option("--setting", "settings", multiple=True, help="Only this setting (fp32, int8)."),
-        click.option("--cluster", "clusters", multiple=True, help="Only this cluster."),
+        click.option(
+            "--benchmark", "benchmarks", multiple=True, metavar="NAME", help="Only this benchmark or recipe."
+        ),
+        click.option(
+            "--case", "cases", multiple=True, metavar="CASE", help="Only this case (`vgg16 batch 1`)."
+        ),
+        click.option(
+            "--setting", "settings", multiple=True, metavar="NAME", help="Only this setting (fp32, int8)."
+        ),
+        click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="Only this cluster."),
         click.option(
             "--cloud",
             "clouds",
@@ -461,7 +476,7 @@ def notify_option(name: str) -> Callable[[Command], Command]:
             "--notify",
             default="",
             metavar="COMMAND|URL",
-            help="At the end, run this ($DLCLOUD_MESSAGE, $DLCLOUD_STATUS), or post JSON to it.",
+            help="Run this at the end ($DLCLOUD_MESSAGE, $DLCLOUD_STATUS), or post JSON to it.",
         )
         return cast("Command", option(notified))
 

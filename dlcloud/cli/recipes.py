@@ -30,12 +30,10 @@ commands = click.Group()
 def init(*, file: Path, arguments: tuple[str, ...], module: str, trial: bool | None, output: str) -> None:
     """Write a commented recipe to FILE (recipe.yaml), or one for FILE if it is a program.
 
-    FILE may be a Python script, a notebook, a shell script, a Makefile, or a package with __main__.py; its
-    ARGUMENTS follow after --. For train.py it writes train.yaml next to it: the packages of requirements.txt,
-    or those that are imported, pinned as they are installed here; what it sends; and how its throughput is
-    read, from what it prints. With --trial the program runs here for ten seconds after its first line of
-    output to see that, at most for a minute; on a terminal it asks. The schema for editors is written next to
-    the recipe.
+    FILE may be a Python script, a notebook, a shell script, a Makefile, or a package with __main__.py.
+    Its ARGUMENTS follow after --. The recipe has the packages of requirements.txt, or those that are
+    imported, as they are installed here. With --trial the program runs here for ten seconds to see how
+    its throughput is read. The schema for editors is written next to the recipe.
     """
     from dlcloud.app.init import init as write_recipe
 

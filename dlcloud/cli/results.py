@@ -33,7 +33,7 @@ commands = click.Group()
     type=click.Choice(["cost", "throughput", "latency"]),
     default="cost",
     show_default=True,
-    help="What is shown first, and what is best.",
+    help="Order of the table, and measure of the best.",
 )
 @click.option(
     "--market",
@@ -57,9 +57,18 @@ commands = click.Group()
 @click.option("--wide", is_flag=True, help="Print everything in one table, wider than a terminal.")
 @click.option("--spending", is_flag=True, help="Print what all clusters cost, by cluster and by day.")
 @click.option("--billed", is_flag=True, help="Include what AWS billed (Cost Explorer: 0.01 USD a request).")
-@click.option("--html", default="", help="Write a page with charts to this file; it opens offline.")
-@click.option("--plot", default="", help="Write the charts to this file, .png or .svg, for a paper.")
-@click.option("--timeline", multiple=True, help="Draw a trainer's records (JSON lines) of this file, too.")
+@click.option(
+    "--html", default="", metavar="FILE", help="Write a page with charts to this file; it opens offline."
+)
+@click.option(
+    "--plot", default="", metavar="FILE", help="Write the charts to this file, .png or .svg, for a paper."
+)
+@click.option(
+    "--timeline",
+    multiple=True,
+    metavar="FILE",
+    help="Draw a trainer's records (JSON lines) of this file, too.",
+)
 @output_option
 @verbose_option
 def cost_report(
@@ -85,11 +94,10 @@ def cost_report(
 
     What instances cost so far is shown by --spending.
 
-    The newest result of each instance type, benchmark, case and setting is shown, the cheapest first; --all
-    shows all. A winner is named only if the 95 % interval of its ratio to each other setting excludes 1.
-    Rehearsals are marked with *, results that did not settle with ~. The answer comes last: the cheapest
-    and the fastest of each case, with --job what they take for your own work, and where no winner can be
-    named, the command that would settle it.
+    The newest result of each instance type, benchmark, case and setting is shown, the cheapest first. A
+    winner is named only if the 95 % interval of its ratio to each other setting excludes 1. Rehearsals
+    are marked with *, results that did not settle with ~. The answer comes last: the cheapest and the
+    fastest of each case, or the command that would settle it.
     """
     from dlcloud.analysis.ranking import By, Group
     from dlcloud.app.context import Context
@@ -129,10 +137,10 @@ def cost_report(
 def compare(*, first: str, second: str, output: str, verbose: bool) -> None:
     """Show how much faster B is than A, with a 95 % interval and a verdict, and list other differences.
 
-    A and B are each a run, a cluster, an instance type or family, a setting, a benchmark, a case or a day, or
-    several of them with commas: `c5.large,int8`. Where a word may mean several things, say which:
-    `type:c5`, `setting:int8`, `run:…`, `cluster:…`, `benchmark:…`, `case:…`, `date:2026-09-01`. Of each side
-    the newest results are taken; what both have measured is compared.
+    A and B are each a run, a cluster, an instance type or family, a setting, a benchmark, a case or a
+    day, or several of them with commas: `c5.large,int8`. If a word may mean several things, say which:
+    `type:c5`, `setting:int8`, `run:…`, `cluster:…`, `benchmark:…`, `case:…`, `date:2026-09-01`. The
+    newest results of each side are compared.
 
     \b
     dlcloud compare fp32 int8
@@ -176,10 +184,9 @@ def predict(
     """Predict throughput and USD per million items of what was measured, on all CPU types of a region.
 
     Each job of the stored results, or of RUNS, is predicted from the types on which it ran, with 90 %
-    intervals; three types of different size and processor tell most. Every figure is marked as predicted or
-    measured. Say how large the job's model is with --parameters, and for language models --tokens and
-    --generates: the median error is then 14 % instead of 23 %. Jobs on GPUs, on several instances, and
-    rehearsals are not predicted.
+    intervals. Three types of different size and processor tell most. --parameters, and for language
+    models --tokens and --generates, improve the predictions. Jobs on GPUs or on several instances, and
+    rehearsals, are not predicted.
     """
     from dlcloud.app.context import Context
     from dlcloud.app.results.predict import run
@@ -205,8 +212,8 @@ def predict(
 def training(*, name: str, output: str, verbose: bool) -> int | None:
     """Show the elastic training of cluster NAME (default: the newest).
 
-    Its steps and samples, the number of workers over time with the pause of each change, what happened and
-    why, what each instance cost, and what the same steps would have cost on demand and fixed.
+    It lists steps, the number of workers over time with the pause of each change, what happened and why,
+    and what each instance cost next to a fixed on-demand cluster.
     """
     from dlcloud.app.context import Context
     from dlcloud.app.results.training import run
@@ -230,7 +237,7 @@ def training(*, name: str, output: str, verbose: bool) -> int | None:
     default=None,
     help="Default: from the file extension.",
 )
-@click.option("--run", "names", multiple=True, help="Only this run or cluster.")
+@click.option("--run", "names", multiple=True, metavar="NAME", help="Only this run or cluster.")
 @selection_options
 @click.option("--samples", is_flag=True, help="Include the raw samples (JSON lines).")
 @click.option("--commands", is_flag=True, help="Include your own programs' command lines and variables.")
@@ -249,10 +256,10 @@ def export(
 ) -> None:
     """Write what was measured to FILE (.jsonl, .csv, .parquet; - for stdout).
 
-    JSON lines hold whole runs, one a line, for `dlcloud import` in another home; `dlcloud schema results`
-    documents them. CSV and Parquet hold a row a result, as `dlcloud cost-report --all -o csv` prints it.
+    JSON lines hold whole runs for `dlcloud import`; `dlcloud schema results` documents them. CSV and
+    Parquet hold a row for each result.
 
-    A URL (http://HOST:5000) is that of an MLflow server, which gets the runs that it does not have.
+    The URL of an MLflow server (http://HOST:5000) receives the runs that it does not have.
 
     With --as batch, print RECIPE, whose workload is a command, as the input of `aws batch
     register-job-definition --cli-input-json`; --setting names one of its settings.
@@ -282,8 +289,7 @@ def export(
 def import_(*, files: tuple[str, ...], output: str, verbose: bool) -> None:
     """Merge FILES (JSON lines of `dlcloud export`; - for stdin) into this home.
 
-    A run that is stored already is skipped, so importing again, or both ways, changes nothing. If any line is
-    at fault, nothing is imported.
+    A run that is stored already is skipped. If any line is at fault, nothing is imported.
     """
     from dlcloud.app.context import Context
     from dlcloud.app.results.export import import_files

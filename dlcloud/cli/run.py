@@ -37,7 +37,12 @@ commands = click.Group()
 @click.argument("recipe", shell_complete=complete_recipes)
 @click.option("--dry-run", is_flag=True, help="Show the plan with its prices; create nothing.")
 @click.option("--keep", is_flag=True, help="Keep the instances up afterwards.")
-@click.option("--name", default="", help="The cluster's name; a kept cluster of that name is used again.")
+@click.option(
+    "--name",
+    default="",
+    metavar="NAME",
+    help="The cluster's name; a kept cluster of that name is used again.",
+)
 @click.option("-y", "--yes", is_flag=True, help="Spend money without asking.")
 @cidr_option("the instances")
 @click.option("--detach", is_flag=True, help="Leave the work to one of its own instances.")
@@ -49,7 +54,12 @@ commands = click.Group()
 )
 @click.option("--fresh", is_flag=True, help="Measure again what an interrupted run had measured.")
 @click.option("--retry-failed", is_flag=True, help="Run given-up trials of an experiment again.")
-@click.option("--html", default="", help="Write the page of an experiment to this file; it opens offline.")
+@click.option(
+    "--html",
+    default="",
+    metavar="FILE",
+    help="Write the page of an experiment to this file; it opens offline.",
+)
 @override_options
 @notify_option("up")
 @output_option
@@ -76,16 +86,15 @@ def up(
     --type, --region, --market, --count, --setting, --env and --secret override the recipe for this run. Pass
     the same options again to resume the same cluster.
 
-    Launches the instances, sets them up over SSH, runs the workload, stores what it measures, and terminates
-    them. Ctrl-C cleans up. If `up` is interrupted, run the same command again: it resumes, and finished
-    benchmark cases are not repeated.
+    Launch the instances, set them up over SSH, run the workload, store what it measures, and terminate
+    them. Ctrl-C terminates them, too. An interrupted `up` resumes when the same command runs again.
 
-    A recipe with an `experiment` runs its trials on the instances as these become free, and prints one table.
-    However it ends, no finished trial is lost, and the next `up` runs those that are left.
+    A recipe with an `experiment` runs its trials and prints one table. The next `up` runs the trials that
+    are left.
 
-    With --detach it returns once an on-demand instance of the cluster controls the work: this machine may be
-    off then. `status`, `logs`, `training`, `resize` and `exec` ask that instance, from any machine with the
-    account; `down` downloads the results and terminates everything.
+    With --detach it returns once an on-demand instance of the cluster controls the work: this machine may
+    be off then. `status`, `logs`, `training`, `resize` and `exec` ask that instance, from any machine
+    with the account. `down` downloads the results and terminates everything.
     """
     from dlcloud.app.context import Context
     from dlcloud.app.terminal.screen import printing
@@ -133,7 +142,12 @@ def up(
 
 @commands.command("plan")
 @click.argument("recipe", shell_complete=complete_recipes)
-@click.option("--name", default="", help="The cluster's name; a kept cluster of that name is used again.")
+@click.option(
+    "--name",
+    default="",
+    metavar="NAME",
+    help="The cluster's name; a kept cluster of that name is used again.",
+)
 @cidr_option("the instances")
 @override_options
 @output_option
@@ -163,7 +177,7 @@ def plan(
 
 @commands.command("bench")
 @click.argument("recipe", default="", shell_complete=complete_recipes)
-@type_options("An instance type; repeat it for several. Default: those of RECIPE.")
+@type_options("Instance type; repeat it for several. Default: those of RECIPE.")
 @click.option(
     "-b",
     "--benchmark",
@@ -184,6 +198,7 @@ def plan(
 @click.option(
     "--region",
     default=None,
+    metavar="REGION",
     help="The AWS Region. [default: that of the profile or AWS_REGION, else us-east-1]",
 )
 @market_options("The market of the instances. [default: on-demand]")
@@ -202,6 +217,7 @@ def plan(
     "--repeats",
     type=click.IntRange(1, 1000),
     default=None,
+    metavar="N",
     help="Least number of samples of each setting; default: the recipe's, or the benchmark's.",
 )
 @click.option(
@@ -252,24 +268,20 @@ def bench(
 ) -> None:
     """Run RECIPE or the bundled benchmarks on every TYPE in parallel; print throughput and cost side by side.
 
-    A benchmark that does not fit a type (no GPU, no AVX512_BF16) is left out, with its reason. Each instance
-    is terminated as soon as it is done. A refused type does not stop the others. The same command resumes an
-    interrupted or incomplete bench: what is measured is not repeated.
+    A benchmark that does not fit a type is left out, with its reason. Each instance terminates as soon as
+    it is done. The same command resumes an interrupted or incomplete bench.
 
-    With --nodes, the largest cluster runs first; the instances that the next number does not need are then
-    terminated. Efficiency is relative to the smallest number.
+    With --nodes, the largest number runs first. Efficiency is relative to the smallest.
 
-    With --predict, at most three types are measured, those that tell most of all others; throughput and USD
-    per million items of the other CPU types of the region are predicted, with 90 % intervals, also from your
-    earlier results of the same job.
+    With --predict, at most three types are measured. Throughput and USD per million items of the other
+    CPU types of the region are predicted, with 90 % intervals.
 
-    With --race, one job runs on all types in parallel until the cheapest is known: a type is terminated as
-    soon as it cannot be the cheapest any more, with an error of 5 % over the whole race. Types that differ by
-    less than 2 % are named as a tie; with --job, no sample is taken that costs more than it can save.
-    --repeats is the most samples of each setting; default: 1,000.
+    With --race, one job runs on all types in parallel until the cheapest is known, with an error of 5 %
+    over the whole race. Types that differ by less than 2 % are a tie. With --job, no sample is taken that
+    costs more than it can save. --repeats is then the most samples of each setting; default: 1,000.
 
-    It ends with the answer: the cheapest and the fastest, with --job for your own work. Where no winner can
-    be named, it says what would settle it, and on a terminal offers to measure again.
+    It ends with the cheapest and the fastest, with --job for your own work. If no winner can be named, it
+    says what would settle it.
     """
     from dlcloud.app.bench.run import run
     from dlcloud.app.context import Context

@@ -35,8 +35,8 @@ class DataItem(Part):
     ] = Field(description="Where the command finds it, below its working folder.")
     mode: Literal["copy", "mount-point"] = Field(
         default="copy",
-        description="copy: onto the instance's disk, an NVMe instance store where there is one; mount-point: "
-        "Mountpoint for Amazon S3 reads it as it is needed.",
+        description="copy: to the instance's disk, or its NVMe instance store; mount-point: Mountpoint "
+        "for Amazon S3 reads it as needed.",
     )
 
     @model_validator(mode="after")

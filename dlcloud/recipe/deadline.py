@@ -53,12 +53,12 @@ class Work(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     steps: int | None = Field(default=None, ge=1, description="Optimizer steps.")
-    samples: int | None = Field(default=None, ge=1, description="Samples, each as often as it is seen.")
+    samples: int | None = Field(default=None, ge=1, description="Samples, counted each time they are seen.")
     epochs: float | None = Field(default=None, gt=0, description="Passes over the data set.")
     per_hour: float | None = Field(
         default=None,
         gt=0,
-        description="So much of that unit one worker does in an hour: assumed until it is measured.",
+        description="Units that one worker does in an hour: assumed until it is measured.",
     )
 
     @model_validator(mode="after")

@@ -77,7 +77,7 @@ class Search(Part):
     """Values that Optuna chooses, each trial from the metrics of those before it."""
 
     space: dict[ParameterName, Range] = Field(min_length=1, description="The parameters.")
-    trials: int = Field(ge=1, le=MOST_TRIALS, description="How many trials.")
+    trials: int = Field(ge=1, le=MOST_TRIALS, description="Number of trials.")
     sampler: Literal["tpe", "random", "cmaes"] = Field(default="tpe", description="Optuna's sampler.")
     seed: int = Field(default=0, ge=0, description="The sampler's seed.")
     pruner: Literal["none", "median", "halving", "hyperband"] = Field(
@@ -110,20 +110,21 @@ class Experiment(Part):
         default=None, description="Values chosen by Optuna (needs the extra `search`)."
     )
     metric: str = Field(
-        default="throughput", description="What is compared: throughput, time, or one of workload.facts."
+        default="throughput",
+        description="Value that is compared: throughput, time, or one of workload.facts.",
     )
-    goal: Literal["maximize", "minimize"] = Field(default="maximize", description="Which metric is best.")
+    goal: Literal["maximize", "minimize"] = Field(
+        default="maximize", description="Direction in which a metric is better."
+    )
     repeats: int = Field(default=1, ge=1, le=1000, description="Runs of the command in each trial.")
     per_instance: int = Field(
         default=1, ge=1, le=256, description="Parallel trials on an instance, which share its cores and GPUs."
     )
-    attempts: int = Field(
-        default=2, ge=1, le=100, description="How often a trial may fail before it is given up."
-    )
+    attempts: int = Field(default=2, ge=1, le=100, description="Failures after which a trial is given up.")
     arguments: Arguments = Field(
         default=FLAGS,
-        description="How the values are appended to the command: --NAME VALUE, --NAME=VALUE, NAME=VALUE (as "
-        "Hydra reads them), or no. Variables and a file have them, too.",
+        description="Form in which values are appended to the command; no: not at all. Variables and a "
+        "file have them, too.",
     )
 
     @model_validator(mode="after")

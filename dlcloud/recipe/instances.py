@@ -17,15 +17,15 @@ class Reservations(Part):
     """Capacity Reservations and Capacity Blocks whose idle instances are taken first."""
 
     use: Texts = Field(
-        description="cr-…, tag:KEY=VALUE, or open: every reservation that takes instances which do not name "
-        "it. none: run in no reservation, although EC2 would let the instances into open ones.",
+        description="cr-…, tag:KEY=VALUE, or open: every open reservation. none: no reservation, open "
+        "ones included.",
     )
     keep_free: int = Field(
         default=0,
         ge=0,
         le=1000,
-        description="This many reserved instances stay idle for other users of the reservations; an elastic "
-        "training gives instances back while fewer are idle.",
+        description="Number of reserved instances to leave idle for others. An elastic training releases "
+        "instances while fewer are idle.",
     )
 
     @model_validator(mode="after")
@@ -62,9 +62,8 @@ AnyReservations = Annotated[
 ]
 RESERVATIONS: Any = Field(
     default=None,
-    description="Idle instances of these Capacity Reservations and Capacity Blocks come before every market, "
-    "at a marginal price of 0: open, none, cr-…, tag:KEY=VALUE, or a list; {use: …, keep_free: 1} keeps some "
-    "for others. By default EC2 lets on-demand instances into open ones, at the on-demand price here.",
+    description="Capacity Reservations and Capacity Blocks to use before every market: open, none, "
+    "cr-…, tag:KEY=VALUE, or a list. {use: …, keep_free: 1} keeps some for others.",
 )
 
 
@@ -78,12 +77,12 @@ PlacementGroupName = Annotated[
 """Source: EC2 API reference, CreatePlacementGroup: up to 255 ASCII characters."""
 PLACEMENT_GROUP: Any = Field(
     default="",
-    description="cluster: the instances are near each other in one zone, in a placement group that dlcloud "
-    "makes and deletes; or the NAME of one of your own.",
+    description="cluster: a cluster placement group that dlcloud makes and deletes; or the name of an"
+    " existing one.",
 )
 EFA: Any = Field(
     default=False,
-    description="Instances have an Elastic Fabric Adapter; refused before the launch for types without one.",
+    description="Give instances an Elastic Fabric Adapter. Types without one are refused.",
 )
 
 
@@ -102,8 +101,8 @@ LoginName = Annotated[
 class Count(Part):
     """A range of instances: the run continues with any number from `min` to `max`."""
 
-    min: int = Field(ge=1, le=1000, description="Fewer than this is a failure.")
-    max: int = Field(ge=1, le=1000, description="As many as are asked for.")
+    min: int = Field(ge=1, le=1000, description="Fewest instances; `up` fails with fewer.")
+    max: int = Field(ge=1, le=1000, description="Number that is requested.")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -138,43 +137,42 @@ class Instances(Part):
     """Which instances, and how they are paid for."""
 
     types: TypeNames = Field(
-        description="Instance types. On demand they are tried in this order; on spot EC2 chooses by "
-        "price and capacity."
+        description="Instance types. On demand they are tried in this order; on spot EC2 chooses by price"
+        " and capacity."
     )
     count: AnyCount = Field(default=1, description="A number, or a range: 1-4, or {min: 1, max: 4}.")
     market: Literal["on-demand", "spot", "spot-then-on-demand"] = Field(
-        default="on-demand", description="spot-then-on-demand falls back where no spot capacity is left."
+        default="on-demand",
+        description="spot-then-on-demand falls back to on-demand if there is no spot capacity.",
     )
     on_demand_base: int = Field(
         default=0,
         ge=0,
-        description="This many of the instances are on-demand, the others spot.",
+        description="Number of instances that are on-demand; the others are spot.",
     )
     zones: Texts = Field(default_factory=list, description="Availability Zones to try; all if empty.")
     spread_zones: bool = Field(
         default=False,
-        description="Spread the instances of one job over the zones; by default they share one as far "
-        "as it has capacity, since traffic between zones is billed.",
+        description="Spread the instances of one job over zones. By default they share one zone if it has"
+        " capacity, because traffic between zones is billed.",
     )
     image: Image = Field(
         default="auto",
-        description="auto (Ubuntu 24.04, or AWS's Deep Learning AMI where there is an NVIDIA GPU, for the "
-        "architecture of the types), ami-…, dlcloud-… (what `dlcloud image` made), or the path of an SSM "
-        "parameter that holds one.",
+        description="auto (Ubuntu 24.04, or AWS's Deep Learning AMI for NVIDIA GPUs), ami-…, dlcloud-… "
+        "(made by `dlcloud image`), or the path of an SSM parameter.",
     )
     user: LoginName = Field(default="ubuntu", description="The login user of the image.")
     disk_gib: int = Field(
         default=50,
         ge=8,
         le=16384,
-        description="Least size of the encrypted gp3 root volume; a larger image takes more.",
+        description="Least size of the encrypted gp3 root volume.",
     )
     profile: ProfileName = INSTANCE_PROFILE
     kms_key: KmsKey = KMS_KEY
     tenancy: Literal["default", "dedicated"] = Field(
         default="default",
-        description="dedicated: on hardware that no other AWS account uses; it costs more than the prices "
-        "that the plan shows.",
+        description="dedicated: hardware that no other AWS account uses; it costs more than the plan shows.",
     )
     reservations: AnyReservations | None = RESERVATIONS
     placement_group: PlacementGroupName = PLACEMENT_GROUP

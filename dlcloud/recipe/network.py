@@ -14,8 +14,8 @@ Vpc = Annotated[str, Form(rf"(vpc-[0-9a-f]+|{_TAG})?", "vpc-… or tag:KEY=VALUE
 class Bastion(Part):
     """A host of your own, through which SSH reaches the instances."""
 
-    host: str = Field(min_length=1, description="Its name or address.")
-    port: int = Field(default=22, ge=1, le=65535, description="Of its SSH server.")
+    host: str = Field(min_length=1, description="Name or address.")
+    port: int = Field(default=22, ge=1, le=65535, description="Port of its SSH server.")
     user: str = Field(default="ubuntu", description="The login user there.")
     key: str = Field(default="~/.ssh/id_ed25519", description="The file of your private key for it.")
     known_hosts: str = Field(
@@ -41,10 +41,10 @@ class Network(Part):
     )
     access: Access = Field(
         default=Access.PUBLIC,
-        description="How SSH reaches instances: by public address, an EC2 Instance Connect Endpoint of the "
-        "VPC, Session Manager (with AWS's session-manager-plugin), or a bastion.",
+        description="Way by which SSH reaches instances: a public address, an EC2 Instance Connect "
+        "Endpoint, Session Manager, or a bastion.",
     )
-    bastion: Bastion | None = Field(default=None, description="Of access: bastion.")
+    bastion: Bastion | None = Field(default=None, description="The bastion of `access: bastion`.")
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:

@@ -56,16 +56,16 @@ class Incident(Part):
     interrupt: int | None = Field(
         default=None,
         ge=0,
-        description="The n-th instance that is not the coordinator receives an interruption notice.",
+        description="Number of the instance, coordinator left out, that receives an interruption notice.",
     )
-    grace: float = Field(default=120, gt=0, le=600, description="Seconds from that notice to the end.")
+    grace: float = Field(default=120, gt=0, le=600, description="Seconds from the notice to the termination.")
     kill: Literal["coordinator"] | Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="The n-th instance, or the coordinator, ends immediately, without a notice."
+        default=None, description="Number of the instance, or coordinator, that is lost without a notice."
     )
     capacity: int | None = Field(
         default=None,
         ge=0,
-        description="The most instances of each of the recipe's types that may run at the same time.",
+        description="Most instances of each of the recipe's types that may run at the same time.",
     )
 
     @model_validator(mode="after")
@@ -108,14 +108,14 @@ Hours = Annotated[float, BeforeValidator(_hours, json_schema_input_type=_Hours)]
 
 
 class Budget(Part):
-    """The most that may be spent. The instances themselves hold `max_hours`, with the launcher gone."""
+    """The most that may be spent. Instances enforce it themselves."""
 
     max_usd: Annotated[Decimal, AfterValidator(Decimal.normalize)] | None = Field(
         default=None,
         gt=0,
         le=1_000_000,
-        description="The most that the instances may cost. They terminate before `max_hours` if it is spent "
-        "earlier; a plan of less than 15 minutes is refused.",
+        description="The most that the instances may cost. They terminate before `max_hours` if it is "
+        "spent earlier. A plan of less than 15 minutes is refused.",
     )
     max_hours: Hours = Field(
         default=4.0,
@@ -126,8 +126,8 @@ class Budget(Part):
     idle_minutes: int | None = Field(
         default=None,
         ge=6,
-        description="Each instance terminates itself after this many minutes in which no run, no dlcloud "
-        "command and no busy program was there; on AWS at least 15.",
+        description="Each instance terminates itself after this many minutes without a run, a dlcloud "
+        "command or a busy program; on AWS at least 15.",
     )
 
 
@@ -148,26 +148,27 @@ def _check_patterns(patterns: list[str]) -> list[str]:
 
 
 class Keep(Part):
-    """What outlives the run."""
+    """Instances and files that outlive the run."""
 
     instances: bool = Field(default=False, description="Keep the cluster up (dlcloud down ends it).")
     files: Annotated[Texts, AfterValidator(_check_patterns)] | None = Field(
         default=None,
-        description="Which of the files that the run wrote below its working folder are downloaded: patterns "
-        "(a folder means its content), or `none`. By default those of a command are, up to `max_gib`.",
+        description="Patterns of files to download, of those that the run wrote below its working folder,"
+        " or `none`. By default all that a command wrote, up to `max_gib`.",
     )
     max_gib: float | None = Field(
         default=None,
         gt=0,
-        description="GiB that are downloaded of a run without `files`, by default 2; the rest stays on its "
+        description="GiB to download of a run without `files`, by default 2. The rest stays on its "
         "instance for an hour.",
     )
     failed: Annotated[str, AfterValidator(_check_kept)] = Field(
         default="",
-        description="How long the instance of a failed run stays up to look at, as 30m; it ends by itself.",
+        description="Time for which the instance of a failed run stays up, such as 30m.",
     )
     all_nodes: bool = Field(
-        default=False, description="Of one job over all instances, those of every node, not of rank 0 alone."
+        default=False,
+        description="Download files of every node of a job over all instances, not of rank 0 alone.",
     )
 
     @property
@@ -180,11 +181,13 @@ class Keep(Part):
 class Recipe(Part):
     """A whole recipe."""
 
-    name: Name = Field(description="By default the name of the file.")
+    name: Name = Field(description="Name of the cluster and its results. Default: the name of the file.")
     cloud: Literal["aws", "local"] = Field(
         default="aws", description="local rehearses on this machine: no account, no bill, same code."
     )
-    region: Annotated[str, Form(r"[a-z]{2}(-[a-z]+)+-\d", "a region, as us-east-1")] = DEFAULT_REGION
+    region: Annotated[str, Form(r"[a-z]{2}(-[a-z]+)+-\d", "a region, as us-east-1")] = Field(
+        default=DEFAULT_REGION, description="The AWS Region."
+    )
     instances: Instances
     setup: Setup = Setup()
     workload: Workload
@@ -212,13 +215,12 @@ class Recipe(Part):
     )
     checkpoints: S3Uri | None = Field(
         default=None,
-        description="s3://BUCKET/PREFIX: the checkpoints of an elastic training, or of a command with "
-        "`workload.checkpoints`, are stored there, and the next up continues from the newest one.",
+        description="s3://BUCKET/PREFIX for checkpoints of an elastic training, or of "
+        "`workload.checkpoints`. The next `up` continues from the newest one.",
     )
     results: S3Uri | None = Field(
         default=None,
-        description="s3://BUCKET/PREFIX: results are stored there as each run ends, for --on batch and "
-        "--detach.",
+        description="s3://BUCKET/PREFIX for results of each run as it ends (--on batch, --detach).",
     )
 
     @field_validator("deadline", mode="after")

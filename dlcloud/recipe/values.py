@@ -150,17 +150,14 @@ PolicyArn = Annotated[str, Form(r"(arn:aws[a-z-]*:iam::(\d{12}|aws):policy/[\w+=
 
 TAGS: Any = Field(
     default_factory=dict,
-    description="Tags of your own on everything that is created: instances, volumes, network interfaces, "
-    "security groups, launch templates, fleets, images, roles.",
+    description="Tags on everything that is created.",
 )
-BOUNDARY = Field(
-    default="", description="The ARN of the permissions boundary of roles that dlcloud creates (up --detach)."
-)
+BOUNDARY = Field(default="", description="ARN of the permissions boundary of roles that dlcloud creates.")
 INSTANCE_PROFILE = Field(
     default="",
-    description="The name of an instance profile that exists; instances have its role. Not with --detach.",
+    description="Name of an existing instance profile; instances have its role. Not with --detach.",
 )
 KMS_KEY = Field(
     default="",
-    description="The KMS key of the root volume: an id, alias/… or an ARN; by default the account's for EBS.",
+    description="KMS key of the root volume: an id, alias/… or an ARN. Default: the account's for EBS.",
 )

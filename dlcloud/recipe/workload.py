@@ -76,22 +76,20 @@ ContainerImage = Annotated[
 
 
 class Setup(Part):
-    """What an instance needs before the workload: commands, then packages in an environment."""
+    """Preparation of an instance before the workload: commands, then packages in an environment."""
 
     commands: Script = Field(
         default="", description="Shell commands, a text or a list, run once per instance, before anything."
     )
     requirements: Annotated[Lines, AfterValidator(checked_lines)] = Field(
         default_factory=list,
-        description="Python packages of the command, as pip reads them: a list, one a line, or the name of a "
-        "file next to the recipe: requirements.txt, pyproject.toml with its uv.lock, or environment.yml. "
-        "What is not pinned (name==version) is pinned once by uv, before the launch.",
+        description="Python packages of the command: a list, or the name of a requirements.txt, "
+        "pyproject.toml or environment.yml. uv pins open versions once, before the launch.",
     )
 
     image: ContainerImage = Field(
         default="",
-        description="Container image in which the workload runs, by podman or docker of the instance; one of "
-        "ECR is pulled by the instance's role.",
+        description="Container image in which the workload runs, by the instance's podman or docker.",
     )
 
     @model_validator(mode="after")
@@ -109,7 +107,9 @@ FactName = Annotated[
 class Setting(Part):
     """One way to run the user's command; the first of a list is the baseline."""
 
-    name: Annotated[str, StringConstraints(min_length=1, max_length=40)]
+    name: Annotated[str, StringConstraints(min_length=1, max_length=40)] = Field(
+        description="Name in tables and in `--setting`."
+    )
     environment: Environment = Field(
         default_factory=dict,
         validation_alias=ENVIRONMENT_KEYS,
@@ -163,47 +163,48 @@ class Workload(Part):
     command: str | None = Field(default=None, description="A shell command.")
     files: str | None = Field(
         default=None,
-        description="A file or folder, relative to the recipe, copied to where it runs: a command's program, "
-        "or a model that a benchmark is given.",
+        description="File or folder, relative to the recipe, that is copied to the working folder.",
     )
     throughput: str | None = Field(
         default=None,
-        description="A regular expression whose one group is the throughput in a line.",
+        description="Regular expression of one group, which is the throughput in a line.",
     )
     json_field: str | None = Field(
         default=None,
-        description="The field that holds the throughput in lines that are JSON objects; a.b for nested.",
+        description="Field of JSON lines that holds the throughput; a.b for nested ones.",
     )
     reported: bool = Field(
         default=False,
-        description="The command reports its throughput: import dlcloud_report; dlcloud_report.step(images).",
+        description="The command reports its throughput by `dlcloud_report.step(images)`.",
     )
     final: bool = Field(default=False, description="Take only the last throughput of each run.")
     facts: dict[FactName, str] = Field(
         default_factory=dict,
-        description="What its output says besides the throughput: names, each with a regular expression "
-        "whose one group is the value; the last match of a run counts.",
+        description="Other values in the output: names, each with a regular expression of one group. The "
+        "last match of a run counts.",
     )
-    unit: str = Field(default="items", description="What the throughput counts: images, samples, tokens, …")
+    unit: str = Field(
+        default="items", description="Items that the throughput counts: images, samples, tokens, …"
+    )
     repeats: int = Field(
         default=1,
         ge=1,
         le=1000,
-        description="Measurements of each setting, each a whole run, after a warm-up. The default, 1, runs "
-        "the command once, without one; with several settings, or under `bench`, it is 6, to name a winner.",
+        description="Runs of each setting, after a warm-up run. 1 runs the command once, without a warm-"
+        "up. Default: 6 with several settings or under `bench`.",
     )
     retries: int = Field(
         default=0,
         ge=0,
         le=100,
-        description="How often a command that fails by itself runs again. One whose instance is reclaimed or "
-        "lost always starts again, on a replacement.",
+        description="Number of further runs of a command that fails by itself. If its instance is "
+        "reclaimed or lost, it always runs again, on a replacement.",
     )
     checkpoints: Annotated[Texts, AfterValidator(_check_checkpoints)] = Field(
         default_factory=list,
-        description="Folders or patterns below the working folder that are copied away while the command "
-        "runs, and are there again when it starts again: on a replacement, or by another `up`. To S3 if the "
-        "recipe has `checkpoints: s3://…`, otherwise to the dlcloud home.",
+        description="Folders or patterns below the working folder that are copied while the command runs,"
+        " and restored when it starts again. Copies are in S3 with `checkpoints: s3://…`, "
+        "otherwise in the dlcloud home.",
     )
     resume: Literal["none", "auto"] = Field(
         default="none",
@@ -211,33 +212,35 @@ class Workload(Part):
     )
     on_notice: str = Field(
         default="",
-        description="A shell command that asks the command to stop when its instance ends soon, such as "
-        "`kill -USR1 $DLCLOUD_PID`. By default its process group receives SIGTERM.",
+        description="Shell command that asks the program to stop at a notice, such as `kill -USR1 "
+        "$DLCLOUD_PID`. Default: SIGTERM to its process group.",
     )
     on_rebalance: bool = Field(
         default=False, description="Take a rebalance recommendation for an interruption notice."
     )
-    settings: list[Setting] = Field(default_factory=list)
+    settings: list[Setting] = Field(
+        default_factory=list,
+        description="Variants of the command that are compared in turns; the first is the baseline.",
+    )
     tiny: list[str] = Field(
         default_factory=list,
-        description="Arguments appended to the command in its tiny form: fewer steps, smaller sizes. "
-        "`up --cloud local` and `bench --tiny` run it, once instead of `repeats` times.",
+        description="Arguments appended to the command in its tiny form, which `up --cloud local` and "
+        "`bench --tiny` run once.",
     )
     environment: Environment = Field(
         default_factory=dict,
         validation_alias=ENVIRONMENT_KEYS,
-        description="Variables of the program, in every setting and on every instance; `env` for short.",
+        description="Variables of the program, in every setting; `env` for short.",
     )
     secrets: Secrets = Field(
         default_factory=dict,
-        description="Variables whose values are never stored: names, or names with their sources, env:NAME, "
-        "file:PATH, ssm:/PATH or secretsmanager:NAME#KEY.",
+        description="Variables with values that are never stored: names, or names with sources: env:NAME,"
+        " file:PATH, ssm:/PATH, secretsmanager:NAME#KEY.",
     )
     nodes: Literal["all", "each"] | None = Field(
         default=None,
-        description="all: the command is one job over all instances, with a rank and the addresses of the "
-        "others; each: it runs on every instance by itself. The default is each, except for a command that "
-        "starts torchrun, or another launcher that names the other nodes.",
+        description="all: one job over all instances; each: the command runs on every instance by itself."
+        " Default: each, or all for torchrun.",
     )
     elastic: Elastic | None = Field(
         default=None,

@@ -63,18 +63,18 @@ ENTRY = Benchmark(
         ),
         _reading(
             "reported",
-            "the program reports it: `import dlcloud_report; dlcloud_report.throughput(images / seconds)`, "
-            "or numbers appended to the file that the variable DLCLOUD_REPORT names, one a line",
+            "the program reports it by `dlcloud_report`, or appends numbers to the file that "
+            "DLCLOUD_REPORT names",
             flag=True,
         ),
         Option(
             "facts",
-            "what else it prints: an object of names and regular expressions, whose one group is the value",
+            "other values that it prints: an object of names and regular expressions with one group",
             default="",
             metavar="JSON",
         ),
         _reading("final", "use the last value of a run, not all after warm-up", flag=True),
-        _reading("unit", "what is counted per second, such as images", default="items"),
+        _reading("unit", "items counted per second, such as images", default="items"),
     ),
     defaults={"max-seconds": None},
     rounds=False,

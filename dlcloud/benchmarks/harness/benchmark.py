@@ -152,7 +152,7 @@ COMMON = (
         choices=("none", "cores"),
         default="none",
     ),
-    _measuring("seed", "of every random choice", type=natural, default=0),
+    _measuring("seed", "seed of every random choice", type=natural, default=0),
 )
 """Options of every benchmark."""
 

@@ -66,12 +66,12 @@ ENTRY = Benchmark(
     name="language",
     module="benchmarks.language",
     requirements="language.txt",
-    summary="Compare language models on llama.cpp, OpenVINO GenAI, PyTorch and vLLM: prompts and generation "
-    "in tokens/s, memory, agreement with fp32; training, full or LoRA; a server's load at a latency goal.",
+    summary="Compare language models on llama.cpp, OpenVINO GenAI, PyTorch and vLLM: inference in"
+        " tokens/s, training (full or LoRA), or a server's load at a latency goal.",
     options=(
         Option(
             "task",
-            "what is measured; serving sends requests to the engine's server",
+            "measurement; serving sends requests to the engine's server",
             choices=TASKS,
             default="inference",
         ),
@@ -99,7 +99,8 @@ ENTRY = Benchmark(
         ),
         Option(
             "precision",
-            "what weights are stored in, by each engine's own quantizer; each engine's first is its baseline",
+            "data types of the weights, by each engine's own quantizer; each engine's first is "
+        "its baseline",
             choices=PRECISIONS,
             default_help="all that it can run in on the machine",
             many=True,
@@ -116,7 +117,7 @@ ENTRY = Benchmark(
         Option("compile", "run PyTorch through torch.compile", flag=True),
         Option(
             "setting",
-            f"of training: fp32 or bf16, followed by any of {OPTIMIZATIONS}; the first is the baseline",
+            f"settings of training: fp32 or bf16, with any of {OPTIMIZATIONS}; the first is the baseline",
             type=_setting,
             default=("fp32", "bf16", "bf16+lora"),
             metavar="SETTING",

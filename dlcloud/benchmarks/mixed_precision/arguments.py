@@ -40,8 +40,8 @@ ENTRY = Benchmark(
     name="mixed_precision",
     module="benchmarks.mixed_precision",
     requirements="mixed_precision.txt",
-    summary="Compare FP32 with mixed-precision training of image networks in PyTorch or Keras: time of a "
-    "step and of an epoch, memory, kernels proven, and whether the loss falls alike.",
+    summary="Compare FP32 with mixed-precision training of image networks in PyTorch or Keras: "
+    "time of a step and an epoch, memory, kernels, and loss.",
     options=(
         Option(
             "network",

@@ -37,8 +37,8 @@ ENTRY = Benchmark(
     name="quantization",
     module="benchmarks.quantization",
     requirements="quantization.txt",
-    summary="Compare fp32 with int8 inference of image networks on OpenVINO, ONNX Runtime and PyTorch: "
-    "speed, latency, size, memory, and accuracy or agreement.",
+    summary="Compare fp32 with int8 inference of image networks on OpenVINO, ONNX Runtime and "
+    "PyTorch: speed, latency, size, memory, and accuracy or agreement.",
     options=(
         Option(
             "network",
@@ -57,13 +57,13 @@ ENTRY = Benchmark(
         ),
         Option(
             "input-shape",
-            "of the model's input without the batch, if the model leaves it open",
+            "shape of the model's input without the batch, if the model leaves it open",
             type=_shape,
             metavar="N,N,..",
         ),
         Option(
             "data",
-            "what the model is calibrated (first half) and judged by (second half): .npz with inputs and "
+            "images to calibrate (first half) and judge (second half): .npz with inputs and "
             "perhaps labels, .npy, or a folder of .npy",
             type=Path,
             default_help="synthetic images",
@@ -80,7 +80,7 @@ ENTRY = Benchmark(
         Option("device", "cuda is used by pytorch only", choices=("cpu", "cuda"), default="cpu"),
         Option(
             "precision",
-            "what to measure in addition to each engine's fp32",
+            "precisions to measure in addition to each engine's fp32",
             choices=tuple(precision.value for precision in InferencePrecision),
             default_help="all that it can run in on the machine",
             many=True,

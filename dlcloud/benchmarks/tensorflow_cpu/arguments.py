@@ -71,8 +71,8 @@ ENTRY = Benchmark(
     name="tensorflow",
     module="benchmarks.tensorflow_cpu",
     requirements="tensorflow.txt",
-    summary="Compare settings of training with TensorFlow: stock, an article's of 2018, and today's best, "
-    "found by a search that says what each knob earns.",
+    summary="Compare settings of training with TensorFlow: stock, an article's of 2018, and the "
+    "best that a search finds.",
     options=(
         Option(
             "network",
