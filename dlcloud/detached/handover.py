@@ -28,6 +28,7 @@ from dlcloud.model.clock import Clock, wait_until
 from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState, Member
 from dlcloud.model.errors import DlcloudError, InstanceError, RecipeError, StoreError
 from dlcloud.model.events import Emit, Info, stage
+from dlcloud.model.instance import Image
 from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.remote import Connection
 from dlcloud.model.secret_source import CONTROLLER_PREFIX
@@ -90,6 +91,7 @@ class HandOver:
         recipe: Recipe,
         recipe_folder: Path,
         *,
+        image: Image,
         cidrs: Sequence[str],
         variables: Mapping[str, str],
         environment: JobEnvironment = INHERITED,
@@ -108,7 +110,7 @@ class HandOver:
         clock, emit, clusters = managed.clock, managed.emit, managed.store.clusters
         intent_id = clusters.begin_intent(cluster.cluster_id, HAND_OVER, instance_id, clock.now())
         connection = managed.connect(member.instance, DIAL_WAIT_S)
-        self._give_role(instance_id, recipe)
+        self._give_role(instance_id, recipe, image)
         variables = {"DLCLOUD_CONTROLLER": instance_id, **variables}
         packages = runtime_of(recipe)
         folder = install_dlcloud(connection, variables, packages=packages, clock=clock, emit=emit)
@@ -170,7 +172,7 @@ class HandOver:
         start_job(connection, JOB_FOLDER, environment().of_controller())
         self._wait_until_in_charge(connection)
 
-    def _give_role(self, instance_id: str, recipe: Recipe) -> None:
+    def _give_role(self, instance_id: str, recipe: Recipe, image: Image) -> None:
         cloud, cluster = self.managed.cloud, self.managed.cluster
         message = "giving it a role for this cluster only"
         with stage(self.managed.emit, self.managed.clock, message, instance_id=instance_id):
@@ -186,14 +188,17 @@ class HandOver:
                 cluster.tags,
                 boundary=boundary,
                 storage=storage,
-                own=self._own_policy(recipe, groups),
+                own=self._own_policy(recipe, groups, image),
             )
             cloud.instances.attach_profile(instance_id, profile)
 
-    def _own_policy(self, recipe: Recipe, groups: Sequence[str]) -> str:
+    def _own_policy(self, recipe: Recipe, groups: Sequence[str], image: Image) -> str:
         """Return what the recipe adds to the rights of a controller."""
         cluster = self.managed.cluster
-        policies = [controller_policy(recipe.instances.types, groups, cluster.region)]
+        instances = recipe.instances
+        policies = [
+            controller_policy(instances.types, groups, cluster.region, image=image, kms_key=instances.kms_key)
+        ]
         if recipe.results is not None:
             policies.append(results_policy(results_uri(recipe, cluster.cluster_id)))
         return join_policies(policies)
@@ -333,7 +338,6 @@ def _tail(connection: Connection) -> str:
     return printable(answer.stdout.decode("utf-8", "replace").rstrip())
 
 
-PUBLIC_PARAMETERS = "/aws/service/"
 """The parameters of SSM that a controller's role may read."""
 FILES = "files"
 """The folder next to the recipe on the instance; its content is that of `workload.files` here."""
@@ -352,18 +356,15 @@ def relocate_recipe(recipe: Recipe) -> str:
 
 
 def settle_recipe(recipe: Recipe, image_id: str, groups: Sequence[str]) -> Recipe:
-    """Return the recipe with what only its user may look up: one's own parameter, groups by their tags.
+    """Return the recipe with the image that its role may launch, and with groups by their ids.
 
     Args:
         recipe: The user's.
-        image_id: The image of its plan.
+        image_id: The image of its plan: all instances of the cluster have it, replacements too.
         groups: The ids of the user's own security groups, of its plan.
     """
-    name, network = recipe.instances.image, recipe.network
-    if name.startswith("/") and not name.startswith(PUBLIC_PARAMETERS):
-        recipe = recipe.model_copy(
-            update={"instances": recipe.instances.model_copy(update={"image": image_id})}
-        )
+    network = recipe.network
+    recipe = recipe.model_copy(update={"instances": recipe.instances.model_copy(update={"image": image_id})})
     if network is not None and network.security_groups:
         settled = network.model_copy(update={"security_groups": list(groups)})
         recipe = recipe.model_copy(update={"network": settled})

@@ -1,7 +1,7 @@
 """EC2's instance types, prices, images and instances, the hardware found on them, and their boot times."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -230,6 +230,9 @@ class Image:
     """Size of the root volume's snapshot: no volume may be smaller. 0 if unknown."""
     architecture: str = ""
     """As of `x86_64` or `arm64`; empty if unknown."""
+    snapshot_ids: Sequence[str] = ()
+    encrypted: bool = False
+    """A snapshot of it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

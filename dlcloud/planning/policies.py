@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dlcloud.model.instance import Image
 from dlcloud.recipe.data import split_uri
 
 if TYPE_CHECKING:  # pydantic, which most commands never need
@@ -110,11 +111,14 @@ def with_boundary(policy: str, boundary: str) -> str:
     return json.dumps({**document, "Statement": statements}, indent=2) + "\n"
 
 
-def controller_policy(types: Sequence[str], groups: Sequence[str], region: str) -> str:
+def controller_policy(
+    types: Sequence[str], groups: Sequence[str], region: str, *, image: Image, kms_key: str = ""
+) -> str:
     """Return a policy for the role of a cluster's controller, to be joined with its template.
 
-    Whatever the instance runs may use the role: it launches no other types than the recipe's. IAM has no
-    condition on how many. Its ARNs are those of the partition `aws`.
+    Whatever the instance runs may use the role: it launches no other types than the recipe's, from no other
+    image or snapshot, and with no other key. IAM has no condition on how many. Its ARNs are those of the
+    partition `aws`.
     Source: Service Authorization Reference, "Actions, resources, and condition keys for Amazon EC2":
     ec2:InstanceType is there for instances of RunInstances; existing security groups carry no request tag.
 
@@ -122,7 +126,10 @@ def controller_policy(types: Sequence[str], groups: Sequence[str], region: str) 
         types: Those of the recipe.
         groups: The ids of the user's own security groups.
         region: The cluster's.
+        image: The image of the plan.
+        kms_key: The key of the recipe's disks; empty for that of the account.
     """
+    disks = [f"image/{image.image_id}", *(f"snapshot/{name}" for name in image.snapshot_ids)]
     statements: list[dict[str, Any]] = [
         {
             "Sid": "LaunchNoOtherTypes",
@@ -133,7 +140,14 @@ def controller_policy(types: Sequence[str], groups: Sequence[str], region: str) 
                 "Null": {"ec2:InstanceType": "false"},
                 "StringNotEquals": {"ec2:InstanceType": sorted(types)},
             },
-        }
+        },
+        {
+            "Sid": "LaunchFromTheRecipesImageOnly",
+            "Effect": "Allow",
+            "Action": ["ec2:CreateFleet", "ec2:RunInstances"],
+            "Resource": [f"arn:@PARTITION@:ec2:{region}::{name}" for name in disks],
+        },
+        *_key_statements(region, kms_key, is_image_encrypted=image.encrypted),
     ]
     if groups:
         arn = f"arn:@PARTITION@:ec2:{region}:*:security-group/"
@@ -146,6 +160,52 @@ def controller_policy(types: Sequence[str], groups: Sequence[str], region: str) 
             }
         )
     return json.dumps({"Version": "2012-10-17", "Statement": statements})
+
+
+def _key_statements(region: str, kms_key: str, *, is_image_encrypted: bool) -> list[dict[str, Any]]:
+    """Return the rights on the key of a cluster's disks, which EC2 alone uses in the controller's name.
+
+    Without a key in the recipe it is the account's, which its user may not be allowed to look up. A snapshot
+    that is encrypted may have another key, with which it is read only.
+    Source: EBS user guide, "Requirements for Amazon EBS encryption"; KMS developer guide,
+    "kms:ResourceAliases".
+    """
+    every = f"arn:@PARTITION@:kms:{region}:*:key/*"
+    through: dict[str, Any] = {"StringLike": {"kms:ViaService": f"ec2.{region}.amazonaws.com*"}}
+    key, of_key = every, through
+    if "alias/" in kms_key:
+        alias = kms_key[kms_key.index("alias/") :]
+        of_key = {**through, "ForAnyValue:StringEquals": {"kms:ResourceAliases": [alias]}}
+    elif kms_key:
+        key = kms_key if kms_key.startswith("arn:") else f"arn:@PARTITION@:kms:{region}:*:key/{kms_key}"
+    reading = ["kms:Decrypt", "kms:DescribeKey", "kms:ReEncryptFrom"]
+    statements = [
+        {
+            "Sid": "EncryptItsVolumesThroughEc2Only",
+            "Effect": "Allow",
+            "Action": [*reading, "kms:GenerateDataKeyWithoutPlaintext", "kms:ReEncryptTo"],
+            "Resource": key,
+            "Condition": of_key,
+        },
+        {
+            "Sid": "GrantTheKeyOfItsVolumesToAwsOnly",
+            "Effect": "Allow",
+            "Action": "kms:CreateGrant",
+            "Resource": key,
+            "Condition": {**of_key, "Bool": {"kms:GrantIsForAWSResource": "true"}},
+        },
+    ]
+    if kms_key and is_image_encrypted:
+        statements.append(
+            {
+                "Sid": "ReadItsEncryptedImageThroughEc2Only",
+                "Effect": "Allow",
+                "Action": reading,
+                "Resource": every,
+                "Condition": through,
+            }
+        )
+    return statements
 
 
 def _list(uri: str) -> dict[str, Any]:

@@ -100,6 +100,7 @@ def hand_over(
                 member,
                 settle_recipe(workload.recipe, plan.machine.image.image_id, plan.machine.network.groups),
                 workload.folder,
+                image=plan.machine.image,
                 cidrs=plan.cidrs,
                 variables=local_variables(context, workload.recipe),
                 environment=workload.environment,

@@ -180,6 +180,8 @@ def _image(answer: dict[str, Any]) -> Image:
         root_device=root_device,
         snapshot_gib=int(volumes.get(root_device, {}).get("VolumeSize") or 0),
         architecture=answer.get("Architecture", ""),
+        snapshot_ids=[volume["SnapshotId"] for volume in volumes.values() if volume.get("SnapshotId")],
+        encrypted=any(bool(volume.get("Encrypted")) for volume in volumes.values()),
     )
 
 

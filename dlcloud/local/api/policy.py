@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import Any
 
 Values = Sequence[str]
+_VARIABLE = re.compile(r"\$\{([\w:/-]+)\}")
 
 
 class Decision(Enum):
@@ -73,13 +74,19 @@ def _conditions_hold(statement: Mapping[str, Any], context: Mapping[str, Values]
     """True if every condition holds; an unknown operator holds in a denial only."""
     denies = statement.get("Effect") == "Deny"
     values = {key.lower(): value for key, value in context.items()}
+
+    def wanted(want: object) -> list[str]:
+        """Return the values of a condition, with variables such as ${aws:PrincipalAccount} filled in."""
+        known = lambda match: next(iter(values.get(match[1].lower(), ())), "")  # noqa: E731
+        return [_VARIABLE.sub(known, text) for text in _as_list(want)]
+
     for operator, conditions in statement.get("Condition", {}).items():
         test = _OPERATORS.get(operator)
         if test is None:
             if not denies:
                 return False
             continue
-        if not all(test(values.get(key.lower(), ()), _as_list(want)) for key, want in conditions.items()):
+        if not all(test(values.get(key.lower(), ()), wanted(want)) for key, want in conditions.items()):
             return False
     return True
 

@@ -66,6 +66,10 @@ _BATCH_NAMES = {
     "job-queue": ("jobQueueName", "jobQueue"),
     "job-definition": ("jobDefinitionName", "jobDefinition"),
 }
+_PASSED_BY_BATCH = (
+    ("computeResources", "instanceRole", "ec2.amazonaws.com"),
+    ("containerProperties", "jobRoleArn", "ecs-tasks.amazonaws.com"),
+)
 _TAG_ACTIONS = {"CreateRole": "iam:TagRole", "CreateInstanceProfile": "iam:TagInstanceProfile"}
 
 
@@ -163,11 +167,10 @@ def _batch_requests(call: Call, account: str) -> Iterator[AccessRequest]:
             yield AccessRequest(action=f"batch:{call.action}", resource=arn, context=context)
             if context:
                 yield AccessRequest(action="batch:TagResource", resource=arn, context=context)
-    passed = {(request.get("computeResources") or {}).get("instanceRole")}
-    passed.add((request.get("containerProperties") or {}).get("jobRoleArn"))
-    for role in list(iam_backends[account][PARTITION].roles.values()):
-        if passed & {role.name, role.arn}:
-            yield AccessRequest(action="iam:PassRole", resource=role.arn)
+    roles = list(iam_backends[account][PARTITION].roles.values())
+    for key, field, service in _PASSED_BY_BATCH:
+        name = (request.get(key) or {}).get(field)
+        yield from _passed((role for role in roles if name in {role.name, role.arn}), service)
 
 
 def _iam_requests(call: Call, account: str) -> Iterator[AccessRequest]:
@@ -193,10 +196,10 @@ def _iam_requests(call: Call, account: str) -> Iterator[AccessRequest]:
         yield from _passed(item for item in list(backend.roles.values()) if item.name == role)
 
 
-def _passed(roles: Iterable[Any]) -> Iterator[AccessRequest]:
-    """Yield the requests to hand roles to instances."""
+def _passed(roles: Iterable[Any], service: str = "ec2.amazonaws.com") -> Iterator[AccessRequest]:
+    """Yield the requests to hand roles to a service, as to instances."""
     for role in roles:
-        context = {"iam:PassedToService": ["ec2.amazonaws.com"]}
+        context = {"iam:PassedToService": [service]}
         yield AccessRequest(action="iam:PassRole", resource=role.arn, context=context)
 
 

@@ -13,7 +13,7 @@ import secrets
 import threading
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -217,6 +217,7 @@ def _refusal(call: Call, caller: Caller, requests: Iterable[AccessRequest]) -> R
 
 def _denial(caller: Caller, request: AccessRequest) -> _Denial | None:
     """Evaluate boundary and policies: a denial counts first, then what is missing."""
+    request = replace(request, context={**request.context, "aws:PrincipalAccount": [caller.account]})
     kinds = [(_BOUNDARY, (caller.boundary,))] if caller.boundary is not None else []
     decisions = {
         kind: decide(documents, request) for kind, documents in [*kinds, (_IDENTITY_BASED, caller.policies)]

@@ -12,6 +12,7 @@ from dlcloud.local.api.call import Call
 from dlcloud.local.api.policy import AccessRequest
 
 ARN = "arn:aws:s3:::"
+OWNER = "123456789012"  # of all buckets: moto's account
 # Of a host: the name that stands before it is a bucket.
 _HOST = re.compile(r"(?P<bucket>[a-z0-9][a-z0-9.-]+?)\.(?:s3\.)?localhost(?::\d+)?")
 _FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
@@ -141,10 +142,11 @@ class S3Call(Call):
         return f"{ARN}{self.bucket}/{self.key}" if self.key else ARN + self.bucket
 
     def _context(self) -> Mapping[str, list[str]]:
-        if self.iam_action not in {"s3:ListBucket", "s3:ListBucketVersions"}:
-            return {}
-        names = ("prefix", "delimiter", "max-keys")
-        return {f"s3:{name}": [value] for name, value in self.parameters if name in names}
+        context = {"s3:ResourceAccount": [OWNER]}
+        if self.iam_action in {"s3:ListBucket", "s3:ListBucketVersions"}:
+            names = ("prefix", "delimiter", "max-keys")
+            context |= {f"s3:{name}": [value] for name, value in self.parameters if name in names}
+        return context
 
 
 def is_s3(environ: Mapping[str, Any]) -> bool:

@@ -30,6 +30,7 @@ from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import KEY_ACTIONS, Image, Market
 from dlcloud.model.remote import Access
 from dlcloud.planning.launch_request import FleetRequest
+from dlcloud.planning.policies import controller_policy, join_policies
 from dlcloud.recipe.network import Network
 from dlcloud.resources.texts import control_policy, iam_policy
 from tests.authorization_data import resource_types, type_of
@@ -39,10 +40,20 @@ from tests.unit.cloud.conftest import REGION, cloud_over, request
 
 TYPE = "c7i.xlarge"
 GROUP = "dlcloud-c0ffee"
+
+
+def of_controller():
+    """Return what the recipe adds to a controller's role, its denial left out; moto's images are random."""
+    image = Image(image_id="*", name="", root_device="/dev/sda1", snapshot_ids=["*"])
+    content = json.loads(controller_policy([TYPE], [], REGION, image=image).replace("@PARTITION@", "aws"))
+    allowed = [statement for statement in content["Statement"] if statement["Effect"] == "Allow"]
+    return json.dumps({**content, "Statement": allowed})
+
+
 POLICIES = {
     "iam_policy.json": [iam_policy()],
     "iam_policy_detach.json": [iam_policy(), iam_policy("iam_policy_detach.json")],
-    "control_policy.json": [control_policy("c0ffee", REGION)],
+    "control_policy.json": [join_policies([control_policy("c0ffee", REGION), of_controller()])],
 }
 """A policy, last, with those that it adds to."""
 SHARED = {

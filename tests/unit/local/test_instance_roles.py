@@ -22,8 +22,9 @@ from dlcloud.local.instance.sshd import LoginFiles, SshServer
 from dlcloud.local.tree.instance_tree import InstanceTree
 from dlcloud.model.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CloudError, CredentialsError
-from dlcloud.model.instance import InstanceState, Market
+from dlcloud.model.instance import Image, InstanceState, Market
 from dlcloud.planning.launch_request import FleetRequest
+from dlcloud.planning.policies import controller_policy, join_policies
 from dlcloud.resources.texts import control_policy
 from tests.fakes import samples
 from tests.fakes.clock import FakeClock
@@ -41,9 +42,16 @@ def cloud_of(clients, clock=None, pause=None):
         images=Images(clients=clients, cache=None, clock=clock),
         prices=Prices(clients=clients, catalog=catalog, cache=None, clock=clock),
         own_cidr=lambda: "127.0.0.1/32",
-        control_policy=control_policy,
+        control_policy=with_any_image,
         pause=pause or clock.sleep,
     )
+
+
+def with_any_image(cluster, region, partition="aws"):
+    """Return the role's policy with what a recipe adds to it, for any image."""
+    image = Image(image_id="*", name="", root_device="", snapshot_ids=["*"])
+    own = controller_policy([TYPE], [], region, image=image).replace("@PARTITION@", partition)
+    return join_policies([control_policy(cluster, region, partition), own])
 
 
 def owner_clients(rig, region=REGION):
@@ -203,7 +211,7 @@ def test_a_controller_does_for_its_cluster_all_that_a_launcher_does(rig, control
 
 def with_tagged_spot_requests(cluster, region):
     """Return a policy that allows spot requests with the cluster's tag only."""
-    document = json.loads(control_policy(cluster, region))
+    document = json.loads(with_any_image(cluster, region))
     kind = f"arn:aws:ec2:{region}:*:spot-instances-request/*"
     for statement in document["Statement"]:
         if kind in statement["Resource"]:

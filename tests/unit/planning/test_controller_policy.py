@@ -5,6 +5,7 @@ import json
 import pytest
 
 from dlcloud.local.api.policy import AccessRequest, is_allowed
+from dlcloud.model.instance import Image
 from dlcloud.planning.policies import controller_policy, join_policies, with_boundary
 from dlcloud.resources.texts import control_policy, iam_policy
 
@@ -15,8 +16,9 @@ KEY = f"arn:aws:kms:{REGION}:1:key/k"
 USES = ("Decrypt", "DescribeKey", "GenerateDataKeyWithoutPlaintext", "ReEncryptFrom", "ReEncryptTo")
 
 
-def role(types=("g6.xlarge", "g5.xlarge"), groups=("sg-2", "sg-1")):
-    own = controller_policy(types, groups, REGION).replace("@PARTITION@", "aws")
+def role(types=("g6.xlarge", "g5.xlarge"), groups=("sg-2", "sg-1"), kms_key="", **image):
+    image = Image(image_id="ami-1", name="", root_device="/dev/sda1", snapshot_ids=["snap-1"], **image)
+    own = controller_policy(types, groups, REGION, image=image, kms_key=kms_key).replace("@PARTITION@", "aws")
     return [join_policies([control_policy("c0ffee", REGION), own])]
 
 
@@ -38,6 +40,28 @@ def test_a_controller_launches_with_the_users_own_groups_and_no_others():
     assert is_allowed(role(), ec2("security-group/sg-2"))
     assert not is_allowed(role(), ec2("security-group/sg-3"))
     assert not is_allowed(role(groups=()), ec2("security-group/sg-1"))
+
+
+@pytest.mark.parametrize("action", ["ec2:CreateFleet", "ec2:RunInstances"])
+def test_a_controller_launches_from_the_recipes_image_only(action):
+    for name, allowed in (("image/ami-1", True), ("snapshot/snap-1", True), ("image/ami-2", False)):
+        request = AccessRequest(action=action, resource=f"arn:aws:ec2:{REGION}::{name}")
+        assert is_allowed(role(), request) is allowed, name
+    stolen = AccessRequest(action=action, resource=f"arn:aws:ec2:{REGION}::snapshot/snap-of-another-disk")
+    assert not is_allowed(role(), stolen)
+
+
+@pytest.mark.parametrize("named", ["k", KEY, "alias/mine", f"arn:aws:kms:{REGION}:1:alias/mine"])
+def test_a_controller_uses_no_other_key_than_the_recipes(named):
+    through = {"kms:ViaService": [f"ec2.{REGION}.amazonaws.com"]}
+    own = {**through, "kms:ResourceAliases": ["alias/mine"]}
+    for action in USES:
+        mine = AccessRequest(action=f"kms:{action}", resource=KEY, context=own)
+        other = AccessRequest(action=f"kms:{action}", resource=f"{KEY}2", context=through)
+        assert is_allowed(role(kms_key=named), mine)
+        assert not is_allowed(role(kms_key=named), other)
+        is_reading = action in {"Decrypt", "DescribeKey", "ReEncryptFrom"}
+        assert is_allowed(role(kms_key=named, encrypted=True), other) is is_reading
 
 
 def test_a_controller_uses_keys_of_volumes_through_ec2_only():
