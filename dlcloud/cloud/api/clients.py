@@ -17,7 +17,8 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import partial
 from getpass import getpass
 from pathlib import Path
@@ -28,6 +29,8 @@ import boto3
 import botocore.session
 import botocore.utils
 from botocore import exceptions as boto
+from botocore.auth import AUTH_TYPE_MAPS, S3SigV4Auth, SigV4Auth
+from botocore.auth import SIGV4_TIMESTAMP as SIGNED_TIME
 from botocore.config import Config
 from botocore.credentials import (
     AssumeRoleCredentialFetcher,
@@ -38,7 +41,13 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import Session, get_session
 from botocore.utils import JSONFileCache
 
-from dlcloud.cloud.api.faults import LATE_PAUSES_S, NOT_VISIBLE, retry_codes, translate_errors
+from dlcloud.cloud.api.faults import (
+    LATE_PAUSES_S,
+    NOT_VISIBLE,
+    SERVER_ERROR,
+    retry_codes,
+    translate_errors,
+)
 from dlcloud.cloud.api.partitions import check_region
 from dlcloud.model.account import Login
 from dlcloud.model.errors import ENCODED, CredentialsError, read_decoded, read_denial
@@ -47,6 +56,9 @@ from dlcloud.model.errors import ENCODED, CredentialsError, read_decoded, read_d
 _RETRIED = Config(connect_timeout=10, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 8})
 # For launches: botocore would answer "no capacity" (HTTP 500) with four more tries of one pool.
 _TRIED_ONCE = Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 1})
+BAD_REQUEST = 400  # HTTP: from here on the fault is the client's
+MOST_SKEW = timedelta(minutes=4)
+"""AWS refuses a signature whose time differs by more than five minutes from its own."""
 IMDS_TRIES = 3
 ROLE_TRIES = 60
 ROLE_PAUSE_S = 1.0
@@ -171,6 +183,7 @@ class Clients:
                     service, region_name=region, endpoint_url=url, config=config
                 )
                 events = client.meta.events
+                events.register_first("needs-retry", correct_clock)
                 events.register("before-call", lambda **_: self.on_call(True))
                 events.register("after-call", lambda **_: self.on_call(False))
                 events.register("after-call-error", lambda **_: self.on_call(False))
@@ -213,6 +226,39 @@ class Clients:
                 break
             self.pause(ROLE_PAUSE_S)
         return session
+
+
+class _CorrectedAuth:
+    """Signs by the server's clock where this machine's has jumped; `ahead` is of all clients."""
+
+    ahead = timedelta()
+
+    def _modify_request_before_signing(self, request: Any) -> None:  # noqa: ANN401  botocore has no types
+        request.context["timestamp"] = f"{datetime.now(UTC) + _CorrectedAuth.ahead:{SIGNED_TIME}}"
+        super()._modify_request_before_signing(request)  # type: ignore[misc]  of the signer next to it
+
+
+for _version, _auth in (("v4", SigV4Auth), ("s3v4", S3SigV4Auth)):
+    AUTH_TYPE_MAPS[_version] = type(f"Corrected{_auth.__name__}", (_CorrectedAuth, _auth), {})
+
+
+def correct_clock(response: tuple[Any, Any] | None, **_: object) -> float | None:
+    """Repeat a refused call, signed by the clock of the server, if this machine's clock differs from it.
+
+    A clock that jumps while a command runs must not keep it from terminating what it has launched. Nothing of
+    a call is carried out that is refused for its time, so that launches are repeated, too.
+    """
+    if response is None or not BAD_REQUEST <= response[0].status_code < SERVER_ERROR:
+        return None
+    try:
+        ahead = parsedate_to_datetime(response[0].headers["Date"]) - datetime.now(UTC)
+    except (KeyError, TypeError, ValueError):
+        return None
+    if abs(ahead - _CorrectedAuth.ahead) < MOST_SKEW:
+        return None
+    log.warning("this machine's clock differs by %s from the server's: compare date -u", ahead)
+    _CorrectedAuth.ahead = ahead
+    return 0.0
 
 
 def _account_name(session: Any) -> str:  # noqa: ANN401  boto3 has no types

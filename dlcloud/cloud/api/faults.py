@@ -66,12 +66,15 @@ DENIED = {
     "SignatureDoesNotMatch",
     "UnrecognizedClientException",
 }
-EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
+EXPIRED = {"ExpiredToken", "ExpiredTokenException"}
+MISDATED = {"RequestExpired", "RequestTimeTooSkewed"}
+"""Of a login that has ended, or of a clock: EC2 has one code for both."""
 FAILED = {"InternalError", "InternalFailure", "ServerInternal", "ServiceUnavailable", "Unavailable"}
 """Failures on EC2's own side, which a fleet's reply reports without an HTTP status."""
 
 POLICY_HINT = "check the credentials and their policy: dlcloud policy, dlcloud policy detach"
 LOGIN_HINT = "log in again: aws sso login, or the program that issues this profile's credentials"
+CLOCK_HINT = "this machine's clock is wrong: compare date -u"
 ACCOUNT_HINTS = {
     "AuthFailure.ServiceLinkedRoleCreationNotPermitted": (
         "once per account: aws iam create-service-linked-role --aws-service-name spot.amazonaws.com"
@@ -101,8 +104,8 @@ UNKNOWN_KEYS_HINT = (
 DENIED_HINTS = {
     "AWS was not able to validate": UNKNOWN_KEYS_HINT,
     "security token included in the request is invalid": UNKNOWN_KEYS_HINT,
-    "Signature expired": "this machine's clock is wrong: compare date -u",
-    "Signature not yet current": "this machine's clock is wrong: compare date -u",
+    "Signature expired": CLOCK_HINT,
+    "Signature not yet current": CLOCK_HINT,
     "User not enabled for cost explorer": (
         "open Cost Explorer once, https://console.aws.amazon.com/costmanagement; it has figures a day later"
     ),
@@ -190,8 +193,8 @@ def refusal(action: str, error: boto.ClientError) -> CloudError:
         return QuotaError(text, UPGRADE_HINT)
     if code in THROTTLED:
         return ThrottledError(text, "wait a minute, then run it again")
-    if code in EXPIRED:
-        return CredentialsError(text, LOGIN_HINT)
+    if code in EXPIRED | MISDATED:
+        return CredentialsError(text, f"{LOGIN_HINT}; or {CLOCK_HINT}" if code in MISDATED else LOGIN_HINT)
     refused = CloudError(text, INVALID_HINTS.get(code, ""))
     if code in DENIED or code in ACCOUNT_HINTS:
         fallback = next((hint for part, hint in DENIED_HINTS.items() if part in message), POLICY_HINT)

@@ -224,6 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, reply: Reply) -> None:
         self.send_response_only(reply.status)
+        self.send_header("Date", self.date_time_string())  # by which clients see that their clock is wrong
         for name, value in reply.headers:
             if name.lower() not in ("content-length", "connection", "date", "server"):
                 self.send_header(name, value)

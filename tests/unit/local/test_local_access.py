@@ -26,6 +26,7 @@ from botocore.exceptions import ClientError
 from click.testing import CliRunner
 
 from dlcloud.cli.main import dlcloud
+from dlcloud.cloud.api.clients import Clients, _CorrectedAuth
 from dlcloud.local.api.signature import (
     ALGORITHM,
     TIME,
@@ -379,3 +380,22 @@ def test_a_rebound_name_does_not_reach_the_metadata_service(rig):
     named = {**ttl, "Host": "evil.example"}
     assert rig.metadata(instance, "latest/api/token", method="PUT", headers=named)[0] == 403
     assert rig.metadata(instance, "latest/api/token", method="PUT", headers=ttl)[0] == 200
+
+
+@pytest.mark.parametrize("days", [1, -1])
+def test_a_clock_that_jumps_keeps_no_command_from_its_calls(rig, monkeypatch, days):
+    """Two instances were left up by a clock that jumped by a day."""
+    clients = Clients(region="us-east-1", endpoint_url=rig.endpoint.url, access_key=rig.endpoint.owner_key())
+    launching, buckets = clients.get_without_retries("ec2"), clients.get("s3")
+
+    class Jumped(datetime):
+        @classmethod
+        def now(cls, zone=None):
+            return datetime.now(zone) + timedelta(days=days)
+
+    monkeypatch.setattr("dlcloud.cloud.api.clients.datetime", Jumped)
+    monkeypatch.setattr(_CorrectedAuth, "ahead", timedelta())
+    vpc = launching.create_vpc(CidrBlock="10.77.0.0/16")["Vpc"]["VpcId"]
+    launching.delete_vpc(VpcId=vpc)
+    buckets.list_buckets()
+    assert abs(_CorrectedAuth.ahead + timedelta(days=days)) < timedelta(minutes=1)
