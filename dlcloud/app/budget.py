@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 from typing import Any
 
 from dlcloud.analysis.spending import (
@@ -111,7 +110,7 @@ def _write(budget: MonthlyBudget | None) -> None:
             text = f"{text.rstrip()}\n" if text.strip() else ""
             text += f"budget:\n{lines}"
         read_configuration(text, str(path))
-        Path(path.parent).mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_file(path, text)
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"cannot change {path}: {error}", "see docs/profiles.md") from error

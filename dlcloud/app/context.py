@@ -285,7 +285,7 @@ class Context:
 
     @cached_property
     def database(self) -> Database:
-        database = Database(self.paths.database)
+        database = Database(self.paths.database, uses_newer=self.command == "down")
         self._open.callback(database.close)
         return database
 

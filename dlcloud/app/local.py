@@ -2,9 +2,10 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from dlcloud.app.context import Context
 from dlcloud.app.terminal.screen import say
@@ -20,6 +21,7 @@ def start(context: Context, *, output: str) -> None:
     record: dict[str, Cell] = {"url": endpoint.url, "pid": endpoint.pid, "started_at": endpoint.started_at}
     section = Section(heading="", titles=("endpoint", "pid"), rows=[(endpoint.url, str(endpoint.pid or ""))])
     _print(Report(command="local", records=[record], sections=[section], empty=""), endpoint, output)
+    _say_isolation(endpoint.control.status() if endpoint.control.token else {}, output)
 
 
 def status(context: Context, *, output: str) -> None:
@@ -43,6 +45,11 @@ def status(context: Context, *, output: str) -> None:
         extra={"url": endpoint.url, "pid": endpoint.pid, "started_at": endpoint.started_at, "status": state},
     )
     _print(report, endpoint, output)
+    _say_isolation(state, output)
+
+
+def _say_isolation(state: Mapping[str, Any], output: str) -> None:
+    """Print how far instances are kept from this machine, and why not further."""
     if output == Format.TABLE and "isolation" in state:
         reason = f" ({state['isolation']['reason']})" if state["isolation"]["reason"] else ""
         say(f"\nisolation of instances: {state['isolation']['level']}{reason}")

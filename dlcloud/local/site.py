@@ -166,6 +166,8 @@ class LocalSite:
 
     def _start(self) -> LocalEndpoint:
         self._paths.state.unlink(missing_ok=True)
+        self._paths.startup_log.unlink(missing_ok=True)
+        self._paths.startup_log.touch(mode=0o600)
         with self._paths.startup_log.open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "dlcloud.local.daemon", str(self._paths.folder)],

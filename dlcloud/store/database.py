@@ -181,14 +181,14 @@ class NewerSchemaError(ValueError):
     """A newer dlcloud wrote the store."""
 
 
-def migrate(connection: sqlite3.Connection) -> None:
+def migrate(connection: sqlite3.Connection, *, uses_newer: bool = False) -> None:
     """Migrate the tables to this version; if several processes try at the same time, one of them does it.
 
     Raises:
         NewerSchemaError: A newer dlcloud wrote the store.
     """
     version = _version(connection)
-    if version == len(MIGRATIONS):
+    if version == len(MIGRATIONS) or (uses_newer and version > len(MIGRATIONS)):
         return
     if version > len(MIGRATIONS):
         message = f"its schema is version {version}, this dlcloud reads up to {len(MIGRATIONS)}"
@@ -229,13 +229,16 @@ class Database:
 
     Args:
         path: The SQLite file; created, mode 0600, if it is missing. Its folder must exist.
+        uses_newer: Use the store of a newer dlcloud, which adds columns and removes none, unless a table
+            that is asked for has changed: what it knows of must be terminated by any version.
 
     Raises:
         StoreError: From any method, if the file cannot be read or written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, uses_newer: bool = False) -> None:
         self._path = path
+        self._uses_newer = uses_newer
         self._lock = RLock()
         self._unwritable: UnwritableError | None = None
         self._unfinished: list[Write] = []
@@ -325,7 +328,7 @@ class Database:
             try:
                 # SQLite does not wait if two processes switch a new file to WAL at the same time.
                 with FileLock(self._path.with_name(f"{self._path.name}.lock")):
-                    _prepare(connection)
+                    _prepare(connection, uses_newer=self._uses_newer)
             except BaseException:
                 connection.close()
                 raise
@@ -428,12 +431,12 @@ def open_foreign(path: Path) -> Database:
     return Database(path)
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
+def _prepare(connection: sqlite3.Connection, *, uses_newer: bool) -> None:
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA journal_mode = WAL")
     # A reported result is never lost, not even to a power failure.
     connection.execute("PRAGMA synchronous = FULL")
-    migrate(connection)
+    migrate(connection, uses_newer=uses_newer)
 
 
 @cache
@@ -534,7 +537,7 @@ def _translate(error: Exception, path: Path) -> StoreError:
         hint = f"mv {path} {path}.broken; then dlcloud gc lists the instances that are up"
         return StoreError(message, hint)
     if isinstance(error, NewerSchemaError):
-        return StoreError(message, "update dlcloud, or set DLCLOUD_HOME to another folder")
+        return StoreError(message, "update dlcloud; dlcloud down --all terminates what is up without it")
     return StoreError(message, "set DLCLOUD_HOME to another folder to start with an empty store")
 
 

@@ -148,7 +148,7 @@ def trim_caches(context: Context) -> None:
             return
         if folder.is_symlink() or not folder.is_dir() or _is_shared_now(context):
             return
-        mark.touch()
+        mark.touch(mode=0o600)
         entries = [entry for entry in list_entries(context) if entry.path.is_relative_to(folder)]
         removed = [entry for entry in _oldest_beyond(entries, MOST_BYTES) if remove_cache(entry.path)]
         if removed:

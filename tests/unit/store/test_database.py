@@ -95,7 +95,11 @@ def test_the_store_of_a_newer_dlcloud_is_left_unchanged(tmp_path):
     with pytest.raises(StoreError, match=r"its schema is version 99, this dlcloud reads up to") as caught:
         Database(path)
     assert str(path) in caught.value.message
-    assert "DLCLOUD_HOME" in caught.value.hint
+    assert "dlcloud down --all" in caught.value.hint
+    down = Database(path, uses_newer=True)
+    Clusters(down).add(cluster())
+    assert len(Clusters(down).all()) == 1, "what it knows of can be terminated"
+    down.close()
     raw = sqlite3.connect(path)
     assert raw.execute("PRAGMA user_version").fetchone() == (99,)
     raw.close()
