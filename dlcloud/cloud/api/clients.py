@@ -235,7 +235,7 @@ class _CorrectedAuth:
 
     def _modify_request_before_signing(self, request: Any) -> None:  # noqa: ANN401  botocore has no types
         request.context["timestamp"] = f"{datetime.now(UTC) + _CorrectedAuth.ahead:{SIGNED_TIME}}"
-        super()._modify_request_before_signing(request)  # type: ignore[misc]  of the signer next to it
+        super()._modify_request_before_signing(request)  # type: ignore[misc]  # of the signer next to it
 
 
 for _version, _auth in (("v4", SigV4Auth), ("s3v4", S3SigV4Auth)):

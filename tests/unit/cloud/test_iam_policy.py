@@ -164,7 +164,7 @@ def test_spot_requests_and_snapshots_need_no_tag():
     for found, shared in (
         (statements(), kinds),
         (own_statements(), kinds[:1]),
-    ):  # a recipe adds its snapshots
+    ):
         for kind in shared:
             launching = [statement for statement in found if "ec2:RunInstances" in actions(statement)]
             naming = [entry for entry in launching if f":{kind}" in json.dumps(entry["Resource"])]
