@@ -71,6 +71,20 @@ CHARGE_TIMEOUT_S = 300.0
 POLL_S = 0.5
 DIAL_WAIT_S = 20.0
 
+SIGNALLED = 128
+"""Greater exit statuses are those of a process that a signal has ended."""
+STOPPED = (130, 143)
+"""The exit statuses of a controller that was asked to end, by SIGINT or SIGTERM."""
+_RESTARTED = """\
+for delay in 2 4 8 16 32 -; do
+  {command}
+  status=$?
+  if [ $status -le 128 ] || [ $status = 130 ] || [ $status = 143 ] || [ $delay = - ]; then exit $status; fi
+  echo "the controller was killed (status $status): starting it again in $delay s" >&2
+  sleep $delay
+done
+"""
+"""The job of a controller: one that was killed, as for want of memory, continues its work."""
 _START = 'import sys; sys.argv[0] = "dlcloud"; from dlcloud.cli.entry import main; main()'
 
 
@@ -161,14 +175,14 @@ class HandOver:
         return outcome == IN_CHARGE
 
     def restart_dead(self, connection: Connection, environment: Callable[[], JobEnvironment]) -> None:
-        """Start the controller again, as `start` does, where it was killed: it left no exit status.
+        """Start the controller again, as `start` does, where it was killed.
 
         Raises:
             InstanceError: It did not come up.
         """
         if job_state(connection) != "lost":
             return
-        connection.check(f"rm -f {JOB_FOLDER}/pid {CONTROL}/home/{self._mark}")
+        connection.check(f"rm -f {JOB_FOLDER}/pid {JOB_FOLDER}/exit_status {CONTROL}/home/{self._mark}")
         start_job(connection, JOB_FOLDER, environment().of_controller())
         self._wait_until_in_charge(connection)
 
@@ -245,7 +259,7 @@ class HandOver:
         name = self.managed.cluster.name
         words = ["control", f"{folder}/recipe/recipe.yaml", "--name", name]
         words += [word for cidr in cidrs for word in ("--cidr", cidr)]
-        return f"exec {shlex.quote(f'{folder}/dlcloud')} {shlex.join(words)}\n"
+        return _RESTARTED.format(command=shlex.join([f"{folder}/dlcloud", *words]))
 
     def host_key_fingerprint(self, instance_id: str) -> str:
         """Return the fingerprint of an instance's host key; raises StoreError if that is not pinned."""
@@ -284,9 +298,13 @@ class HandOver:
 
 
 def job_state(connection: Connection) -> str:
-    """Return the state of the controller's job: new, running, ended or lost."""
+    """Return the state of the controller's job: new, running, ended, or lost where it was killed."""
     answer = connection.run(f"test ! -e {JOB_FOLDER}/pid || {JOB} state {JOB_FOLDER}").stdout
-    return parse_job_state(answer, connection.endpoint.instance_id)[0] if answer.strip() else "new"
+    if not answer.strip():
+        return "new"
+    state, exit_status = parse_job_state(answer, connection.endpoint.instance_id)
+    is_killed = (exit_status or 0) > SIGNALLED and exit_status not in STOPPED
+    return "lost" if is_killed else state
 
 
 def runtime_of(recipe: Recipe) -> tuple[str, ...]:

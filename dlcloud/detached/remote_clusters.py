@@ -21,13 +21,14 @@ from dlcloud.launch.setup import FOLDER, JOB
 from dlcloud.model.account import Owner, Ownership, owner_of
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import DEFAULT_REGION, NO_OWNER, REGIONS_AT_ONCE, Cluster
-from dlcloud.model.errors import CloudError, DlcloudError, RecipeError, UnreachableError
+from dlcloud.model.errors import CloudError, DlcloudError, InstanceError, RecipeError, UnreachableError
 from dlcloud.model.events import Emit, Info, Warned, stage
 from dlcloud.model.remote import Connection
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.ssh.command_line import ssh_command, tunnel_command
 from dlcloud.store.database import Database, open_foreign
 from dlcloud.store.home import Store
+from dlcloud.store.runs import Runs
 from dlcloud.system.parallel import fan_out
 
 if TYPE_CHECKING:  # it brings paramiko
@@ -221,20 +222,26 @@ class DetachedClusters:
         except DlcloudError:
             return False
 
-    def fetch(self, detached: DetachedCluster) -> Cluster:
+    def fetch(self, detached: DetachedCluster, *, unfinished: bool = False) -> Cluster:
         """End the controller, and store here the cluster, its runs, their records and files; once or often.
+
+        Args:
+            detached: The cluster.
+            unfinished: Do so too where the controller was killed, without what its runs have made since.
 
         Returns:
             The cluster, as this home knows it from now on.
 
         Raises:
             UnreachableError, HostKeyError: The instance does not answer.
+            InstanceError: The controller was killed while runs went on.
             StoreError, RecipeError: What it sent cannot be true.
         """
         instance_id, paths = detached.instance.instance_id, self.store.paths
         with self.log_in(detached) as session:
             connection = session.connection
-            if job_state(connection) == "running":
+            state = job_state(connection)
+            if state == "running":
                 with stage(self.emit, self.clock, "ending the controller", instance_id=instance_id):
                     connection.check(f"{JOB} stop {JOB_FOLDER}")
             with (
@@ -243,6 +250,15 @@ class DetachedClusters:
                 closing(open_foreign(_fetch_store(connection, Path(temporary)))) as fetched,
             ):
                 check_copy(fetched, self.database, detached.cluster_id)
+                going_on = [
+                    run for run in Runs(fetched).of_cluster(detached.cluster_id) if run.ended_at is None
+                ]
+                if state == "lost" and going_on and not unfinished:
+                    raise InstanceError(
+                        f"{instance_id}: its controller was killed while {len(going_on)} run(s) went on",
+                        f"dlcloud up RECIPE --detach --name {detached.name} starts it again, "
+                        "on the machine that launched it",
+                    )
                 # Files first: a cluster that the store knows has all of its files.
                 patterns = [f"{run_id}/**" for run_id in run_ids(fetched, detached.cluster_id)]
                 connection.check(f"mkdir -p {CONTROL}/home/runs")

@@ -49,19 +49,20 @@ def killed_when(user: User, words: str, *arguments: str) -> str:
     return output
 
 
-def processes_of(folder: Path, *, word: str, inside: bool) -> list[str]:
+def processes_of(folder: Path, *, word: str, inside: bool) -> dict[int, str]:
     """Return the command lines of processes with a word in them, of instances or of the home itself."""
-    processes = []
+    processes = {}
     for entry in Path("/proc").iterdir():
         try:
             environment = (entry / "environ").read_bytes().split(b"\0")
             line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
-        is_of_home = any(entry.startswith(b"DLCLOUD_HOME=" + os.fsencode(folder)) for entry in environment)
+        places = (b"DLCLOUD_HOME=" + os.fsencode(folder), b"DLCLOUD_ROOT=" + os.fsencode(folder))
+        is_of_home = any(entry.startswith(places) for entry in environment)
         instance = any(entry.startswith(b"DLCLOUD_ROOT=") for entry in environment)
         if is_of_home and instance is inside and word in line:
-            processes.append(line)
+            processes[int(entry.name)] = line
     return processes
 
 
@@ -102,9 +103,9 @@ def elsewhere(left: User, tmp_path_factory: pytest.TempPathFactory) -> User:
 
 def test_a_launcher_that_is_killed_leaves_one_controller_and_no_process(left: User):
     home = left.home / ".dlcloud"
-    (controller,) = processes_of(home, word="recipe.yaml --name left", inside=True)
+    (controller,) = processes_of(home, word="recipe.yaml --name left", inside=True).values()
     assert "--detach" not in controller
-    assert processes_of(home, word="dlcloud up", inside=False) == []
+    assert processes_of(home, word="dlcloud up", inside=False) == {}
     assert [outcome for _, outcome in known_here(left)].count("in charge") == 1
     refused = left.run("up", str(left.home / "elastic.yaml"), "--name", NAME, expect=2)
     assert "is controlled by its own instance" in refused.stderr
@@ -153,3 +154,31 @@ def sizes(user: User) -> set[int]:
 def state(user: User) -> str:
     time.sleep(1)
     return user.json("status", NAME)["result"]["records"][0]["cluster_state"]
+
+
+COMMAND = """\
+name: outlived
+cloud: local
+instances: {types: [t3.micro]}
+workload:
+  command: sleep 15 && echo done > result.txt
+"""
+
+
+def test_a_command_outlives_its_controller_and_down_loses_nothing_of_it(user: User):
+    (user.home / "outlived.yaml").write_text(COMMAND)
+    up = ("up", str(user.home / "outlived.yaml"), "--detach", "--name", "outlived")
+    home = user.home / ".dlcloud"
+    user.run(*up)
+    wait_until(lambda: list(home.glob("local/instances/*/home/dlcloud/runs/outlived-*/pid")))
+    for word in ("runs/control", "--name outlived"):
+        for process in processes_of(home, word=word, inside=True):
+            os.kill(process, signal.SIGKILL)
+    refused = user.run("down", "outlived", "--yes", expect=4)
+    assert "its controller was killed while 1 run(s) went on" in refused.stderr
+    assert "up RECIPE --detach --name outlived starts it again" in " ".join(refused.stderr.split())
+    user.run(*up)
+    wait_until(lambda: user.json("status", "outlived")["result"]["records"][0]["cluster_state"] == "ready")
+    user.run("down", "outlived", "--yes")
+    assert [path.read_text() for path in home.glob("runs/*/files/result.txt")] == ["done\n"]
+    assert user.alive() == []

@@ -24,6 +24,7 @@ from dlcloud.model.clock import Clock, wait_until
 from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.errors import (
     DlcloudError,
+    InstanceError,
     PartialError,
     RecipeError,
     RemoteCommandError,
@@ -200,16 +201,15 @@ class Down:
         """
         self._confirm_end(detached)
         try:
-            return self.context.detached.fetch(detached)
+            return self.context.detached.fetch(detached, unfinished=self.discard)
         except DlcloudError as error:
             # An instance that answers and has no store was never in charge.
             if not is_certain and isinstance(error, RemoteCommandError):
                 return None
             if not self.discard:
-                name = detached.name
-                error.hint = (
-                    f"dlcloud down {name} --discard terminates everything; the results on it are lost"
-                )
+                discard = f"dlcloud down {detached.name} --discard terminates everything; "
+                discard += "the results on it are lost"
+                error.hint = f"{error.hint}; {discard}" if type(error) is InstanceError else discard
                 raise
             message = f"the results of {detached.name} that were not at home yet are lost: {error.message}"
             self.context.emit(Warned(message=message))

@@ -1,13 +1,14 @@
 """A cluster handed over: whenever the launcher dies, at most one controller is in charge."""
 
 import json
+import subprocess
 import tomllib
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from dlcloud.detached.handover import GIVEN_UP, OLDEST_PYTHON, RUNTIME, HandOver
+from dlcloud.detached.handover import GIVEN_UP, OLDEST_PYTHON, RUNTIME, HandOver, job_state
 from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState
 from dlcloud.model.errors import InstanceError, UnreachableError
 from dlcloud.model.job_environment import JobEnvironment
@@ -196,3 +197,27 @@ def test_the_instance_is_given_what_the_package_needs():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert sorted(RUNTIME) == sorted(package.partition(">")[0] for package in project["dependencies"])
     assert project["requires-python"] == f">={OLDEST_PYTHON}"
+
+
+@pytest.mark.parametrize(
+    ("ends", "status"), [("kill -9 $$", 0), ("kill -15 $$", 143), ("exit 4", 4), ("exit 0", 0)]
+)
+def test_a_controller_is_started_again_only_where_it_was_killed(handing, tmp_path, ends, status):
+    handing.stands("running", in_charge=True)
+    handing.go()
+    command = handing.machine.files["dlcloud/runs/control/command"][0].decode()
+    control, (begun, sleep) = tmp_path / "dlcloud", (tmp_path / "begun", tmp_path / "sleep")
+    control.write_text(f"#!/bin/sh\n[ -e {begun} ] && exit 0\ntouch {begun}\n{ends}\n")
+    sleep.write_text("#!/bin/sh\n")
+    for program in (control, sleep):
+        program.chmod(0o700)
+    command = command.replace("/home/ubuntu/dlcloud/control/dlcloud", str(control))
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    assert subprocess.run(["sh", "-c", command], env=environment, check=False).returncode == status
+
+
+def test_a_controller_that_a_signal_has_ended_is_dead_and_one_that_was_asked_is_not(handing):
+    connection = handing.world.dial.dial(handing.member.instance.endpoint("ubuntu"))
+    for status, state in ((137, "lost"), (139, "lost"), (143, "ended"), (130, "ended"), (4, "ended")):
+        handing.machine.answers["pid ||"] = json.dumps({"state": "ended", "exit_status": status}).encode()
+        assert job_state(connection) == state
