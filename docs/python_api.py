@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from tables import table
+from tables import listing
 
 import dlcloud.trainer
 import dlcloud_report
@@ -21,21 +21,21 @@ def train_arguments() -> Iterator[str]:
     signature, text = read_signature("training", "train")
     meanings = _entries(text, "Args")
     rows = [
-        (f"`{item.name}`", f"`{item.annotation}`", _default(item), meanings.pop(item.name))
+        (item.name, f"`{item.annotation}`, {_default(item)}", meanings.pop(item.name))
         for item in signature.parameters.values()
     ]
     assert not meanings, meanings
-    yield from table(("argument", "type", "default", "meaning"), rows)
+    yield from listing(rows)
 
 
 def train_callbacks() -> Iterator[str]:
     """Yield a table of the types of the functions that `train` takes: how each is called, and with what."""
     rows = [
-        (f"`{name}`", *text.partition(": ")[::2])
+        (name, *text.partition(": ")[::2])
         for name, text in _texts(TRAINER / "job.py").items()
         if text.startswith("`")
     ]
-    yield from table(("type", "called as", "what it gets and returns"), rows)
+    yield from listing(rows)
 
 
 def train_outcome() -> Iterator[str]:
@@ -48,8 +48,7 @@ def train_outcome() -> Iterator[str]:
         for node in outcome.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
-    rows = [(f"`outcome.{name}`", f"`{types[name]}`", meaning) for name, meaning in meanings.items()]
-    yield from table(("value", "type", "meaning"), rows)
+    yield from listing((f"outcome.{name}", f"`{types[name]}`", meaning) for name, meaning in meanings.items())
 
 
 def report_functions() -> Iterator[str]:
@@ -61,9 +60,9 @@ def report_functions() -> Iterator[str]:
     for function in functions:
         summary, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
         raises = "".join(f" {name}: {meaning}" for name, meaning in _entries(rest, "Raises").items())
-        signature = f"`dlcloud_report.{function.__name__}{inspect.signature(function)}`"
-        rows.append((signature, summary + raises))
-    yield from table(("call", "meaning"), rows)
+        signature = f"dlcloud_report.{function.__name__}{inspect.signature(function)}"
+        rows.append((signature, "", summary + raises))
+    yield from listing(rows)
 
 
 def _default(item: inspect.Parameter) -> str:

@@ -64,28 +64,23 @@ def train(
     """Train until `epochs` or `steps` are done, with all workers that are there.
 
     Args:
-        model: On the device where it trains, which `device()` names. Its first parameters must be equal on
-            all workers: seed them.
-        optimizer: Made of the model's parameters.
-        dataset: A map-style data set, as `torch.utils.data` has it: `len(dataset)` samples,
-            `dataset[index]` for an index from 0. The same on every worker. What is random in it is
-            repeatable: the generators of PyTorch, Python and NumPy are seeded for each sample of each step.
-        loss: Runs the model on a batch and returns the mean loss over its samples.
-        batch: Samples in a step, over all workers. The last step of an epoch has the rest: a layer that
-            cannot work on one sample (BatchNorm on flat input) needs a batch that divides.
-        epochs: How often every sample is seen. Give this or `steps`.
-        steps: How many steps are committed in all, over all workers and interruptions.
-        seed: Of the order of samples and everything random in training.
+        model: Model on `device()`. Its first parameters must be equal on all workers: seed them.
+        optimizer: Optimizer of the model's parameters.
+        dataset: Map-style data set, the same on every worker: `len(dataset)`, `dataset[index]`. The
+            generators of PyTorch, Python and NumPy are seeded for each sample of each step.
+        loss: Function that returns the mean loss over a batch.
+        batch: Samples in a step, over all workers. The last step of an epoch has the rest.
+        epochs: Number of times that every sample is seen. Give this or `steps`.
+        steps: Number of steps over all workers and interruptions.
+        seed: Seed of the order of samples and everything random in training.
         schedule: Factor of the initial learning rates at each step.
-        shards: Makes the run exact: the batch is always computed in this many shards, so that every bit of
-            the result is that of one fixed worker, on processors of the same kind. Multiplies the traffic
-            and the memory of the gradients by its number. None is faster and equal up to rounding.
-        micro_batch: Most samples in one forward pass; a larger share is computed in several. Not with
-            `shards`.
+        shards: Number of shards of each batch. Every bit of the result is then that of one fixed worker, on
+            processors of the same kind; traffic and memory of gradients are multiplied by it.
+        micro_batch: Most samples in one forward pass. Not with `shards`.
         before_step: Called before the optimizer steps: for clipping.
-        after_step: Called after each committed step: for what the script logs itself.
+        after_step: Called after each step: for what the script logs itself.
         loading: Processes that load samples ahead; 0 loads between steps.
-        collate: Makes a batch of samples; None is PyTorch's own, `torch.utils.data.default_collate`.
+        collate: Makes a batch of samples; None is `torch.utils.data.default_collate`.
 
     Returns:
         What came of it, on every worker that was there at the end.
