@@ -67,8 +67,9 @@ def _refuse_unlisted(event, arguments):
 
 
 def pytest_addoption(parser):
-    """Let a developer run a minute's tests before each commit."""
+    """Let a developer run a minute's tests before each commit, and everything before a release."""
     parser.addoption("--quick", action="store_true", help="the rules, and most unit tests: a minute")
+    parser.addoption("--all", action="store_true", help="also the tests that are marked as long")
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -84,6 +85,17 @@ def pytest_ignore_collect(collection_path, config):
         for path in named
     )
     return None if is_quick else True
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is marked as long, but for --all and for files that the command line names."""
+    if config.getoption("all"):
+        return
+    named = {Path(argument.partition("::")[0]).resolve() for argument in config.args}
+    long = [item for item in items if item.get_closest_marker("long") and item.path not in named]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in set(long)]
 
 
 def pytest_runtest_setup():

@@ -8,6 +8,7 @@ from dlcloud.benchmarks.quantization.__main__ import compare_accuracy
 SHORT = ["--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1", "--batch", "8"]
 
 
+@pytest.mark.long
 def test_trained_digits_keep_their_accuracy_in_int8_on_every_engine(alone, openvino_python):
     command = [openvino_python, "-m", "benchmarks.quantization", "--network", "digits", *SHORT]
     done = subprocess.run(

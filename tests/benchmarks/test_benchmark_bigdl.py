@@ -86,6 +86,7 @@ def quantization(python, folder, *arguments, **variables):
     return done, [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_the_rule_equals_bigdls_own_layers_bit_for_bit(alone, bigdl_python):
     done = subprocess.run(
         [bigdl_python, "-c", LAYERS], cwd=alone, capture_output=True, text=True, timeout=600, check=False
@@ -94,6 +95,7 @@ def test_the_rule_equals_bigdls_own_layers_bit_for_bit(alone, bigdl_python):
     assert done.stdout.endswith("equal\n")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("bigdl_python")
 def test_bigdl_runs_beside_another_engine_in_an_environment_of_its_own(alone, engine_python):
     done, records = quantization(engine_python, alone, "--engine", "onnxruntime", "bigdl")

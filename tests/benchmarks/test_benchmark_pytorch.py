@@ -54,6 +54,7 @@ print("dilated pooling", np.array_equal(ours, session.run(None, {"x": image})[0]
 """
 
 
+@pytest.mark.long
 @needs("g++")
 def test_pytorch_runs_the_same_network_and_int8_by_real_int8_kernels(alone, pytorch_python):
     done = subprocess.run(
@@ -87,6 +88,7 @@ print(len(models.fold_files(models.Path(int8["model"]))))
 """
 
 
+@pytest.mark.long
 def test_pytorch_judges_the_digits_fold_by_fold(alone, pytorch_python):
     done = subprocess.run(
         [pytorch_python, "-c", DIGITS_BY_FOLDS],

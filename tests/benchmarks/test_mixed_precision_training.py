@@ -84,12 +84,14 @@ def script(python, folder, text, **environment):
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_imitated_bf16_is_refuted(alone, training_python):
     fp32, bf16 = script(training_python, alone, IMITATED, ONEDNN_MAX_CPU_ISA="AVX512_CORE")
     assert fp32 == "fp32 proven"
     assert bf16.startswith("bf16 not one of ")
 
 
+@pytest.mark.long
 def test_the_digits_are_learned_equally_well(run):
     _, records = run("--network", "digits", "--setting", "bf16", "--epochs", "3")
     results = by_setting(records)
@@ -121,6 +123,7 @@ print(learned.facts["engine"], learned.facts["images_judged"])
 """
 
 
+@pytest.mark.long
 def test_keras_trains_on_pytorch_under_its_policies(alone, training_python):
     environment = {"KERAS_BACKEND": "torch", "KERAS_TORCH_DEVICE": "cpu"}
     fp32, bf16, learned = script(training_python, alone, KERAS, **environment)

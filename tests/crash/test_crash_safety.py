@@ -37,7 +37,9 @@ workload:
   repeats: 1
 """
 
-both = pytest.mark.parametrize("instances", [SINGLE, FLEET], ids=["run-instances", "fleet"])
+both = pytest.mark.parametrize(
+    "instances", [SINGLE, pytest.param(FLEET, marks=pytest.mark.long)], ids=["run-instances", "fleet"]
+)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +146,9 @@ def down(home, where):
     assert_nothing_left(home, where)
 
 
-@both
+@pytest.mark.parametrize(
+    "instances", [pytest.param(SINGLE, marks=pytest.mark.long), FLEET], ids=["run-instances", "fleet"]
+)
 def test_a_second_up_ends_in_exactly_one_right_cluster(homes, instances):
     def up(home, kill_at=0, expect=None):
         path = recipe(home, instances)
@@ -183,7 +187,9 @@ def test_a_second_down_leaves_nothing(homes, instances):
 
 
 @both
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (3, 1)], ids=["grow", "shrink"])
+@pytest.mark.parametrize(
+    ("before", "after"), [(1, 2), pytest.param(3, 1, marks=pytest.mark.long)], ids=["grow", "shrink"]
+)
 def test_any_command_after_a_killed_resize_ends_in_one_right_cluster(homes, instances, before, after):
     def kill(home, number):
         if len(home.alive()) != before:
