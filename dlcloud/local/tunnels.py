@@ -6,15 +6,14 @@ Endpoint". Importing this imports moto.
 
 import contextlib
 import hmac
-import re
 import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl
 
 from moto.core.models import DEFAULT_ACCOUNT_ID as ACCOUNT
 from moto.ec2.models import ec2_backends
@@ -23,7 +22,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from dlcloud.local.api.policy import AccessRequest, is_allowed
-from dlcloud.local.api.signature import ALGORITHM, canonical_request, parse_time, sign_canonical
+from dlcloud.local.api.signature import SignatureError, read_claim, verify_claim
 from dlcloud.local.ec2.network import endpoints_of
 from dlcloud.local.iam.access import PARTITION
 from dlcloud.local.iam.authorization import find_caller
@@ -36,7 +35,6 @@ ACTION = "ec2-instance-connect:OpenTunnel"
 SERVICE = "ec2-instance-connect"
 REMOTE_PORTS = (SSH_PORT, 3389)
 LONGEST_S = 3600
-_CREDENTIAL = re.compile(r"([\w-]+)/((\d{8})/([a-z0-9-]+)/([a-z0-9-]+)/aws4_request)")
 _PIECE = 1 << 16
 
 
@@ -82,9 +80,8 @@ class Tunnels:
             _carry(protocol, client, instance)
 
     def _connect(self, environ: Mapping[str, Any]) -> socket.socket:
-        query = environ["QUERY_STRING"]
-        values = dict(parse_qsl(query))
-        region = self._verify(environ, query, values)
+        values = dict(parse_qsl(environ["QUERY_STRING"]))
+        region = self._verify(environ, values)
         endpoint = endpoints_of(ACCOUNT, region).get(values.get("instanceConnectEndpointId", ""))
         if endpoint is None:
             raise Refused(status=404, message="there is no such instance connect endpoint")
@@ -106,36 +103,17 @@ class Tunnels:
         except OSError as error:
             raise Refused(status=502, message=f"{host} does not answer: {error.strerror}") from error
 
-    def _verify(self, environ: Mapping[str, Any], query: str, values: Mapping[str, str]) -> str:
-        """Return the region of a signature that is right.
-
-        Source: IAM user guide, "Signature Version 4: query parameters".
-        """
-        credential = _CREDENTIAL.fullmatch(values.get("X-Amz-Credential", ""))
-        signed_at = parse_time(values.get("X-Amz-Date", ""))
-        lifetime = values.get("X-Amz-Expires", "")
-        if (
-            credential is None
-            or signed_at is None
-            or not lifetime.isdigit()
-            or values.get("X-Amz-Algorithm") != ALGORITHM
-            or credential[5] != SERVICE
-        ):
-            raise Refused(status=403, message="the request is not signed by its query")
-        now = datetime.now(UTC)
-        if not signed_at - timedelta(minutes=5) <= now <= signed_at + timedelta(seconds=int(lifetime)):
-            raise Refused(status=403, message="the signature has expired")
-        secret = self._secret(credential[1], values.get("X-Amz-Security-Token", ""))
-        rest = "&".join(part for part in query.split("&") if not part.startswith("X-Amz-Signature="))
-        names = values.get("X-Amz-SignedHeaders", "").split(";")
-        path, payload = quote(PATH, safe="/-_.~"), sha256(b"").hexdigest()
-        canonical = canonical_request(environ, names, path=path, query=rest, payload=payload)
-        if canonical is None or "host" not in names:
-            raise Refused(status=403, message="the host is not signed")
-        expected = sign_canonical(canonical, time=values["X-Amz-Date"], scope=credential[2], secret=secret)
-        if not hmac.compare_digest(expected, values.get("X-Amz-Signature", "")):
-            raise Refused(status=403, message="the signature is wrong")
-        return credential[4]
+    def _verify(self, environ: Mapping[str, Any], values: Mapping[str, str]) -> str:
+        """Return the region of a signature in the query that is right."""
+        try:
+            claim = read_claim(environ)
+            secret = self._secret(claim.key_id, values.get("X-Amz-Security-Token", ""))
+            if claim.lifetime is None or claim.service != SERVICE:
+                raise Refused(status=403, message="the request is not signed by its query")
+            verify_claim(claim, environ, secret, path=PATH, payload=sha256(b"").hexdigest())
+        except SignatureError as error:
+            raise Refused(status=403, message=f"the signature is wrong: {error}") from error
+        return claim.region
 
     def _secret(self, key_id: str, token: str) -> str:
         if key_id == self.access_key.key_id:

@@ -1,7 +1,9 @@
 """Verify AWS Signature Version 4 of requests: who signed, what was signed, and when.
 
-Source: IAM user guide, "Create a signed AWS API request"; error codes as EC2, STS and Systems Manager give
-them, from their API references' "Common errors".
+`read_claim` reads a signature from the header or, of a presigned URL, from the query; `verify_claim` compares
+it with the request. EC2, S3 and tunnels differ in how they encode the path, and in what stands for the body.
+Source: IAM user guide, "Create a signed AWS API request"; S3 API reference, "Authenticating Requests"; error
+codes as EC2, S3, STS and Systems Manager give them, from their API references' "Common errors".
 
 botocore computes the signature. Its signer chooses the headers and encodes the path of a request that it
 sends, where a verifier takes both as they arrived: that is all that `_Received` changes.
@@ -11,12 +13,13 @@ import hmac
 import re
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
@@ -27,13 +30,17 @@ from dlcloud.local.api.call import Call, Refusal
 WINDOW = timedelta(minutes=5)
 # A client that signs two equal requests within one second gives them one signature, as a replay does.
 REPEATABLE = timedelta(seconds=5)
+LONGEST = timedelta(days=7)
 ALGORITHM = "AWS4-HMAC-SHA256"
-AUTHORIZATION = re.compile(
-    rf"{ALGORITHM} Credential=(?P<key_id>[\w-]+)/(?P<scope>(?P<date>\d{{8}})/(?P<region>[a-z0-9-]+)"
-    r"/(?P<service>[a-z0-9-]+)/aws4_request), ?SignedHeaders=(?P<headers>[a-z0-9;-]+), "
+TIME = "%Y%m%dT%H%M%SZ"
+_CREDENTIAL = (
+    r"(?P<key_id>[\w-]+)/(?P<scope>(?P<date>\d{8})/(?P<region>[a-z0-9-]+)/(?P<service>[a-z0-9-]+)"
+    r"/aws4_request)"
+)
+_AUTHORIZATION = re.compile(
+    rf"{ALGORITHM} Credential={_CREDENTIAL}, ?SignedHeaders=(?P<headers>[a-z0-9;-]+), "
     r"?Signature=(?P<signature>[0-9a-f]{64})"
 )
-TIME = "%Y%m%dT%H%M%SZ"
 
 
 class AuthError(Enum):
@@ -99,6 +106,116 @@ class SignatureError(Exception):
         self.error = error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a request says of its signature; `query` is what it signs, `lifetime` is of a presigned URL."""
+
+    key_id: str
+    scope: str
+    region: str
+    service: str
+    headers: list[str]
+    signature: str
+    time: str
+    signed_at: datetime
+    query: str
+    lifetime: timedelta | None = None
+
+
+def read_claim(environ: Mapping[str, Any]) -> Claim:
+    """Return the signature of a request, in its header or in its query, without verifying it.
+
+    Raises:
+        SignatureError: There is none, or it is malformed.
+    """
+    authorization, query = environ.get("HTTP_AUTHORIZATION", ""), environ.get("QUERY_STRING", "")
+    if not authorization and "X-Amz-Signature=" in query:
+        return _presigned(query)
+    if not authorization:
+        raise SignatureError(AuthError.MISSING, "The request is not signed: it has no Authorization header.")
+    match, time = _AUTHORIZATION.fullmatch(authorization), environ.get("HTTP_X_AMZ_DATE", "")
+    signed_at = parse_time(time)
+    if match is None or signed_at is None or match["date"] != f"{signed_at:%Y%m%d}":
+        message = "The Authorization header must be an AWS4-HMAC-SHA256 signature, dated by X-Amz-Date."
+        raise SignatureError(AuthError.INCOMPLETE, message)
+    return Claim(
+        key_id=match["key_id"],
+        scope=match["scope"],
+        region=match["region"],
+        service=match["service"],
+        headers=match["headers"].split(";"),
+        signature=match["signature"],
+        time=time,
+        signed_at=signed_at,
+        query=query,
+    )
+
+
+def _presigned(query: str) -> Claim:
+    """Read the signature of a presigned URL."""
+    values = dict(parse_qsl(query))
+    credential = re.fullmatch(_CREDENTIAL, values.get("X-Amz-Credential", ""))
+    lifetime, signed_at = values.get("X-Amz-Expires", ""), parse_time(values.get("X-Amz-Date", ""))
+    is_right = (
+        values.get("X-Amz-Algorithm") == ALGORITHM and lifetime.isdigit() and int(lifetime) <= LONGEST_S
+    )
+    if credential is None or signed_at is None or not is_right or credential["date"] != f"{signed_at:%Y%m%d}":
+        raise SignatureError(AuthError.INCOMPLETE, "The query parameters of the signature are malformed.")
+    return Claim(
+        key_id=credential["key_id"],
+        scope=credential["scope"],
+        region=credential["region"],
+        service=credential["service"],
+        headers=values.get("X-Amz-SignedHeaders", "").split(";"),
+        signature=values.get("X-Amz-Signature", ""),
+        time=values["X-Amz-Date"],
+        signed_at=signed_at,
+        query="&".join(part for part in query.split("&") if not part.startswith("X-Amz-Signature=")),
+        lifetime=timedelta(seconds=int(lifetime)),
+    )
+
+
+def verify_claim(
+    claim: Claim,
+    environ: Mapping[str, Any],
+    secret: str | None,
+    *,
+    path: str,
+    payload: str,
+    window: timedelta = WINDOW,
+) -> None:
+    """Compare a signature with its request.
+
+    Args:
+        claim: The signature.
+        environ: The request as WSGI's environment.
+        secret: The secret of the access key; None for an unknown key.
+        path: The path as it is signed.
+        payload: The hash of the body, or the word that stands for it.
+        window: How far its date may be from now, unless it states its lifetime.
+
+    Raises:
+        SignatureError: It is wrong, late, or of an unknown key.
+    """
+    if secret is None:
+        raise SignatureError(AuthError.UNKNOWN_KEY, "The access key is not one of this local EC2.")
+    now = datetime.now(UTC)
+    if claim.lifetime is not None and now > claim.signed_at + claim.lifetime:
+        raise SignatureError(AuthError.MISSING, "Request has expired")
+    if abs(now - claim.signed_at) > (claim.lifetime or timedelta()) + window:
+        message = f"The request was signed at {claim.signed_at:{TIME}}; it is {now:{TIME}} now."
+        raise SignatureError(AuthError.LATE, message)
+    sent = (name[5:].lower().replace("_", "-") for name in environ if name.startswith("HTTP_X_AMZ_"))
+    wanted = {"host", *(() if claim.lifetime is not None else sent)}
+    if unsigned := sorted(wanted - set(claim.headers)):
+        raise SignatureError(AuthError.WRONG, f"These headers are not signed: {', '.join(unsigned)}.")
+    canonical = canonical_request(environ, claim.headers, path=path, query=claim.query, payload=payload)
+    expected = sign_canonical(canonical or "", time=claim.time, scope=claim.scope, secret=secret)
+    if canonical is None or not hmac.compare_digest(expected.encode(), claim.signature.encode()):
+        message = "The signature does not match the request: check the secret access key."
+        raise SignatureError(AuthError.WRONG, message)
+
+
 class SignatureVerifier:
     """Verifies signatures and remembers those of changes, which are not accepted again. Thread-safe.
 
@@ -126,38 +243,23 @@ class SignatureVerifier:
         return None
 
     def _verify(self, call: Call, environ: Mapping[str, Any], secret: str | None) -> None:
-        authorization = environ.get("HTTP_AUTHORIZATION", "")
-        if not authorization:
-            raise SignatureError(
-                AuthError.MISSING, "The request is not signed: it has no Authorization header."
-            )
-        match = AUTHORIZATION.fullmatch(authorization)
-        signed_at = parse_time(environ.get("HTTP_X_AMZ_DATE", ""))
-        if match is None or signed_at is None or match["date"] != f"{signed_at:%Y%m%d}":
-            message = "The Authorization header must be an AWS4-HMAC-SHA256 signature, dated by X-Amz-Date."
-            raise SignatureError(AuthError.INCOMPLETE, message)
-        if secret is None:
-            raise SignatureError(AuthError.UNKNOWN_KEY, "The access key is not one of this local EC2.")
-        now = datetime.now(UTC)
-        if abs(now - signed_at) > WINDOW:
-            message = f"The request was signed at {signed_at:{TIME}}; it is {now:{TIME}} now."
-            raise SignatureError(AuthError.LATE, message)
-        if not call.is_reading and signed_at < self._since:
+        claim = read_claim(environ)
+        if claim.lifetime is not None:
+            raise SignatureError(AuthError.MISSING, "The request is not signed in its header.")
+        payload = sha256(call.body).hexdigest()
+        if environ.get("HTTP_X_AMZ_CONTENT_SHA256", payload) != payload:
+            raise SignatureError(AuthError.WRONG, "X-Amz-Content-Sha256 is not the hash of the body.")
+        # Every service but S3 encodes the path, as it is sent, once more.
+        path = quote(environ["RAW_URI"].partition("?")[0], safe="/-_.~")
+        verify_claim(claim, environ, secret, path=path, payload=payload)
+        if call.is_reading:
+            return
+        if claim.signed_at < self._since:
             message = "The request was signed before the local EC2 started, which may have carried it out."
             raise SignatureError(AuthError.LATE, message)
-        names = match["headers"].split(";")
-        if unsigned := sorted(headers_to_sign(environ) - set(names)):
-            raise SignatureError(AuthError.WRONG, f"These headers are not signed: {', '.join(unsigned)}.")
-        canonical = _canonical_request(call, environ, names)
-        time, scope = environ["HTTP_X_AMZ_DATE"], match["scope"]
-        expected = sign_canonical(canonical or "", time=time, scope=scope, secret=secret)
-        if canonical is None or not hmac.compare_digest(expected, match["signature"]):
-            message = "The signature does not match the request: check the secret access key."
+        if not self._use(claim.signature, claim.signed_at, datetime.now(UTC)):
+            message = "This very request was made before: sign it again to repeat it."
             raise SignatureError(AuthError.WRONG, message)
-        if not call.is_reading and not self._use(match["signature"], signed_at, now):
-            raise SignatureError(
-                AuthError.WRONG, "This very request was made before: sign it again to repeat it."
-            )
 
     def _use(self, signature: str, signed_at: datetime, now: datetime) -> bool:
         """Remember a signature until its time is over; False if it is used again later than it may be."""
@@ -174,22 +276,6 @@ def parse_time(text: str) -> datetime | None:
         return datetime.strptime(text, TIME).replace(tzinfo=UTC)
     except ValueError:
         return None
-
-
-def headers_to_sign(environ: Mapping[str, Any]) -> set[str]:
-    """Return the names of headers that AWS wants signed: Host and all of X-Amz-*."""
-    names = (name[5:].lower().replace("_", "-") for name in environ if name.startswith("HTTP_X_AMZ_"))
-    return {"host", *names}
-
-
-def _canonical_request(call: Call, environ: Mapping[str, Any], names: list[str]) -> str | None:
-    """Return the text that was signed; None if a signed header is missing or the body's hash is wrong."""
-    payload = sha256(call.body).hexdigest()
-    if environ.get("HTTP_X_AMZ_CONTENT_SHA256", payload) != payload:
-        return None
-    path, _, query = environ["RAW_URI"].partition("?")
-    # Every service but S3 encodes the path, as it is sent, once more.
-    return canonical_request(environ, names, path=quote(path, safe="/-_.~"), query=query, payload=payload)
 
 
 def canonical_request(
@@ -216,12 +302,7 @@ def canonical_request(
 
 def sign_canonical(canonical: str, *, time: str, scope: str, secret: str) -> str:
     """Return the signature of a canonical request, in hexadecimal digits."""
-    digest = sha256(canonical.encode()).hexdigest()
-    return sign(f"{ALGORITHM}\n{time}\n{scope}\n{digest}", scope=scope, secret=secret)
-
-
-def sign(text: str, *, scope: str, secret: str) -> str:
-    """Return the signature of a string to sign, in hexadecimal digits."""
+    text = f"{ALGORITHM}\n{time}\n{scope}\n{sha256(canonical.encode()).hexdigest()}"
     date, region, service, _ = scope.split("/")
     dated = SimpleNamespace(context={"timestamp": date})
     return str(_Received(Credentials("", secret), service, region).signature(text, dated))

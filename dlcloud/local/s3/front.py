@@ -39,8 +39,8 @@ class S3Front:
     def refusal(self, call: S3Call, environ: dict[str, Any], secret: str | None) -> Reply | None:
         """Verify a request and make it one that moto reads; return the reply if it is refused."""
         try:
-            signed = verify(call, environ, secret)
-            body, trailers = decode_body(call.body, environ, signed)
+            verify(call, environ, secret)
+            body, trailers = decode_body(call.body, environ)
             _rewrite(call, environ, body, trailers)
             if call.iam_action:
                 verify_digests(body, _checksums(environ))
