@@ -5,15 +5,13 @@ terminates the instances when no job needs them.
 """
 
 import logging
-import os
-import subprocess
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from moto.batch import models
 from moto.batch.exceptions import ClientException
@@ -51,42 +49,6 @@ Source: AWS Batch user guide, "Jobs stuck in a RUNNABLE status"; the second text
 log = logging.getLogger(__name__)
 
 
-class ScheduledJob(Protocol):
-    """A job, as far as a scheduler knows it."""
-
-    job_queue: Any
-    stop: bool
-    status: Any
-    job_stopped: bool
-    attempts: list[dict[str, Any]]
-
-    @property
-    def vcpus(self) -> int: ...
-
-    @property
-    def command(self) -> list[str]: ...
-
-    @property
-    def image(self) -> str: ...
-
-    @property
-    def most_attempts(self) -> int: ...
-
-    def wait(self, reason: str) -> None:
-        """Take note of why it waits; empty for its turn."""
-
-    def begin(self) -> None:
-        """Take note that its container runs."""
-
-    def end(self, exit_status: int | None, reason: str) -> None:
-        """Take note that it has ended."""
-
-    def described_variables(self) -> Mapping[str, str]:
-        """Return the variables of its container."""
-
-    def _get_attempt_duration(self) -> int | None: ...
-
-
 @dataclass(slots=True, kw_only=True)
 class Host:
     """An instance of a compute environment."""
@@ -105,8 +67,6 @@ class JobScheduler:
         instances: Of the site.
         client: Returns a client of EC2 in a region, as the owner of the account.
         vcpus: Of each instance type.
-        engine: The program that runs containers, as `podman`, for instances that nothing keeps from this
-            machine; empty: commands run on the instance itself.
     """
 
     def __init__(
@@ -114,21 +74,18 @@ class JobScheduler:
         instances: SiteInstances,
         client: Callable[[str], Any],
         vcpus: Mapping[str, int],
-        *,
-        engine: str = "",
     ) -> None:
         self._instances = instances
         self._client = client
         self._vcpus = vcpus
-        self._engine = engine
-        self._waiting: deque[ScheduledJob] = deque()
+        self._waiting: deque[LocalJob] = deque()
         self._hosts: list[Host] = []
         self._on_host: dict[int, Host] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._lacking = ""
 
-    def add(self, job: ScheduledJob) -> None:
+    def add(self, job: "LocalJob") -> None:
         """Queue a job."""
         with self._changed:
             self._waiting.append(job)
@@ -137,7 +94,7 @@ class JobScheduler:
                 self._thread.start()
             self._changed.notify_all()
 
-    def stop(self, job: ScheduledJob) -> None:
+    def stop(self, job: "LocalJob") -> None:
         """End a job: its container, or immediately where it waits."""
         with self._changed:
             if job in self._waiting:
@@ -218,26 +175,28 @@ class JobScheduler:
                 client = self._client(host.environment.arn.split(":")[3])
                 client.terminate_instances(InstanceIds=[host.instance_id])
 
-    def _run(self, job: ScheduledJob, host: Host) -> None:
+    def _run(self, job: "LocalJob", host: Host) -> None:
         """Run a job on its instance; start it again where the instance was lost, as its definition says."""
         status, reason = None, LOST.format(host.instance_id)
         try:
             if self._boots(host) and not job.stop:
                 job.begin()
-                argv, variables = self._program(job)
                 limit_s = job._get_attempt_duration()  # noqa: SLF001  moto's name
                 ended = self._instances.run_service(
-                    host.instance_id, _program_name(job), argv, variables, limit_s=limit_s
+                    host.instance_id,
+                    _program_name(job),
+                    job.command,
+                    job.described_variables(),
+                    limit_s=limit_s,
                 )
                 if self._lives(host):
                     status, reason = ended, "Essential container in task exited"
         except (KeyError, OSError) as error:
             log.warning("%s: %s", host.instance_id, error)
         finally:
-            self._remove_container(job)
             self._end(job, host, status, reason)
 
-    def _end(self, job: ScheduledJob, host: Host, status: int | None, reason: str) -> None:
+    def _end(self, job: "LocalJob", host: Host, status: int | None, reason: str) -> None:
         with self._changed:
             self._on_host.pop(id(job), None)
             host.used -= job.vcpus
@@ -264,29 +223,8 @@ class JobScheduler:
     def _lives(self, host: Host) -> bool:
         return self._instances.state(host.instance_id) is InstanceState.RUNNING
 
-    def _program(self, job: ScheduledJob) -> tuple[list[str], Mapping[str, str]]:
-        """Return what runs on the instance for a job's container, and its variables."""
-        variables = job.described_variables()
-        if not self._engine:
-            return job.command, variables
-        name = _program_name(job)
-        words = [self._engine, "run", "--rm", "--network", "host", "--name", name]
-        for variable in (*variables, "AWS_EC2_METADATA_SERVICE_ENDPOINT"):
-            words += ["--env", variable]
-        # The images are those of this process's user, not of the instance's home.
-        own = {name: os.environ[name] for name in ("HOME", "XDG_RUNTIME_DIR") if name in os.environ}
-        return [*words, job.image, *job.command], {**variables, **own}
 
-    def _remove_container(self, job: ScheduledJob) -> None:
-        """End what a job's container still runs: the engine's own process may be killed without it."""
-        if self._engine:
-            words = [self._engine, "rm", "--force", "--ignore", _program_name(job)]
-            ended = subprocess.run(words, capture_output=True, text=True, check=False)
-            if ended.returncode:
-                log.warning("the container of a job may still run: %s", ended.stderr.strip())
-
-
-def _program_name(job: ScheduledJob) -> str:
+def _program_name(job: "LocalJob") -> str:
     return f"batch-{id(job):x}"
 
 
@@ -453,10 +391,6 @@ class LocalJob(models.Job):
     @property
     def command(self) -> list[str]:
         return self._add_parameters_to_command(self._get_container_property("command", []))
-
-    @property
-    def image(self) -> str:
-        return str(self._get_container_property("image", ""))
 
     @property
     def vcpus(self) -> int:

@@ -23,7 +23,6 @@ from dlcloud.local.ec2.instances import SiteInstances
 from dlcloud.local.endpoint import SiteEndpoint
 from dlcloud.local.iam.authorization import InstanceRoles
 from dlcloud.local.instance.isolation import (
-    VARIABLE,
     Isolation,
     find_isolation,
     kill_users,
@@ -33,15 +32,10 @@ from dlcloud.local.instance.processes import base_interpreter, clear_leftovers
 from dlcloud.local.moto_app import create_moto_app, vcpus_of_types
 from dlcloud.local.site_files import AccessKey, Level, SitePaths, SiteState, load_access_key, write_state
 from dlcloud.local.tunnels import Tunnels
-from dlcloud.model.errors import LocalCloudError
 
 _BOOT_DELAY_S = 0.2
 _END_S = 8.0
 _LOOK_S = 1.0
-
-CONTAINERS_VARIABLE = "DLCLOUD_LOCAL_CONTAINERS"
-"""Names the program that runs the containers of AWS Batch on local instances, as podman; without it, their
-commands run on the instances themselves."""
 
 log = logging.getLogger(__name__)
 
@@ -117,19 +111,10 @@ def _end_in_time(isolation: Isolation, instances: SiteInstances) -> None:
 
 
 async def _isolate(paths: SitePaths) -> tuple[SitePaths, Isolation]:
-    """Find what separates instances from the machine, and where they then are; clear what is left there.
-
-    Raises:
-        LocalCloudError: Containers are asked for, which what separates instances does not let them start.
-    """
+    """Find what separates instances from the machine, and where they then are; clear what is left there."""
     await clear_leftovers(paths)
     isolation = await find_isolation(paths, interpreter=base_interpreter(), environ=os.environ)
     log.info("isolation of instances: %s %s", isolation.level, isolation.reason)
-    if os.environ.get(CONTAINERS_VARIABLE) and isolation.level is not Level.NONE:
-        raise LocalCloudError(
-            f"{CONTAINERS_VARIABLE} needs instances that nothing keeps from this machine",
-            f"{VARIABLE}={Level.NONE} together with it, for programs that you trust",
-        )
     if isolation.level is Level.USER:
         paths, isolation = place_instances(paths, isolation)
         await clear_leftovers(paths, isolation.user_ids)
@@ -155,7 +140,7 @@ def _build_endpoint(
             region=region, endpoint_url=pages.state.url if pages.state else "", access_key=key
         ).get("ec2")
 
-    scheduler = JobScheduler(instances, cache(client), vcpus, engine=os.environ.get(CONTAINERS_VARIABLE, ""))
+    scheduler = JobScheduler(instances, cache(client), vcpus)
     pages = ControlPages(
         instances=instances, roles=roles, quotas=quotas, faults=faults, visibility=visibility, end=end
     )

@@ -85,11 +85,6 @@ class SitePaths:
         return self.shared / sha256(os.fsencode(self.folder)).hexdigest()[:_DIGITS]
 
     @property
-    def ssh_config(self) -> Path:
-        """Return the file that gives `ssh -F` the addresses of the instances by their names."""
-        return self.folder / "ssh_config"
-
-    @property
     def cache(self) -> Path:
         """Return the folder that instances share as `~/.cache`; it outlives the daemon."""
         return (self.shared or self.folder) / "cache"

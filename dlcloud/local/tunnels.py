@@ -21,11 +21,11 @@ from websockets.frames import Opcode
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
-from dlcloud.local.api.policy import AccessRequest, is_allowed
+from dlcloud.local.api.policy import AccessRequest
 from dlcloud.local.api.signature import SignatureError, read_claim, verify_claim
 from dlcloud.local.ec2.network import endpoints_of
 from dlcloud.local.iam.access import PARTITION
-from dlcloud.local.iam.authorization import find_caller
+from dlcloud.local.iam.authorization import Caller, find_caller, may_call
 from dlcloud.local.instance.addresses import connect_inside
 from dlcloud.local.site_files import AccessKey
 from dlcloud.model.instance import SSH_PORT
@@ -81,7 +81,7 @@ class Tunnels:
 
     def _connect(self, environ: Mapping[str, Any]) -> socket.socket:
         values = dict(parse_qsl(environ["QUERY_STRING"]))
-        region = self._verify(environ, values)
+        region, caller = self._verify(environ, values)
         endpoint = endpoints_of(ACCOUNT, region).get(values.get("instanceConnectEndpointId", ""))
         if endpoint is None:
             raise Refused(status=404, message="there is no such instance connect endpoint")
@@ -90,7 +90,8 @@ class Tunnels:
         )
         if not port.isdigit() or (duration and not 1 <= int(duration) <= LONGEST_S):
             raise Refused(status=400, message=f"remotePort {port!r} or maxTunnelDuration is invalid")
-        self._authorize(values, endpoint)
+        if caller is not None:
+            _authorize(caller, region, values, endpoint)
         instance = _instance_at(region, host)
         if instance is None or instance.vpc_id != endpoint["VpcId"]:
             raise Refused(status=400, message=f"{host} is not an address of {endpoint['VpcId']}")
@@ -103,46 +104,41 @@ class Tunnels:
         except OSError as error:
             raise Refused(status=502, message=f"{host} does not answer: {error.strerror}") from error
 
-    def _verify(self, environ: Mapping[str, Any], values: Mapping[str, str]) -> str:
-        """Return the region of a signature in the query that is right."""
+    def _verify(self, environ: Mapping[str, Any], values: Mapping[str, str]) -> tuple[str, Caller | None]:
+        """Return the region of a signature in the query that is right, and who signed; None for the owner."""
         try:
             claim = read_claim(environ)
-            secret = self._secret(claim.key_id, values.get("X-Amz-Security-Token", ""))
+            caller, secret = None, self.access_key.secret
+            if claim.key_id != self.access_key.key_id:
+                caller, secret = _find_caller(claim.key_id, values.get("X-Amz-Security-Token", ""))
             if claim.lifetime is None or claim.service != SERVICE:
                 raise Refused(status=403, message="the request is not signed by its query")
             verify_claim(claim, environ, secret, path=PATH, payload=sha256(b"").hexdigest())
         except SignatureError as error:
             raise Refused(status=403, message=f"the signature is wrong: {error}") from error
-        return claim.region
+        return claim.region, caller
 
-    def _secret(self, key_id: str, token: str) -> str:
-        if key_id == self.access_key.key_id:
-            return self.access_key.secret
-        caller = find_caller(key_id)
-        if caller is None or not hmac.compare_digest(caller.token.encode(), token.encode()):
-            raise Refused(status=403, message="the access key is not one of this local EC2")
-        if caller.ends_at is not None and datetime.now(UTC) >= caller.ends_at:
-            raise Refused(status=403, message="the security token is expired")
-        return caller.secret
 
-    def _authorize(self, values: Mapping[str, str], endpoint: Mapping[str, Any]) -> None:
-        key_id = values["X-Amz-Credential"].partition("/")[0]
-        caller = None if key_id == self.access_key.key_id else find_caller(key_id)
-        if caller is None:
-            return
-        region = values["X-Amz-Credential"].split("/")[2]
-        endpoint_id = endpoint["InstanceConnectEndpointId"]
-        arn = f"arn:{PARTITION}:ec2:{region}:{ACCOUNT}:instance-connect-endpoint/{endpoint_id}"
-        context = {
-            "ec2-instance-connect:remotePort": [values["remotePort"]],
-            "ec2-instance-connect:privateIpAddress": [values["privateIpAddress"]],
-            **{f"aws:ResourceTag/{tag['Key']}": [tag["Value"]] for tag in endpoint["Tags"]},
-        }
-        request = AccessRequest(action=ACTION, resource=arn, context=context)
-        kinds = [caller.policies, *([(caller.boundary,)] if caller.boundary is not None else [])]
-        if not all(is_allowed(documents, request) for documents in kinds):
-            message = f"User: {caller.arn} is not authorized to perform: {ACTION} on resource: {arn}"
-            raise Refused(status=403, message=message)
+def _find_caller(key_id: str, token: str) -> tuple[Caller, str]:
+    caller = find_caller(key_id)
+    if caller is None or not hmac.compare_digest(caller.token.encode(), token.encode()):
+        raise Refused(status=403, message="the access key is not one of this local EC2")
+    if caller.ends_at is not None and datetime.now(UTC) >= caller.ends_at:
+        raise Refused(status=403, message="the security token is expired")
+    return caller, caller.secret
+
+
+def _authorize(caller: Caller, region: str, values: Mapping[str, str], endpoint: Mapping[str, Any]) -> None:
+    endpoint_id = endpoint["InstanceConnectEndpointId"]
+    arn = f"arn:{PARTITION}:ec2:{region}:{ACCOUNT}:instance-connect-endpoint/{endpoint_id}"
+    context = {
+        "ec2-instance-connect:remotePort": [values["remotePort"]],
+        "ec2-instance-connect:privateIpAddress": [values["privateIpAddress"]],
+        **{f"aws:ResourceTag/{tag['Key']}": [tag["Value"]] for tag in endpoint["Tags"]},
+    }
+    if not may_call(caller, AccessRequest(action=ACTION, resource=arn, context=context)):
+        message = f"User: {caller.arn} is not authorized to perform: {ACTION} on resource: {arn}"
+        raise Refused(status=403, message=message)
 
 
 def _instance_at(region: str, host: str) -> Any | None:  # noqa: ANN401 - moto's object

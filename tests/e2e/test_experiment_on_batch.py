@@ -4,11 +4,9 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 from contextlib import suppress
 
-import pytest
-from terminal import User, wait_until
+from terminal import wait_until
 
 PROGRAM = """
 import json, os, sys, time
@@ -166,55 +164,3 @@ def test_down_brings_results_and_gc_sees_a_forgotten_queue(user):
     assert len(runs_of(user, "forgotten")) >= before
     assert {state for _, state in runs_of(user, "forgotten")} == {"done"}
     assert "8 of 8 trials have a result" in user.run("up", path, "--on", "batch").stdout
-
-
-CONTAINERS = {"DLCLOUD_LOCAL_CONTAINERS": "podman", "DLCLOUD_LOCAL_ISOLATION": "none"}
-INSIDE = """
-import os, time
-assert os.path.exists("/run/.containerenv")
-time.sleep(float(os.environ["SECONDS_EACH"]))
-print("score", os.environ["DLCLOUD_VALUE_X"])
-"""
-
-
-@pytest.mark.skipif(not os.environ.get("DLCLOUD_TEST_IMAGE"), reason="DLCLOUD_TEST_IMAGE names no image")
-def test_trials_run_in_containers_that_end_with_the_queue(tmp_path):
-    """DLCLOUD_TEST_IMAGE is an image of podman's with Python 3.8 or newer."""
-    user = User(tmp_path, variables=CONTAINERS)
-    try:
-        path = recipe(
-            user, "list: [{x: 1}, {x: 2}, {x: 3}]", market="spot", image=os.environ["DLCLOUD_TEST_IMAGE"]
-        )
-        (user.home / "train.py").write_text(INSIDE)
-        assert "3 of 3 trials have a result" in user.run("up", path, "--on", "batch").stdout
-        slow = recipe(
-            user, "list: [{x: 1}]", name="slow", seconds=600, image=os.environ["DLCLOUD_TEST_IMAGE"]
-        )
-        (user.home / "train.py").write_text(INSIDE)
-        killed = user.begin("up", slow, "--on", "batch")
-        wait_until(containers)
-        os.killpg(killed.pid, signal.SIGKILL)
-        killed.communicate()
-        user.run("down", "--all")
-        wait_until(lambda: not containers())
-        assert left_over(user) == []
-    finally:
-        user.run("local", "stop")
-
-
-def containers():
-    """Return the containers of jobs that podman runs."""
-    words = ["podman", "ps", "--quiet", "--filter", "name=^batch-"]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-
-
-def test_containers_are_refused_where_instances_cannot_start_them(tmp_path):
-    user = User(tmp_path, variables={"DLCLOUD_LOCAL_CONTAINERS": "podman"})
-    started = user.run("local", "start", expect=None)
-    user.run("local", "stop")
-    log = (user.home / ".dlcloud/local/daemon.log").read_text()
-    if "isolation of instances: none" in log:
-        assert started.returncode == 0
-    else:
-        assert started.returncode == 1
-        assert "DLCLOUD_LOCAL_ISOLATION=none" in started.stderr

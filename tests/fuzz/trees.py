@@ -273,7 +273,7 @@ class Daemon:
         with contextlib.suppress(ValueError):
             self.call(files.read_keys, "ubuntu")
         self.shown += self.call(tree.read, files.authorized_keys["ubuntu"]) or b""
-        console = self.call(read_console, tree, hostname="ip", booted_at=object())
+        console = self.call(read_console, tree)
         self.shown += (console or "").encode()
         self.call(write_hosts, tree, ["127.0.0.9 ip\n"])
         self.call(tree.write, "run/nologin", b"")

@@ -30,7 +30,7 @@ from dlcloud.local.api.call import Call, Refusal
 WINDOW = timedelta(minutes=5)
 # A client that signs two equal requests within one second gives them one signature, as a replay does.
 REPEATABLE = timedelta(seconds=5)
-LONGEST = timedelta(days=7)
+WEEK_S = 7 * 86400
 ALGORITHM = "AWS4-HMAC-SHA256"
 TIME = "%Y%m%dT%H%M%SZ"
 _CREDENTIAL = (
@@ -156,9 +156,7 @@ def _presigned(query: str) -> Claim:
     values = dict(parse_qsl(query))
     credential = re.fullmatch(_CREDENTIAL, values.get("X-Amz-Credential", ""))
     lifetime, signed_at = values.get("X-Amz-Expires", ""), parse_time(values.get("X-Amz-Date", ""))
-    is_right = (
-        values.get("X-Amz-Algorithm") == ALGORITHM and lifetime.isdigit() and int(lifetime) <= LONGEST_S
-    )
+    is_right = values.get("X-Amz-Algorithm") == ALGORITHM and lifetime.isdigit() and int(lifetime) <= WEEK_S
     if credential is None or signed_at is None or not is_right or credential["date"] != f"{signed_at:%Y%m%d}":
         raise SignatureError(AuthError.INCOMPLETE, "The query parameters of the signature are malformed.")
     return Claim(

@@ -9,26 +9,11 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from dlcloud.local.capacity.pools import Pool
 
 LINUX = "Linux/UNIX"
-
-
-class ReservedRecord(Protocol):
-    """An instance, as far as it can run in a reservation."""
-
-    @property
-    def instance_id(self) -> str:
-        """Its id."""
-
-    @property
-    def reservation_id(self) -> str:
-        """The reservation that it runs in; empty for none."""
-
-    def leave_reservation(self) -> None:
-        """Run on outside of the reservation."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -58,10 +43,6 @@ class Reservation:
         if self.ends_at is not None and now >= self.ends_at:
             return "expired"
         return "active"
-
-    def get_tags(self) -> list[dict[str, str]]:
-        """Return the tags in the form of moto's objects, for filters."""
-        return [{"key": key, "value": value} for key, value in self.tags().items()]
 
     def describe(self, available: int, now: datetime) -> dict[str, Any]:
         """Return the answer of DescribeCapacityReservations."""
@@ -98,23 +79,30 @@ class LocalReservations:
     """The reservations of all regions. Methods may be called from any thread.
 
     Args:
-        records: Returns the instances that take capacity.
+        records: Returns the instances that take capacity: objects with `reservation_id`.
         now: The time.
+        loop: Waits for the ends of reservations.
     """
 
     def __init__(
         self,
-        records: Callable[[], Iterable[ReservedRecord]],
+        records: Callable[[], Iterable[Any]],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._records = records
         self.now = now
+        self._loop = loop
         self._lock = threading.Lock()
         self._reservations: dict[str, Reservation] = {}
 
     def add(self, reservation: Reservation) -> None:
+        """Add a reservation; its instances leave it when it ends."""
         with self._lock:
             self._reservations[reservation.reservation_id] = reservation
+        if self._loop is not None and reservation.ends_at is not None:
+            delay_s = max(0.0, (reservation.ends_at - self.now()).total_seconds())
+            self._loop.call_soon_threadsafe(self._loop.call_later, delay_s, self.release, reservation)
 
     def of_region(self, region: str) -> list[Reservation]:
         """Return the reservations of a region, the oldest first."""
@@ -125,7 +113,7 @@ class LocalReservations:
     def find(self, reservation_id: str, region: str) -> Reservation | None:
         return next((one for one in self.of_region(region) if one.reservation_id == reservation_id), None)
 
-    def instances(self, reservation: Reservation) -> list[ReservedRecord]:
+    def instances(self, reservation: Reservation) -> list[Any]:
         """Return the instances that run in a reservation."""
         return [r for r in self._records() if r.reservation_id == reservation.reservation_id]
 
@@ -166,38 +154,7 @@ class LocalReservations:
             for _ in range(self.available(one))
         ]
 
-    def end(self, reservation: Reservation) -> None:
-        """Cancel a reservation; its instances run on outside of it."""
-        reservation.cancelled = True
+    def release(self, reservation: Reservation) -> None:
+        """Let the instances of a reservation that was cancelled, or has expired, run on outside of it."""
         for record in self.instances(reservation):
             record.leave_reservation()
-
-    def expire(self, reservation: Reservation) -> None:
-        """Let the instances of a reservation that has expired run on outside of it."""
-        for record in self.instances(reservation):
-            record.leave_reservation()
-
-
-class ReservationEnds:
-    """Lets the instances of reservations that expire leave them.
-
-    Args:
-        reservations: Those of the site.
-        loop: Waits for the ends.
-    """
-
-    def __init__(self, reservations: LocalReservations, loop: asyncio.AbstractEventLoop) -> None:
-        self._reservations = reservations
-        self._loop = loop
-
-    def schedule(self, reservation: Reservation) -> None:
-        """Wait for the end that a reservation has now, if it has any."""
-        end = reservation.ends_at
-        if end is None:
-            return
-        delay_s = max(0.0, (end - self._reservations.now()).total_seconds())
-        self._loop.call_soon_threadsafe(self._loop.call_later, delay_s, self._expire, reservation, end)
-
-    def _expire(self, reservation: Reservation, end: datetime) -> None:
-        if reservation.ends_at == end and not reservation.cancelled:  # else it was given another end
-            self._reservations.expire(reservation)

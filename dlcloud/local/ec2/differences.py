@@ -13,7 +13,6 @@ Codes are those of the EC2 API reference, "Error codes"; of texts marked [from m
 import base64
 import binascii
 import copy
-import ipaddress
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -73,7 +72,9 @@ def _expression(value: str) -> str:
 
 
 def _tags(item: Any, half: str, key: str | None = None) -> Iterator[str]:  # noqa: ANN401 - moto's object
-    for tag in item.get_tags():
+    """Yield keys or values of the tags of moto's object, or of an answer about it."""
+    shown = item["Tags"] if isinstance(item, dict) else item.get_tags()
+    for tag in ({name.lower(): text for name, text in tag.items()} for tag in shown):
         if key in (None, tag["key"]):
             yield str(tag[half])
 
@@ -404,17 +405,6 @@ def _offset(action: str, token: str | None) -> int:
 _Params = Mapping[str, Any]
 _Check = Callable[[_Params, Any], None]
 
-_BEHAVIORS = ("stop", "terminate")
-# Source: EBS user guide, "Amazon EBS volume types".
-_LARGEST_GIB = {
-    "gp2": 16384,
-    "gp3": 65536,
-    "io1": 16384,
-    "io2": 65536,
-    "sc1": 16384,
-    "st1": 16384,
-    "standard": 1024,
-}
 _NOT_FOUND = {
     "i": ("InvalidInstanceID.NotFound", "The instance ID '{}' does not exist"),
     "vol": ("InvalidVolume.NotFound", "The volume '{}' does not exist."),
@@ -426,54 +416,7 @@ _NOT_FOUND = {
 }
 
 
-def _check_count(params: _Params, _: Any) -> None:  # noqa: ANN401 - moto's backend, here and below
-    """RunInstances starts one for MinCount=0."""
-    if int(params.get("MinCount") or 0) < 1:
-        # [from memory]
-        raise refuse(
-            "InvalidParameterValue", "Value (0) for parameter minCount is invalid. It must be at least 1."
-        )
-
-
-def _check_behavior(params: _Params, _: Any) -> None:  # noqa: ANN401
-    """RunInstances takes any word."""
-    value = params.get("InstanceInitiatedShutdownBehavior")
-    if value is not None and value not in _BEHAVIORS:
-        message = f"Value ({value}) for parameter instanceInitiatedShutdownBehavior is invalid."
-        raise refuse("InvalidParameterValue", message)
-
-
-def _check_sizes(params: _Params, _: Any) -> None:  # noqa: ANN401
-    """RunInstances takes volumes of any size."""
-    for mapping in params.get("BlockDeviceMappings") or ():
-        _check_volume(mapping.get("Ebs") or {}, default="gp3")
-
-
-def _check_volume(volume: Mapping[str, Any], *, default: str) -> None:
-    kind = str(volume.get("VolumeType") or default)
-    largest = _LARGEST_GIB.get(kind)
-    if largest is None:
-        message = f"Unsupported volume type '{kind}' for volume creation."
-        raise refuse("UnknownVolumeType", message)
-    if int(volume.get("Size") or volume.get("VolumeSize") or 0) > largest:
-        # [from memory]
-        message = f"Volume size is too large for volume type {kind}; its maximum is {largest} GiB."
-        raise refuse("InvalidParameterValue", message)
-
-
-def _check_address(params: _Params, backend: Any) -> None:  # noqa: ANN401
-    """RunInstances takes any private address."""
-    address, subnet_id = params.get("PrivateIpAddress"), params.get("SubnetId")
-    if not address:
-        return
-    vpc = backend.get_default_vpc()
-    networks = [backend.get_subnet(subnet_id).cidr_block] if subnet_id else [vpc.cidr_block] if vpc else []
-    if not any(ipaddress.ip_address(str(address)) in ipaddress.ip_network(network) for network in networks):
-        message = f"Address {address} does not fall within the subnet's address range"
-        raise refuse("InvalidParameterValue", message)
-
-
-def _check_tags(params: _Params, _: Any) -> None:  # noqa: ANN401
+def _check_tags(params: _Params, _: Any) -> None:  # noqa: ANN401 - moto's backend, here and below
     """CreateTags and launches take AWS's own prefix."""
     specifications = params.get("TagSpecifications") or ()
     tags = [
@@ -524,30 +467,11 @@ def _is_used(backend: Any, group: Any) -> bool:  # noqa: ANN401
     )
 
 
-def _check_subnet_is_free(params: _Params, backend: Any) -> None:  # noqa: ANN401
-    """DeleteSubnet deletes that of running instances."""
-    subnet_id = params.get("SubnetId")
-    living = (i for r in list(backend.reservations.values()) for i in r.instances if i.state != "terminated")
-    if any(instance.subnet_id == subnet_id for instance in living):
-        message = f"The subnet '{subnet_id}' has dependencies and cannot be deleted."
-        raise refuse("DependencyViolation", message)
-
-
-def _check_change(params: _Params, _: Any) -> None:  # noqa: ANN401
-    """ModifyInstanceAttribute changes the type and the user data of a running instance."""
-    for name in ("InstanceType", "UserData"):
-        if params.get(name) is not None or str(params.get("Attribute") or "").lower() == name.lower():
-            message = f"The instance '{params.get('InstanceId')}' is not in the 'stopped' state."
-            raise refuse("IncorrectInstanceState", message)
-
-
 REFUSALS: Mapping[str, tuple[_Check, ...]] = {
-    "RunInstances": (_check_count, _check_behavior, _check_sizes, _check_address, _check_tags),
+    "RunInstances": (_check_tags,),
     "CreateFleet": (_check_tags,),
     "CreateTags": (_check_tags, _check_resources),
     "DeleteSecurityGroup": (_check_group_is_free,),
-    "DeleteSubnet": (_check_subnet_is_free,),
-    "ModifyInstanceAttribute": (_check_change,),
 }
 
 
@@ -556,7 +480,7 @@ _UNTRUE = frozenset({"DescribeSpotInstanceRequests", "DescribeSpotFleetRequests"
 """What moto would answer, without what is launched here."""
 _CHANGES = frozenset(
     {
-        *("RunInstances", "TerminateInstances", "RebootInstances", "ModifyInstanceAttribute"),
+        *("RunInstances", "TerminateInstances"),
         *("CreateFleet", "DeleteFleets", "CreateLaunchTemplate", "DeleteLaunchTemplate"),
         *("CreateTags", "DeleteTags", "CreateKeyPair", "ImportKeyPair", "DeleteKeyPair"),
         *("CreateImage", "DeregisterImage", "DeleteSnapshot", "DeleteVolume"),

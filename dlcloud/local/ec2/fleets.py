@@ -25,10 +25,11 @@ from dlcloud.local.capacity.pools import (
     Strategy,
     allocate,
 )
-from dlcloud.local.ec2.launch import NO_CAPACITY, PRICE_TOO_LOW, LaunchPlacement, LocalResponses
+from dlcloud.local.ec2.launch import NO_CAPACITY, PRICE_TOO_LOW, LocalResponses
 from dlcloud.local.ec2.launch_checks import block_devices, check_free_tier, check_launch
 from dlcloud.local.ec2.network import check_network
 from dlcloud.local.ec2.record import StateReason, template_version
+from dlcloud.local.ec2.reservations import ReservationChoice
 from dlcloud.local.ec2.services import on_demand_price, spot_usd
 from dlcloud.model.instance import Market
 
@@ -244,7 +245,7 @@ class _Config:
             "InstanceType": grant.offer.pool.instance_type,
         }
 
-    def _placement(self, offer: Offer, market: Market) -> LaunchPlacement:
+    def _placement(self, offer: Offer, market: Market) -> ReservationChoice:
         """Return the reservations and the placement group that a pool's instances run in.
 
         A spot instance runs in no reservation; one that is named is not for fleets here.

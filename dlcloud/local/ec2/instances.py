@@ -21,11 +21,10 @@ from enum import StrEnum
 from functools import partial, reduce
 from itertools import count
 from operator import or_
-from pathlib import Path
 from typing import Any
 
 from dlcloud.local.capacity.pools import Capacity
-from dlcloud.local.capacity.reservations import LocalReservations, ReservationEnds
+from dlcloud.local.capacity.reservations import LocalReservations
 from dlcloud.local.capacity.spot_market import SpotMarket
 from dlcloud.local.ec2.record import InstanceRecord, StateReason
 from dlcloud.local.instance.addresses import AddressPool, has_many_addresses
@@ -37,7 +36,6 @@ from dlcloud.local.site_files import SitePaths
 from dlcloud.local.tree.copies import images_folder, make_image
 from dlcloud.local.tree.instance_tree import remove_tree
 from dlcloud.model.instance import InstanceState, Market
-from dlcloud.system.files import write_file
 
 # Source: published measurements of metal types, 531 to 792 s, and of others: 23 s from running to SSH.
 _METAL_S = 792.0
@@ -210,30 +208,6 @@ async def _end_logins(entry: Entry) -> None:
     await entry.instance.end_logins()
 
 
-def write_ssh_config(path: Path, instances: Sequence[tuple[InstanceRecord, LocalInstance]]) -> None:
-    """Write the configuration and, next to it, the host keys; a full disk is no reason to end."""
-    blocks = [
-        f"Host {' '.join(record.names())}\n"
-        f"  HostName {instance.listeners.host}\n"
-        f"  Port {instance.listeners.ssh_port}\n"
-        f"  HostKeyAlias {record.instance_id}\n"
-        for record, instance in instances
-    ]
-    keys = [f"{record.instance_id} {instance.public_host_key}\n" for record, instance in instances]
-    known_hosts = path.with_name("known_hosts")
-    general = f'Host i-* ip-* ec2-*\n  UserKnownHostsFile "{known_hosts}"\n'
-    with contextlib.suppress(OSError):
-        write_file(known_hosts, "".join(keys))
-        write_file(path, "".join([*blocks, general]))
-
-
-def share_names(instances: Sequence[tuple[InstanceRecord, LocalInstance]]) -> None:
-    """Let the DNS names of instances resolve on all of them."""
-    lines = [hosts_line(instance.listeners.host, record.names()[1:]) for record, instance in instances]
-    for _, instance in instances:
-        instance.container.write_hosts(lines)
-
-
 def report_instance(record: InstanceRecord, instance: LocalInstance) -> dict[str, object]:
     """Return an instance as plain values."""
     return {
@@ -288,8 +262,7 @@ class SiteInstances:
         self.boots = Boots()
         self.apt_lock_s = 0.0
         self.machine = ""
-        self.reservations = LocalReservations(self._occupying)
-        self.reservation_ends = ReservationEnds(self.reservations, loop)
+        self.reservations = LocalReservations(self._occupying, loop=loop)
         self.capacity = Capacity(
             lambda: [*(record.pool for record in self._occupying()), *self.reservations.idle()]
         )
@@ -565,15 +538,15 @@ class SiteInstances:
                 self._write_names_soon()
 
     def _write_names_soon(self) -> None:
-        """Write the SSH configuration once for all instances that begin or end about now."""
+        """Let the DNS names of instances resolve on all of them, once for those that come or go about now."""
         if self._naming is None or self._naming.when() < self._loop.time():
             self._naming = self._loop.call_later(_NAMING_S, self._write_names)
 
     def _write_names(self) -> None:
         entries = [entry for entry in self._all() if entry.record.state is InstanceState.RUNNING]
-        running = [(entry.record, entry.instance) for entry in entries]
-        write_ssh_config(self._paths.ssh_config, running)
-        share_names(running)
+        lines = [hosts_line(entry.instance.listeners.host, entry.record.names()[1:]) for entry in entries]
+        for entry in entries:
+            entry.instance.container.write_hosts(lines)
 
     def _terminate_later(self, entry: Entry, grace_s: float) -> None:
         if entry.notice is not None:

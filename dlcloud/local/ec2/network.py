@@ -207,11 +207,10 @@ EC2_PREFIX_TO_RESOURCE["pg"] = "placement-group"
 CLUSTER = "cluster"
 _STRATEGIES = (CLUSTER, "partition", "spread")
 _GROUP_FILTERS = {
-    "group-arn": "arn",
-    "group-name": "name",
-    "spread-level": "",
-    "state": "state",
-    "strategy": "strategy",
+    "group-arn": "GroupArn",
+    "group-name": "GroupName",
+    "state": "State",
+    "strategy": "Strategy",
 }
 _GROUPS_HOME = "dlcloud_placement_groups"
 
@@ -233,14 +232,13 @@ class PlacementGroup:
         """The instances that are not terminated."""
         return [instance for instance in self.members if instance.state != "terminated"]
 
-    def get_tags(self) -> list[dict[str, str]]:
-        """Return the tags in the form of moto's objects, for filters."""
-        tags = self.backend.tags.get(self.group_id, {})
-        return [{"key": key, "value": value} for key, value in tags.items()]
+    @property
+    def tags(self) -> dict[str, str]:
+        return dict(self.backend.tags.get(self.group_id, {}))
 
     def describe(self) -> dict[str, Any]:
         """Return the answer of DescribePlacementGroups."""
-        tags = [{"Key": tag["key"], "Value": tag["value"]} for tag in self.get_tags()]
+        tags = [{"Key": key, "Value": value} for key, value in self.tags.items()]
         return {
             "GroupName": self.name,
             "GroupId": self.group_id,
@@ -305,13 +303,12 @@ class PlacementGroupResponses(ConnectEndpointResponses):
         names, ids = self.params.get("GroupNames") or [], self.params.get("GroupIds") or []
         for name in names:
             _refuse_unknown_group(groups, name)
-        passes = self.condition(_GROUP_FILTERS)
         shown = [
-            group
+            group.describe()
             for group in groups.values()
-            if (not names or group.name in names) and (not ids or group.group_id in ids) and passes(group)
+            if (not names or group.name in names) and (not ids or group.group_id in ids)
         ]
-        return ActionResult({"PlacementGroups": [group.describe() for group in shown]})
+        return ActionResult({"PlacementGroups": [*filter(self.condition(_GROUP_FILTERS), shown)]})
 
     def delete_placement_group(self) -> ActionResult:
         """Delete a group; refused while an instance is in it."""

@@ -202,8 +202,6 @@ class InstanceRecord:
 
     def terminate(self, reason: StateReason) -> None:
         """Record the end; moto deletes the volumes and network interfaces."""
-        if reason is not StateReason.USER:
-            self._instance.disable_api_termination = False
         backend, cards = self._instance.ec2_backend, list(self._instance.nics.values())
         try:
             self._instance.terminate()

@@ -20,7 +20,7 @@ from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX
 from dlcloud.local.capacity.pools import OVER_QUOTA, VcpuQuotas
 from dlcloud.local.capacity.reservations import LINUX, LocalReservations, Reservation
 from dlcloud.local.ec2.launch_checks import refuse
-from dlcloud.local.ec2.network import PlacementGroupResponses
+from dlcloud.local.ec2.network import PlacementGroup, PlacementGroupResponses
 from dlcloud.model.instance import Market
 
 _PREFERENCES = ("capacity-reservations-only", "open", "none")
@@ -33,13 +33,13 @@ _EXCEEDED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationChoice:
-    """What a launch says of reservations; `target` None: none is named."""
+    """What a launch says of reservations, `target` None if none is named, and of its placement group."""
 
     reservations: LocalReservations
     instance_type: str
     preference: str = "open"
     target: Reservation | None = None
-    group_arn: str = ""
+    group: PlacementGroup | None = None
 
     def room(self, zone: str) -> int:
         """Return how many instances the reservations of the choice take in a zone."""
@@ -52,17 +52,19 @@ class ReservationChoice:
 
     def zones(self, zones: Sequence[str]) -> list[str]:
         """Return the zones of a launch that the choice allows."""
-        if self.target is None:
-            return list(zones)
-        if self.target.zone not in zones:
+        if self.target is not None and self.target.zone not in zones:
             raise exceeded()
-        return [self.target.zone]
+        allowed = list(zones) if self.target is None else [self.target.zone]
+        return allowed if self.group is None else self.group.zones(allowed)
 
-    def assign(self, instances: Sequence[Any], zone: str) -> None:
-        """Let new instances run in the reservations, as far as there is room."""
+    def assign(self, instances: Sequence[Any]) -> None:
+        """Put new instances into the placement group and, as far as there is room, into the reservations."""
+        if self.group is not None:
+            self.group.add(instances)
         shown: dict[str, Any] = {"CapacityReservationPreference": self.preference}
         if self.target is not None:
             shown = {"CapacityReservationTarget": {"CapacityReservationId": self.target.reservation_id}}
+        zone = str(instances[0].availability_zone) if instances else ""
         free = [one for one in self._takers(zone) for _ in range(self.reservations.available(one))]
         for number, instance in enumerate(instances):
             instance.capacity_reservation_specification = shown
@@ -74,7 +76,9 @@ class ReservationChoice:
             return [self.target] if self.target.zone == zone else []
         if self.preference == "none":
             return []
-        return self.reservations.open_to(self.instance_type, zone, group_arn=self.group_arn)
+        return self.reservations.open_to(
+            self.instance_type, zone, group_arn=self.group.arn if self.group else ""
+        )
 
 
 def exceeded() -> Exception:
@@ -88,7 +92,7 @@ def read_choice(
     *,
     instance_type: str,
     region: str,
-    group_arn: str = "",
+    group: PlacementGroup | None,
 ) -> ReservationChoice:
     """Return what RunInstances, or a launch template, says of reservations.
 
@@ -113,13 +117,13 @@ def read_choice(
     target = None
     if named:
         target = find_reservation(str(named.get("CapacityReservationId")), reservations, region)
-        _check_target(target, reservations, instance_type=instance_type, group_arn=group_arn)
+        _check_target(target, reservations, instance_type=instance_type, group_arn=group.arn if group else "")
     return ReservationChoice(
         reservations=reservations,
         instance_type=instance_type,
         preference="none" if market == "spot" else preference or "open",
         target=target,
-        group_arn=group_arn,
+        group=group,
     )
 
 
@@ -156,15 +160,13 @@ MOST = 1000
 EC2_RESOURCE_TO_PREFIX["capacity-reservation"] = "cr"
 EC2_PREFIX_TO_RESOURCE["cr"] = "capacity-reservation"
 _FILTERS = {
-    "availability-zone": "zone",
-    "availability-zone-id": "zone_id",
-    "instance-match-criteria": "match_criteria",
-    "instance-platform": "platform",
-    "instance-type": "instance_type",
-    "owner-id": "account",
-    "placement-group-arn": "placement_group_arn",
-    "state": "shown_state",
-    "tenancy": "tenancy",
+    "availability-zone": "AvailabilityZone",
+    "instance-match-criteria": "InstanceMatchCriteria",
+    "instance-platform": "InstancePlatform",
+    "instance-type": "InstanceType",
+    "placement-group-arn": "PlacementGroupArn",
+    "state": "State",
+    "tenancy": "Tenancy",
 }
 
 
@@ -175,7 +177,10 @@ class ReservationResponses(PlacementGroupResponses):
 
     def create_capacity_reservation(self) -> ActionResult:
         """Reserve capacity of a type in a zone; it takes from what there is, and from the quota."""
-        count = self._count()
+        count = int(self.params.get("InstanceCount") or 0)
+        if not 1 <= count <= MOST:
+            message = f"{count} is an invalid value for InstanceCount. It must be between 1 and {MOST}."
+            raise refuse("InvalidParameterValue", message)
         zone = self._zone_of_request()
         instance_type, platform = self._type(), str(self.params.get("InstancePlatform") or "")
         if platform == "":
@@ -202,20 +207,21 @@ class ReservationResponses(PlacementGroupResponses):
         reservations = self.instances.reservations
         ids = self.params.get("CapacityReservationIds") or []
         named = [find_reservation(name, reservations, self.region) for name in ids]
-        passes = self.condition(_FILTERS)
-        now = reservations.now()
-        shown = [
-            one
-            for one in named or reservations.of_region(self.region)
-            if passes(_Filtered(one, one.state(now)))
-        ]
-        return ActionResult({"CapacityReservations": [reservations.describe(one) for one in shown]})
+        shown = [reservations.describe(one) for one in named or reservations.of_region(self.region)]
+        return ActionResult({"CapacityReservations": [*filter(self.condition(_FILTERS), shown)]})
 
     def cancel_capacity_reservation(self) -> ActionResult:
         """Cancel a reservation; the instances in it run on, as on-demand ones."""
-        reservation = self._named()
+        reservations = self.instances.reservations
+        name = str(self.params.get("CapacityReservationId"))
+        reservation = find_reservation(name, reservations, self.region)
+        if reservation.state(reservations.now()) != "active":
+            # [from memory]: EC2's code; its text is another.
+            message = f"The capacity reservation '{name}' is not active."
+            raise refuse("InvalidCapacityReservationState", message)
         self.error_on_dryrun()
-        self.instances.reservations.end(reservation)
+        reservation.cancelled = True
+        reservations.release(reservation)
         return ActionResult({"Return": True})
 
     def _add(self, **properties: Any) -> Reservation:  # noqa: ANN401 - those of a Reservation
@@ -238,25 +244,7 @@ class ReservationResponses(PlacementGroupResponses):
         if tags:
             backend.create_tags([name], tags)
         reservations.add(reservation)
-        self.instances.reservation_ends.schedule(reservation)
         return reservation
-
-    def _named(self) -> Reservation:
-        reservations = self.instances.reservations
-        name = str(self.params.get("CapacityReservationId"))
-        reservation = find_reservation(name, reservations, self.region)
-        if reservation.state(reservations.now()) != "active":
-            # [from memory]: EC2's code; its text is another.
-            message = f"The capacity reservation '{name}' is not active."
-            raise refuse("InvalidCapacityReservationState", message)
-        return reservation
-
-    def _count(self, default: int = 0) -> int:
-        count = int(self.params.get("InstanceCount") or default)
-        if not 1 <= count <= MOST:
-            message = f"{count} is an invalid value for InstanceCount. It must be between 1 and {MOST}."
-            raise refuse("InvalidParameterValue", message)
-        return count
 
     def _type(self) -> str:
         name = str(self.params.get("InstanceType") or "")
@@ -295,18 +283,6 @@ class ReservationResponses(PlacementGroupResponses):
         if self.instances.left(instance_type, zone, Market.ON_DEMAND) < count:
             message = f"There is not enough capacity of {instance_type} in {zone} for {count} instances."
             raise refuse("InsufficientInstanceCapacity", message)
-
-
-class _Filtered:
-    """A reservation as filters see it."""
-
-    def __init__(self, reservation: Reservation, state: str) -> None:
-        self._reservation = reservation
-        self.shown_state = state
-        self.match_criteria = "targeted" if reservation.targeted else "open"
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - an attribute of the reservation
-        return getattr(self._reservation, name)
 
 
 def _date(value: object) -> datetime | None:

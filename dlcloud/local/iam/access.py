@@ -312,7 +312,7 @@ class _Change:
             names = {self._call.parameter("GroupName")}
         for name in sorted(names - {""}):
             group = groups_of(self._backend).get(name)
-            tags = {} if group is None else {tag["key"]: tag["value"] for tag in group.get_tags()}
+            tags = {} if group is None else group.tags
             context = {f"aws:ResourceTag/{key}": [value] for key, value in tags.items()}
             launching = "ec2:RunInstances" if action == "ec2:CreateFleet" else action
             arn = self._arn("placement-group", name)

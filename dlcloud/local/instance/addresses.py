@@ -28,15 +28,7 @@ import asyncssh
 from dlcloud.local.instance.peers import NoUser, peer_user
 from dlcloud.model.instance import SSH_PORT
 
-GROUP_ACTIONS = frozenset(
-    {
-        "AuthorizeSecurityGroupIngress",
-        "ModifyInstanceAttribute",
-        "ModifyManagedPrefixList",
-        "ModifySecurityGroupRules",
-        "RevokeSecurityGroupIngress",
-    }
-)
+GROUP_ACTIONS = frozenset({"AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"})
 """Actions that change what reaches an instance."""
 
 _LOOPBACK_NETWORK = ipaddress.IPv4Network("127.0.0.0/8")
@@ -76,8 +68,6 @@ def ssh_sources(groups: Iterable[Any]) -> Sources:
     """Return the sources that moto's security groups allow together."""
     rules = [rule for group in groups for rule in list(group.ingress_rules) if _is_of_ssh(rule)]
     networks = [ipaddress.IPv4Network(rule.cidr_ipv4, strict=False) for rule in rules if rule.cidr_ipv4]
-    for rule in rules:
-        networks += _listed_networks(rule)
     return Sources(networks=tuple(networks), instances=any(rule.source_group for rule in rules))
 
 
@@ -85,14 +75,6 @@ def _is_of_ssh(rule: Any) -> bool:  # noqa: ANN401 - moto's object
     if rule.ip_protocol == "tcp":
         return bool(rule.from_port <= SSH_PORT <= rule.to_port)
     return bool(rule.ip_protocol == "-1")
-
-
-def _listed_networks(rule: Any) -> list[ipaddress.IPv4Network]:  # noqa: ANN401 - moto's object
-    """Return the networks of a rule's prefix list."""
-    listed = rule.ec2_backend.managed_prefix_lists.get(rule.prefix_list_id)
-    if listed is None or listed.address_family != "IPv4":
-        return []
-    return [ipaddress.IPv4Network(entry["Cidr"]) for entry in listed.entries.get(listed.version) or ()]
 
 
 class GuardedListener(socket.socket):

@@ -8,13 +8,10 @@ bootcmd, runcmd, ssh.
 
 import base64
 import binascii
-import fnmatch
-import hashlib
 import json
 import shlex
 import zlib
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +24,7 @@ _MOST_PLAIN = 128 * 1024
 """Bytes of user data when it is decompressed; EC2 takes 16 KiB of it."""
 _MOST_FILE = 16 * 1024 * 1024
 _DEEPEST = 50  # of lists in lists
-_UNREADABLE = (zlib.error, yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError)
+_UNREADABLE = (zlib.error, yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 _DEFAULT_MODE = 0o644
 
 
@@ -80,15 +77,7 @@ def read_user_data(content: bytes) -> UserData:
             return UserData(script=plain)
         if plain.startswith(b"#cloud-config"):
             return _read_config(yaml.load(plain, _PlainLoader) or {})  # noqa: S506 - a SafeLoader
-    except (
-        zlib.error,
-        yaml.YAMLError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except _UNREADABLE as error:
         return UserData(warnings=(f"user data cannot be read: {type(error).__name__}",))
     return UserData(warnings=("user data in an unknown format is ignored",) if plain.strip() else ())
 
@@ -193,57 +182,17 @@ def describe_files(files: tuple[WrittenFile, ...], base: Path) -> bytes:
 
 # Source: EC2 API reference, GetConsoleOutput: the most recent 64 KB.
 _LIMIT = 64 * 1024
-_KEYS, _MOST_KEYS, _MOST_KEY_BYTES = "etc/ssh", 16, 16 * 1024
 _RESULT = "lib/cloud-init-result"
 
 
-def read_console(tree: InstanceTree, *, hostname: str, booted_at: datetime | None) -> str:
-    """Return the console output of an instance's first boot so far; empty before it begins.
-
-    Args:
-        tree: The files of the instance.
-        hostname: Shown at the log-in prompt.
-        booted_at: When the SSH server opened; None before.
-    """
+def read_console(tree: InstanceTree) -> str:
+    """Return the console output of an instance's first boot so far; empty before it begins."""
     try:
         output = tree.read_end("var/log/cloud-init-output.log", _LIMIT).decode(errors="replace")
         parts = [f"cloud-init: boot of {tree.root.name}\n", output]
-        if booted_at is not None:
-            parts += [_host_keys(tree), f"\n{hostname} login: \n"]
         if tree.exists(_RESULT):
             status = tree.read(_RESULT).decode(errors="replace")
             parts.append(f"cloud-init: finished, status: {status}\n")
     except OSError:
         return ""
     return "".join(parts)[-_LIMIT:]
-
-
-def _host_keys(tree: InstanceTree) -> str:
-    """Return the host keys in cloud-init's form, which clients read to know them before they log in.
-
-    Programs of the instance may have put anything in their place: what is no public key is left out.
-    """
-    lines, fingerprints = [], []
-    for name in fnmatch.filter(tree.names(_KEYS), "ssh_host_*_key.pub")[:_MOST_KEYS]:
-        try:
-            line = tree.read(f"{_KEYS}/{name}", most=_MOST_KEY_BYTES).decode().strip()
-            fingerprints.append(f"256 SHA256:{_fingerprint(line)} root@local (ED25519)")
-        except (OSError, ValueError, IndexError):
-            continue
-        lines.append(line)
-    return "\n".join(
-        [
-            "-----BEGIN SSH HOST KEY FINGERPRINTS-----",
-            *fingerprints,
-            "-----END SSH HOST KEY FINGERPRINTS-----",
-            "-----BEGIN SSH HOST KEY KEYS-----",
-            *lines,
-            "-----END SSH HOST KEY KEYS-----",
-            "",
-        ]
-    )
-
-
-def _fingerprint(line: str) -> str:
-    key = base64.b64decode(line.split()[1])
-    return base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")

@@ -19,7 +19,6 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -106,8 +105,6 @@ class LocalInstance:
         self.container.on_end = lambda: self.power("0")
         self._ssh: SshServer | None = None
         self._last_stage: asyncio.Task[object] | None = None
-        self.public_host_key = ""
-        self._booted_at: datetime | None = None
         self._console = ""
         self._writing: asyncio.Future[object] | None = None
 
@@ -121,7 +118,6 @@ class LocalInstance:
     async def boot(self) -> None:
         """Boot for the first time: everything up to an open SSH port; the last commands continue after it."""
         host_key = await self._write(self._create_folder)
-        self.public_host_key = host_key.export_public_key().decode().strip()
         await self._metadata.open(self.listeners.metadata)
         if self.machine:
             self._last_stage = asyncio.create_task(self._run_machine())
@@ -156,8 +152,7 @@ class LocalInstance:
     def console(self) -> str:
         """Return the console output; that of a removed instance is kept."""
         if self.tree.exists():
-            name = self.properties().get("local-hostname", "")
-            self._console = read_console(self.tree, hostname=name, booted_at=self._booted_at) or self._console
+            self._console = read_console(self.tree) or self._console
         return self._console
 
     def forbid_logins(self, *, forbid: bool) -> None:
@@ -298,7 +293,6 @@ class LocalInstance:
     async def _open(self) -> None:
         if self._ssh is not None:
             await self._ssh.open(self.listeners.ssh)
-            self._booted_at = datetime.now(UTC)
 
     async def _open_late(self) -> None:
         await asyncio.sleep(self.ssh_delay_s)

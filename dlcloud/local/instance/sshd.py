@@ -345,9 +345,9 @@ class SshServer:
     files: LoginFiles
     interpreter: str
     instance_users: range = range(0)
-    _admitted: dict[bytes, float] = field(default_factory=dict)
+    admitted: dict[bytes, float] = field(default_factory=dict)
     _acceptors: list[asyncssh.SSHAcceptor] = field(default_factory=list)
-    _connections: "dict[asyncssh.SSHServerConnection, _Login]" = field(default_factory=dict)
+    connections: "dict[asyncssh.SSHServerConnection, _Login]" = field(default_factory=dict)
     _running: "set[asyncio.Task[Any] | None]" = field(default_factory=set)
 
     async def open(self, listener: socket.socket) -> asyncssh.SSHAcceptor:
@@ -358,7 +358,7 @@ class SshServer:
         """
         opening = asyncio.ensure_future(
             asyncssh.create_server(
-                self._login,
+                partial(_Login, self),
                 sock=listener,
                 backlog=_BACKLOG,
                 server_host_keys=[self.host_key],
@@ -389,19 +389,19 @@ class SshServer:
         except asyncssh.KeyImportError as error:
             raise ValueError("not a public key in OpenSSH's form") from error
         now = time.monotonic()
-        valid = {data: ends for data, ends in self._admitted.items() if ends > now}
-        self._admitted = {**valid, key.public_data: now + seconds}
+        valid = {data: ends for data, ends in self.admitted.items() if ends > now}
+        self.admitted = {**valid, key.public_data: now + seconds}
 
     def end_logins(self) -> None:
         """Take no new connections and cut the open ones, as sshd does at SIGTERM."""
         for acceptor in self._acceptors:
             acceptor.close()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.abort()
 
     async def close(self) -> None:
         """Take no new connections, cut the open ones, and wait until they have ended."""
-        connections = list(self._connections)
+        connections = list(self.connections)
         self.end_logins()
         if connections:
             closing = [asyncio.ensure_future(connection.wait_closed()) for connection in connections]
@@ -411,23 +411,7 @@ class SshServer:
             await acceptor.wait_closed()
         self._acceptors.clear()
 
-    def _login(self) -> "_Login":
-        return _Login(
-            admits=self._admits,
-            files=self.files,
-            connections=self._connections,
-            run=self._run,
-            connect=self._connect,
-            instance_users=self.instance_users,
-        )
-
-    def _admits(self, key: asyncssh.SSHKey) -> bool:
-        return self._admitted.get(key.public_data, 0.0) > time.monotonic()
-
-    async def _connect(self, host: str, port: int) -> socket.socket:
-        return await connect_as_instance(self.container, self.interpreter, self.env, host, port)
-
-    async def _run(self, process: "asyncssh.SSHServerProcess[bytes]") -> None:
+    async def run(self, process: "asyncssh.SSHServerProcess[bytes]") -> None:
         """Run a session; it continues when its connection, which held its task, is gone."""
         task = asyncio.current_task()
         self._running.add(task)
@@ -437,40 +421,13 @@ class SshServer:
             self._running.discard(task)
 
 
-_Connect = Callable[[str, int], Coroutine[Any, Any, socket.socket]]
-_Run = Callable[["asyncssh.SSHServerProcess[bytes]"], Coroutine[Any, Any, None]]
-
-
 class _Login(asyncssh.SSHServer):
-    """One connection: public keys only, and a limit of sessions.
+    """One connection: public keys only, and a limit of sessions."""
 
-    Args:
-        admits: True for a key that is accepted in addition to those of the file.
-        files: Who may log in.
-        connections: Gets the connection while it is open.
-        run: Runs a session's command, shell or SFTP server.
-        connect: Makes a connection with the rights of the instance.
-        instance_users: The user ids of instances' programs.
-    """
-
-    def __init__(
-        self,
-        *,
-        admits: Callable[[asyncssh.SSHKey], bool],
-        files: LoginFiles,
-        connections: "dict[asyncssh.SSHServerConnection, _Login]",
-        run: _Run,
-        connect: _Connect,
-        instance_users: range,
-    ) -> None:
-        self._admits = admits
-        self._files = files
-        self._connections = connections
+    def __init__(self, server: SshServer) -> None:
+        self._server = server
         self._connection: asyncssh.SSHServerConnection | None = None
-        self._run = run
-        self._connect = connect
         self._forwarded = 0
-        self._instance_users = instance_users
         self._sessions: set[_Session] = set()
         self.is_of_instance = False
         self.has_logged_in = False
@@ -478,13 +435,13 @@ class _Login(asyncssh.SSHServer):
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
         ends = (conn.get_extra_info("peername"), conn.get_extra_info("sockname"))
-        if is_refused_peer(*ends, self._instance_users):
+        if is_refused_peer(*ends, self._server.instance_users):
             log.warning("refused a connection of another user of this machine")
             conn.abort()
             return
         user = peer_user(*ends)
-        self.is_of_instance = not isinstance(user, NoUser) and user in self._instance_users
-        self._connections[conn] = self
+        self.is_of_instance = not isinstance(user, NoUser) and user in self._server.instance_users
+        self._server.connections[conn] = self
         self._make_room(conn)
 
     def _make_room(self, new: asyncssh.SSHServerConnection) -> None:
@@ -493,7 +450,9 @@ class _Login(asyncssh.SSHServer):
         Those of instances and those of the owner are counted apart: neither locks the other out.
         """
         alike = {
-            conn: one for conn, one in self._connections.items() if one.is_of_instance is self.is_of_instance
+            conn: one
+            for conn, one in self._server.connections.items()
+            if one.is_of_instance is self.is_of_instance
         }
         if len(alike) > _MOST_CONNECTIONS:
             log.warning("cut a connection beyond %d", _MOST_CONNECTIONS)
@@ -506,13 +465,13 @@ class _Login(asyncssh.SSHServer):
     def connection_lost(self, exc: Exception | None) -> None:
         log.debug("an SSH connection ended: %s", exc)
         if self._connection is not None:
-            self._connections.pop(self._connection, None)
+            self._server.connections.pop(self._connection, None)
 
     def begin_auth(self, username: str) -> bool:
         """Read the authorized keys, which may have changed since the last login."""
-        if self._connection is not None and self._files.may_log_in(username):
+        if self._connection is not None and self._server.files.may_log_in(username):
             try:
-                self._connection.set_authorized_keys(self._files.read_keys(username))
+                self._connection.set_authorized_keys(self._server.files.read_keys(username))
             except (OSError, ValueError) as error:
                 log.info("no authorized keys for user %s: %s", username, error)
         return True
@@ -522,7 +481,8 @@ class _Login(asyncssh.SSHServer):
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         """Accept a key that is not in the file."""
-        admits = self._files.may_log_in(username) and self._admits(key)
+        admitted_s = self._server.admitted.get(key.public_data, 0.0) - time.monotonic()
+        admits = self._server.files.may_log_in(username) and admitted_s > 0
         if not admits:
             log.info("refused an unknown key of user %s", username)
         return admits
@@ -532,7 +492,7 @@ class _Login(asyncssh.SSHServer):
         if self._connection is None or len(self._sessions) >= MAX_SESSIONS:
             log.info("refused a session beyond %d", MAX_SESSIONS)
             return False
-        session = _Session(self._run, self._sessions.discard)
+        session = _Session(self._server.run, self._sessions.discard)
         self._sessions.add(session)
         return self._connection.create_server_channel(), session
 
@@ -547,8 +507,10 @@ class _Login(asyncssh.SSHServer):
         self, host: str, port: int, reader: "asyncssh.SSHReader[bytes]", writer: "asyncssh.SSHWriter[bytes]"
     ) -> None:
         self._forwarded += 1
+        server = self._server
         try:
-            await carry(await self._connect(host, port), reader, writer)
+            connecting = connect_as_instance(server.container, server.interpreter, server.env, host, port)
+            await carry(await connecting, reader, writer)
         except OSError as error:
             log.info("a forwarded connection could not be made: %s", error)
             writer.close()
@@ -559,7 +521,11 @@ class _Login(asyncssh.SSHServer):
 class _Session(asyncssh.SSHServerProcess[bytes]):
     """A session, which counts until its program has ended, or its channel where it has none."""
 
-    def __init__(self, run: _Run, on_end: "Callable[[_Session], None]") -> None:
+    def __init__(
+        self,
+        run: Callable[["asyncssh.SSHServerProcess[bytes]"], Coroutine[Any, Any, None]],
+        on_end: "Callable[[_Session], None]",
+    ) -> None:
         super().__init__(self._run_program, sftp_factory=None, sftp_version=_SFTP_VERSION, allow_scp=False)
         self._run = run
         self._on_end = on_end

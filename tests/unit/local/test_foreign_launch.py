@@ -140,14 +140,6 @@ def test_every_instance_of_a_launch_has_the_profile(rig):
     assert set(ids) <= {association["InstanceId"] for association in associations}
 
 
-def test_protection_from_termination_holds_from_the_launch(rig):
-    [instance_id] = rig.run(DisableApiTermination=True)
-    with refused("OperationNotPermitted"):
-        rig.ec2.terminate_instances(InstanceIds=[instance_id])
-    rig.ec2.modify_instance_attribute(InstanceId=instance_id, DisableApiTermination={"Value": False})
-    end(rig, instance_id)
-
-
 def test_offerings_are_filtered_with_wildcards(rig):
     filters = [{"Name": "instance-type", "Values": ["c5.*"]}, {"Name": "location", "Values": ["us-east-1?"]}]
     reply = rig.ec2.describe_instance_type_offerings(LocationType="availability-zone", Filters=filters)

@@ -143,22 +143,3 @@ def test_the_port_is_22_where_it_can_be_bound(rig, instance):
     if entry["ssh_port"] != 22:
         with socket.socket() as probe, pytest.raises(OSError, match=r"denied|in use"):
             probe.bind((entry["host"], 22))
-
-
-@pytest.mark.parametrize("name", ["InstanceId", "PublicDnsName", "PrivateDnsName"])
-def test_the_ssh_configuration_knows_the_names(rig, instance, command, name):
-    config = rig.folder / "ssh_config"
-    wait_for(lambda: config.exists() and instance[name] in config.read_text("utf-8"), "the name is written")
-    identity = command[command.index("-i") + 1]
-    strict = ["-o", "StrictHostKeyChecking=yes"]
-    done = run([SSH, "-F", str(config), *strict, "-i", identity, f"ubuntu@{instance[name]}", "echo in"])
-    assert (done.stdout, done.stderr) == ("in\n", "")
-
-
-def test_the_ssh_configuration_forgets_ended_instances(rig):
-    ended = rig.up()
-    config = rig.folder / "ssh_config"
-    wait_for(config.exists, "there is a configuration")
-    wait_for(lambda: ended["InstanceId"] in config.read_text("utf-8"), "it is named")
-    rig.ec2.terminate_instances(InstanceIds=[ended["InstanceId"]])
-    wait_for(lambda: ended["InstanceId"] not in config.read_text("utf-8"), "it is forgotten")

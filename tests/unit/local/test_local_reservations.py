@@ -201,7 +201,7 @@ def test_reservation_that_expires_lets_its_instances_run_on():
     assert (reservations.available(one), len(reservations.idle())) == (1, 1)
     times.append(now + timedelta(hours=1))
     assert (one.state(times[-1]), reservations.available(one)) == ("expired", 0)
-    reservations.expire(one)
+    reservations.release(one)
     assert records[0].reservation_id == ""
 
 

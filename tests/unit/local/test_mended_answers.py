@@ -17,15 +17,8 @@ def run(rig, **options):
 
 
 TAG = [{"Key": "aws:x", "Value": "1"}]
-LARGE = [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 70000}}]
 REFUSED = {
     "no instance": ("InvalidParameterValue", lambda rig, _: run(rig, MinCount=0)),
-    "behavior": (
-        "InvalidParameterValue",
-        lambda rig, _: run(rig, InstanceInitiatedShutdownBehavior="explode"),
-    ),
-    "size": ("InvalidParameterValue", lambda rig, _: run(rig, BlockDeviceMappings=LARGE)),
-    "address": ("InvalidParameterValue", lambda rig, _: run(rig, PrivateIpAddress="9.9.9.9")),
     "tags of a launch": (
         "InvalidParameterValue",
         lambda rig, _: run(rig, TagSpecifications=[{"ResourceType": "instance", "Tags": TAG}]),
@@ -38,19 +31,9 @@ REFUSED = {
         "InvalidInstanceID.NotFound",
         lambda rig, _: rig.ec2.create_tags(Resources=[UNKNOWN], Tags=[{"Key": "x", "Value": "1"}]),
     ),
-    "subnet in use": (
-        "DependencyViolation",
-        lambda rig, instance: rig.ec2.delete_subnet(SubnetId=instance["SubnetId"]),
-    ),
     "group in use": (
         "DependencyViolation",
         lambda rig, instance: rig.ec2.delete_security_group(GroupId=instance["SecurityGroups"][0]["GroupId"]),
-    ),
-    "type of a running instance": (
-        "IncorrectInstanceState",
-        lambda rig, instance: rig.ec2.modify_instance_attribute(
-            InstanceId=instance["InstanceId"], InstanceType={"Value": "c7i.xlarge"}
-        ),
     ),
 }
 
