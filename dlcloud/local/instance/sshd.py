@@ -345,7 +345,7 @@ class SshServer:
     files: LoginFiles
     interpreter: str
     instance_users: range = range(0)
-    admitted: dict[bytes, float] = field(default_factory=dict)
+    _admitted: dict[bytes, float] = field(default_factory=dict)
     _acceptors: list[asyncssh.SSHAcceptor] = field(default_factory=list)
     connections: "dict[asyncssh.SSHServerConnection, _Login]" = field(default_factory=dict)
     _running: "set[asyncio.Task[Any] | None]" = field(default_factory=set)
@@ -389,8 +389,12 @@ class SshServer:
         except asyncssh.KeyImportError as error:
             raise ValueError("not a public key in OpenSSH's form") from error
         now = time.monotonic()
-        valid = {data: ends for data, ends in self.admitted.items() if ends > now}
-        self.admitted = {**valid, key.public_data: now + seconds}
+        valid = {data: ends for data, ends in self._admitted.items() if ends > now}
+        self._admitted = {**valid, key.public_data: now + seconds}
+
+    def admits(self, key: asyncssh.SSHKey) -> bool:
+        """True for a key that is accepted for now in addition to those of the files."""
+        return self._admitted.get(key.public_data, 0.0) > time.monotonic()
 
     def end_logins(self) -> None:
         """Take no new connections and cut the open ones, as sshd does at SIGTERM."""
@@ -481,8 +485,7 @@ class _Login(asyncssh.SSHServer):
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         """Accept a key that is not in the file."""
-        admitted_s = self._server.admitted.get(key.public_data, 0.0) - time.monotonic()
-        admits = self._server.files.may_log_in(username) and admitted_s > 0
+        admits = self._server.files.may_log_in(username) and self._server.admits(key)
         if not admits:
             log.info("refused an unknown key of user %s", username)
         return admits
@@ -501,12 +504,14 @@ class _Login(asyncssh.SSHServer):
     ) -> Callable[..., Coroutine[Any, Any, None]] | bool:
         """Allow forwarding, as sshd does: a logged-in user may run any program anyway."""
         log.debug("forwarding from %s:%d to %s:%d", orig_host, orig_port, dest_host, dest_port)
-        return self._forwarded < _MOST_FORWARDED and partial(self._forward, dest_host, dest_port)
+        if self._forwarded >= _MOST_FORWARDED:
+            return False
+        self._forwarded += 1  # now: many may be asked for before the first of them begins
+        return partial(self._forward, dest_host, dest_port)
 
     async def _forward(
         self, host: str, port: int, reader: "asyncssh.SSHReader[bytes]", writer: "asyncssh.SSHWriter[bytes]"
     ) -> None:
-        self._forwarded += 1
         server = self._server
         try:
             connecting = connect_as_instance(server.container, server.interpreter, server.env, host, port)

@@ -416,8 +416,8 @@ def test_an_admitted_key_is_forgotten_in_time(rig, tmp_path):
         interpreter="",
     )
     key = asyncssh.import_public_key(rig.public_key)
-    assert not server._admits(key)
+    assert not server.admits(key)
     server.admit(rig.public_key, seconds=60)
-    assert server._admits(key)
+    assert server.admits(key)
     server.admit(rig.public_key, seconds=0)
-    assert not server._admits(key)
+    assert not server.admits(key)

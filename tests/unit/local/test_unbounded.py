@@ -1,22 +1,35 @@
 """Nothing that a caller or a program sends is unbounded: ten times the limit costs no one else anything."""
 
+import asyncio
 import base64
+import contextlib
 import gzip
+import logging
+import os
+import resource
 import socket
 import time
+from ipaddress import IPv4Network
 from urllib.parse import urlsplit
 
+import asyncssh
 import psutil
 import pytest
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from dlcloud.local.api.server import MOST_CONNECTIONS
+from dlcloud.local.instance import metadata, sshd
+from dlcloud.local.instance.addresses import AddressPool, Sources
 from dlcloud.local.instance.cloudinit import read_user_data
+from dlcloud.local.instance.container import Container
 from dlcloud.local.instance.metadata import MetadataService, Request
-from dlcloud.local.instance.sshd import _MOST_CONNECTIONS
+from dlcloud.local.instance.sshd import _MOST_CONNECTIONS, LoginFiles, SshServer
+from dlcloud.local.tree.instance_tree import InstanceTree
 from tests.fakes.local_ec2 import wait_for
 
+log = logging.getLogger(__name__)
 ALIASES = "#cloud-config\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 10)}]\n" for n in range(9)
 )
@@ -108,3 +121,95 @@ def test_keys_without_end_are_not_read(rig):
         _, out, _ = session.exec_command("mv ~/.ssh/authorized_keys.own ~/.ssh/authorized_keys")
         out.channel.recv_exit_status()
     assert rig.on(instance, "echo in")[1] == "in\n"
+
+
+def banner(entry):
+    """Return the SSH server's first words."""
+    with socket.create_connection((entry["host"], entry["ssh_port"]), timeout=60) as client:
+        return client.recv(4)
+
+
+@contextlib.contextmanager
+def unnoticed(rig, instance):
+    """Check that another instance answers, and that the daemon's memory hardly grows."""
+    daemon, entry = psutil.Process(rig.endpoint.pid), rig.entry(instance["InstanceId"])
+    before, began = daemon.memory_info().rss, time.monotonic()
+    yield
+    waited_s = time.monotonic()
+    assert banner(entry) == b"SSH-"
+    grown = daemon.memory_info().rss - before
+    now = time.monotonic()
+    log.info("flood %.1f s, banner %.3f s, %d MiB more", waited_s - began, now - waited_s, grown >> 20)
+    assert grown < 200 << 20
+
+
+def test_ten_times_as_many_connections_to_a_metadata_service_keep_nobody_from_it(rig):
+    flooded, other = rig.up(), rig.up()
+    entry = rig.entry(flooded["InstanceId"])
+    silent = []
+    with unnoticed(rig, other):
+        silent += [
+            socket.create_connection((entry["host"], entry["metadata_port"]), timeout=60)
+            for _ in range(10 * metadata._MOST_CONNECTIONS)
+        ]
+        assert rig.metadata_v2(flooded, "latest/meta-data/instance-id")[1] == flooded["InstanceId"]
+    for one in silent:
+        one.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_connections_of_another_user_hold_neither_thread_nor_memory(rig):
+    """5,000 of them held as many threads, and kept the owner from the endpoint for 20 s."""
+    instance, url = rig.up(), urlsplit(rig.endpoint.url)
+    threads = psutil.Process(rig.endpoint.pid).num_threads()
+    (read, held), (released, release) = os.pipe(), os.pipe()
+    if (pid := os.fork()) == 0:
+        os.setgroups([])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+        os.setresuid(54321, 54321, 54321)
+        every = [socket.create_connection((url.hostname, url.port)) for _ in range(10 * MOST_CONNECTIONS)]
+        os.write(held, str(len(every)).encode())
+        os.close(release)
+        os.read(released, 1)
+        os._exit(0)
+    os.close(held)
+    with unnoticed(rig, instance):
+        assert os.read(read, 16) == str(10 * MOST_CONNECTIONS).encode()
+        assert rig.ec2.describe_regions()["Regions"]
+        assert psutil.Process(rig.endpoint.pid).num_threads() < threads + 32
+    os.close(release)
+    os.waitpid(pid, 0)
+
+
+def test_a_connection_forwards_no_more_than_its_limit_however_quickly_it_asks(tmp_path):
+    """Many may be asked for before the first of them begins."""
+
+    class Waiting(Container):
+        async def spawn(self, *_, **__):
+            await asyncio.sleep(3600)
+
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    (tmp_path / "keys").write_bytes(key.export_public_key())
+    server = SshServer(
+        host_key=key,
+        env={},
+        container=Waiting(root=tmp_path, interpreter="", owner=os.getuid()),
+        files=LoginFiles(tree=InstanceTree(tmp_path), authorized_keys={"u": "keys"}, nologin="nologin"),
+        interpreter="",
+    )
+
+    async def ask():
+        listeners = AddressPool(many=True).take()
+        listeners.ssh.admit(Sources(networks=(IPv4Network("0.0.0.0/0"),)))
+        await server.open(listeners.ssh)
+        address = (listeners.host, listeners.ssh_port)
+        async with asyncssh.connect(*address, username="u", client_keys=[key], known_hosts=None) as client:
+            asked = [client.open_connection("127.0.0.1", 1) for _ in range(10 * sshd._MOST_FORWARDED)]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+        await server.close()
+        listeners.close()
+        return answers
+
+    answers = asyncio.run(ask())
+    refused = [one for one in answers if isinstance(one, asyncssh.ChannelOpenError)]
+    assert (len(answers) - len(refused), len(refused)) == (sshd._MOST_FORWARDED, 9 * sshd._MOST_FORWARDED)
