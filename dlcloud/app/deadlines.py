@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from dlcloud.app.choice import with_bundled_types, with_chosen_types
 from dlcloud.app.context import Context
 from dlcloud.app.recipe_files import read_recipe_file, read_recipe_text
 from dlcloud.app.terminal.screen import say
@@ -97,7 +98,7 @@ def compare_deadlines(
     """
     if plot and Path(plot).suffix.lower() not in PICTURES:
         raise RecipeError(f"--plot {plot}: which format?", f"end it in {' or '.join(PICTURES)}")
-    parsed = read_recipe_file(recipe).recipe
+    parsed = with_chosen_types(context, read_recipe_file(recipe))[0].recipe
     instances = parsed.instances
     job = _job(parsed, worker_hours, _on_demand_usd(context, parsed, with_account=not traces))
     hours = _hours(parsed, deadlines, job)
@@ -334,7 +335,7 @@ def simulate(
     if plot and Path(plot).suffix.lower() not in PICTURES:
         raise RecipeError(f"--plot {plot}: which format?", f"end it in {' or '.join(PICTURES)}")
     text, path = read_recipe_text(recipe)
-    parsed = read_recipe(text, str(path or recipe))
+    parsed = with_bundled_types(read_recipe(text, str(path or recipe)))
     maximum, scaling = parsed.instances.maximum, Scaling(loss=scaling_loss)
     hourly_usd = _listed_usd(parsed) if on_demand_usd is None else on_demand_usd
     job = SimulatedJob(

@@ -3,17 +3,19 @@
 The use cases are in `dlcloud/app/account`.
 """
 
+from typing import Any
+
 import click
 
 from dlcloud.cli.complete import complete_recipes
 from dlcloud.cli.options import (
     CLOUDS,
     Command,
-    Number,
     add_options,
     cidr_option,
     output_option,
     region_option,
+    requirement_options,
     verbose_option,
 )
 
@@ -57,21 +59,7 @@ def doctor(
 
 @commands.command("instances")
 @click.argument("types", nargs=-1)
-@click.option(
-    "--gpu",
-    default="",
-    metavar="NAME",
-    help="Only types with this GPU (T4, A10G, V100, ...); `any` for any, `none` for none.",
-)
-@click.option(
-    "--cpu-flag",
-    "cpu_flags",
-    multiple=True,
-    metavar="FLAG",
-    help="Only CPUs with this instruction-set flag: avx512_vnni, amx.",
-)
-@click.option("--max-usd-per-hour", type=Number(0), default=None, help="Highest price on demand.")
-@click.option("--max-usd", type=Number(0), default=None, hidden=True)
+@requirement_options
 @region_option("Region of the prices.")
 @click.option(
     "--live",
@@ -91,10 +79,7 @@ def doctor(
 def instances(
     *,
     types: tuple[str, ...],
-    gpu: str,
-    cpu_flags: tuple[str, ...],
-    max_usd_per_hour: float | None,
-    max_usd: float | None,
+    needs: dict[str, Any],
     region: str,
     live: bool,
     cloud: str,
@@ -102,7 +87,9 @@ def instances(
     output: str,
     verbose: bool,
 ) -> None:
-    """List instance types, the cheapest TFLOPS first; with TYPES, only those (c7i, p3.2xlarge).
+    """List instance types, the cheapest TFLOPS first; with TYPES, only those (c7i, c7*.xlarge, p3.2xlarge).
+
+    The options are the requirements of `up` and `bench`, and mean the same.
 
     TFLOPS per USD is the peak of the GPUs' tensor cores, else FP32, over the on-demand price. `dlcloud
     cost-report` shows what was measured.
@@ -114,9 +101,7 @@ def instances(
         run(
             context,
             types=types,
-            gpu=gpu,
-            cpu_flags=cpu_flags,
-            max_hourly_usd=max_usd if max_usd_per_hour is None else max_usd_per_hour,
+            needs=needs,
             retired=retired,
             region=region,
             live=live,

@@ -245,6 +245,37 @@ def market_options(meaning: str) -> Callable[[Command], Command]:
     return decorate
 
 
+def requirement_options(command: Command) -> Command:
+    """Add what instance types must have; the command takes it as `needs`, by keys of a recipe."""
+    single = ("gpu", "gpu_memory_gib", "vcpus", "memory_gib", "architecture", "max_usd_per_hour")
+
+    @wraps(command)
+    def with_needs(**values: object) -> object:
+        needs = {key: value for key in (*single, "instruction_set", "exclude") if (value := values.pop(key))}
+        return command(needs=needs, **values)
+
+    return add_options(
+        cast("Command", with_needs),
+        click.option(
+            "--gpu",
+            default="",
+            metavar="NAME[:N]",
+            help="GPUs of an instance: L4 (one), L4:2, L4:1+, any or none.",
+        ),
+        click.option("--gpu-memory-gib", default="", metavar="N", help="Memory of each GPU: 24, or 24-48."),
+        click.option("--vcpus", default="", metavar="N", help="vCPUs: 8 (at least), or 8-16."),
+        click.option("--memory-gib", default="", metavar="N", help="Memory: 64 (at least), or 64-128."),
+        click.option("--architecture", type=click.Choice(("x86_64", "arm64")), help="Processor."),
+        click.option(
+            "--instruction-set", multiple=True, metavar="NAME", help="As avx512_vnni or amx; repeat it."
+        ),
+        click.option(
+            "--max-usd-per-hour", default="", metavar="USD", help="Highest price of an instance an hour."
+        ),
+        click.option("--exclude", multiple=True, metavar="TYPE", help="A type or pattern to leave out: t3.*"),
+    )
+
+
 def override_options(command: Command) -> Command:
     """Add the options that change a recipe; the command takes them as `overrides`."""
 
@@ -253,6 +284,7 @@ def override_options(command: Command) -> Command:
         *,
         cloud: str | None,
         types: tuple[str, ...],
+        needs: dict[str, Any],
         region: str,
         market: str | None,
         count: str,
@@ -266,6 +298,7 @@ def override_options(command: Command) -> Command:
         overrides = Overrides(
             cloud=cloud or "",
             types=types,
+            needs=needs,
             region=region,
             market=market or "",
             count=count,
@@ -284,7 +317,8 @@ def override_options(command: Command) -> Command:
             help="Where to run: aws, or local (a rehearsal on this machine, of a recipe for AWS in its"
             " tiny form).",
         ),
-        type_options("Instance type; repeat it for several, in the order of trying."),
+        type_options("Instance type, or g6.*; repeat it for several, in the order of trying."),
+        requirement_options,
         click.option("--region", default="", metavar="REGION", help="The AWS Region."),
         market_options("The market of the instances."),
         click.option("--count", default="", metavar="N", help="Number of instances, or a range such as 1-4."),

@@ -4,7 +4,7 @@
 instance. The use cases are in `dlcloud/app/clusters` and `dlcloud/app/bench`.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +20,7 @@ from dlcloud.cli.options import (
     notify_option,
     output_option,
     override_options,
+    requirement_options,
     type_options,
     verbose_option,
 )
@@ -177,7 +178,8 @@ def plan(
 
 @commands.command("bench")
 @click.argument("recipe", default="", shell_complete=complete_recipes)
-@type_options("Instance type; repeat it for several. Default: those of RECIPE.")
+@type_options("Instance type, or g6.*; repeat it for several. Default: those of RECIPE.")
+@requirement_options
 @click.option(
     "-b",
     "--benchmark",
@@ -245,6 +247,7 @@ def bench(
     recipe: str,
     recipe_option: str,
     types: tuple[str, ...],
+    needs: dict[str, Any],
     benchmarks: tuple[str, ...],
     nodes: tuple[int, ...],
     cloud: str | None,
@@ -267,6 +270,8 @@ def bench(
     verbose: bool,
 ) -> None:
     """Run RECIPE or the bundled benchmarks on every TYPE in parallel; print throughput and cost side by side.
+
+    With --gpu, --vcpus and so on, it runs on the ten cheapest types of the Region that have it.
 
     A benchmark that does not fit a type is left out, with its reason. Each instance terminates as soon as
     it is done. The same command resumes an interrupted or incomplete bench.
@@ -293,6 +298,7 @@ def bench(
         run(
             context,
             types=types,
+            needs=needs,
             benchmarks=benchmarks,
             recipe=recipe or recipe_option,
             nodes=nodes,

@@ -152,7 +152,7 @@ def next_attempt(
         on_demand_count=0 if chooses and spot else base,
         image=plan.machine.image,
         attempt=attempt,
-        max_hourly_usd=_limits(pools) if plan.max_usd is not None and spot else {},
+        max_hourly_usd=_limits(pools) if plan.holds_spot_price and spot else {},
         life_minutes=plan.life_minutes,
         single_zone=chooses and not alone,
     )

@@ -30,7 +30,7 @@ OPEN_DRIVER_FROM = 7.5
 SUGGESTED = 3
 FLAGS_OF_ISA = {
     "avx2": ("avx", "avx2", "fma"),
-    "avx512": ("avx512f", "avx512bw"),
+    "avx512": ("avx", "avx2", "fma", "avx512f", "avx512bw"),
     "vnni": ("avx512_vnni",),
     "bf16": ("avx512_bf16",),
     "amx": ("amx_tile", "amx_int8", "amx_bf16", "avx512_bf16"),

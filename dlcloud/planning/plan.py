@@ -16,7 +16,7 @@ from decimal import Decimal
 from dlcloud.model.account import AccountPlan
 from dlcloud.model.errors import BudgetError, CapacityError, QuotaError
 from dlcloud.model.instance import Image, InstanceType, Market, Price, is_burstable
-from dlcloud.model.money import SECONDS_PER_HOUR, cost_of_seconds, rounded
+from dlcloud.model.money import SECONDS_PER_HOUR, cost_of_seconds, exact, rounded
 from dlcloud.planning.fit import KnownType, check_types, describe, successors
 from dlcloud.planning.launch_request import MachineSpec
 from dlcloud.planning.networks import (
@@ -93,6 +93,7 @@ class Plan:
     on_demand_base: int = 0
     idle_minutes: int | None = None
     max_usd: Decimal | None = None
+    max_usd_per_hour: Decimal | None = None
     names_cidrs: bool = False
     """The user named the networks; they stay where this machine's address changes."""
     one_zone: bool = False
@@ -101,6 +102,11 @@ class Plan:
     """What is taken of reservations, before every market; a shortfall is not bought instead."""
     quota_needs: Mapping[str, tuple[Quota, int]] = field(default_factory=dict)
     """By the code of each quota that a pool counts against: the quota, and the most vCPUs taken of it."""
+
+    @property
+    def holds_spot_price(self) -> bool:
+        """True if a request for spot names the most that it pays."""
+        return self.max_usd is not None or self.max_usd_per_hour is not None
 
     @property
     def reserved_count(self) -> int:
@@ -296,6 +302,7 @@ class _Planner:
             on_demand_base=recipe.instances.on_demand_base,
             idle_minutes=recipe.budget.idle_minutes,
             max_usd=recipe.budget.max_usd,
+            max_usd_per_hour=recipe.instances.max_usd_per_hour,
             one_zone=self._is_in_one_zone,
             reserved=self._reserved,
             quota_needs=self._quota_needs(pools),
@@ -385,8 +392,20 @@ class _Planner:
                         f"no price is known for {name} {market} in {self._recipe.region}: costs stay unknown"
                     )
                 zones = self._zones_to_ask(name)
-                pools += [self._pool(name, market, zone) for zone in zones]
+                pools += [pool for zone in zones if self._is_cheap(pool := self._pool(name, market, zone))]
         return tuple(pools)
+
+    def _is_cheap(self, pool: CapacityPool) -> bool:
+        """True if `max_usd_per_hour` admits a pool; on spot, the request holds it at later prices too."""
+        cap = self._recipe.instances.max_usd_per_hour
+        if cap is None or (pool.price is not None and pool.price.hourly_usd <= cap):
+            return True
+        price = "an unknown price" if pool.price is None else f"{exact(pool.price.hourly_usd)} USD an hour"
+        place = f" in {pool.zone}" if pool.zone else ""
+        self._reasons.append(
+            f"{pool.instance_type} {pool.market}{place} is left out: {price}, and max_usd_per_hour is {cap:f}"
+        )
+        return False
 
     def _is_offered(self, name: str) -> bool:
         zones, hardware = self._facts.zones.get(name, ()), self._facts.hardware.get(name)
@@ -439,6 +458,8 @@ class _Planner:
         limits = [price.hourly_usd for price in self._prices(name, Market.ON_DEMAND)]
         if self._recipe.budget.max_usd is not None:
             limits.append(highest * SPOT_HEADROOM)
+        if (cap := self._recipe.instances.max_usd_per_hour) is not None:
+            limits.append(cap)
         return min(limits, default=highest)
 
     def _within_limits(self, pools: Sequence[CapacityPool]) -> tuple[CapacityPool, ...]:

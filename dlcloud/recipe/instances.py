@@ -1,9 +1,13 @@
-"""`instances`: which ones, how many, how they are paid for, and which reserved capacity comes first."""
+"""`instances`: which ones, how many, how they are paid for, and which reserved capacity comes first.
+
+`Requirements` are the keys that choose types; `dlcloud.planning.choice` resolves them.
+"""
 
 import re
+from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from dlcloud.model.cluster import NEW_GROUP
 from dlcloud.model.instance import Market
@@ -133,12 +137,71 @@ AnyCount = Annotated[
 ]
 
 
-class Instances(Part):
-    """Which instances, and how they are paid for."""
+_RangeText = Annotated[str, Form(r"\d+(\.\d+)?(\+|-\d+(\.\d+)?)?", "the least, as 16, or a range, as 16-32")]
+_Range = Annotated[
+    _RangeText,
+    BeforeValidator(
+        lambda value: f"{value:g}" if isinstance(value, int | float) else value,
+        json_schema_input_type=Annotated[float, Field(ge=0)] | _RangeText,
+    ),
+]
+_Gpu = Annotated[
+    str,
+    Form(
+        r"[A-Za-z0-9][A-Za-z0-9 +().-]*(:\d+(\+|-\d+)?)?",
+        "a GPU's name, as L4, with their number if it is not one, as L4:2 or L4:1+; or any, or none",
+    ),
+]
+
+
+class Requirements(Part):
+    """Which instance types: by name, or by what they must have."""
 
     types: TypeNames = Field(
-        description="Instance types. On demand they are tried in this order; on spot EC2 chooses by price"
-        " and capacity."
+        default_factory=list,
+        description="Instance types, or patterns (g6.*). Without patterns or requirements they are tried in "
+        "this order on demand; on spot EC2 chooses by price and capacity.",
+    )
+    gpu: _Gpu | None = Field(
+        default=None, description="The GPUs of an instance: L4 (one), L4:2, L4:1+ (any number), any or none."
+    )
+    gpu_memory_gib: _Range | None = Field(
+        default=None, description="Memory of each GPU: 24 (at least; as sold), or a range, 16-48."
+    )
+    vcpus: _Range | None = Field(default=None, description="vCPUs: 16 (at least), 16-32, or 16-16 (exactly).")
+    memory_gib: _Range | None = Field(default=None, description="Memory: 64 (at least), or 64-128.")
+    architecture: Literal["x86_64", "arm64"] | None = Field(
+        default=None, description="By default x86_64, if any type is left with it."
+    )
+    instruction_set: Texts = Field(
+        default_factory=list, description="Instruction sets that the processor must have: avx512_vnni, amx."
+    )
+    max_usd_per_hour: Annotated[Decimal, AfterValidator(Decimal.normalize)] | None = Field(
+        default=None,
+        gt=0,
+        le=10_000,
+        description="The most that an instance may cost an hour; dearer types and markets are left out.",
+    )
+    exclude: TypeNames = Field(default_factory=list, description="Types that are not used: t3.*")
+
+    def describe(self) -> str:
+        """Return what the types are chosen for, as it is written; empty if `types` names each of them."""
+        keys = ("gpu", "gpu_memory_gib", "vcpus", "memory_gib", "architecture", "instruction_set", "exclude")
+        values = {key: value for key in keys if (value := getattr(self, key))}
+        if not values and not any(set("*?") & set(name) for name in self.types):
+            return ""
+        if self.types:
+            values["types"] = self.types
+        return ", ".join(
+            f"{key}: {' '.join(value) if isinstance(value, list) else value}" for key, value in values.items()
+        )
+
+
+class Instances(Requirements):
+    """Which instances, and how they are paid for."""
+
+    chosen_for: str = Field(
+        default="", description="Written by dlcloud: the requirements that `types` were chosen for."
     )
     count: AnyCount = Field(default=1, description="A number, or a range: 1-4, or {min: 1, max: 4}.")
     market: Literal["on-demand", "spot", "spot-then-on-demand"] = Field(
@@ -179,6 +242,12 @@ class Instances(Part):
     efa: bool = EFA
 
     @model_validator(mode="after")
+    def _names_some(self) -> Self:
+        if not self.types and not self.describe():
+            raise ValueError("name types, or what they must have: gpu, gpu_memory_gib, vcpus, memory_gib")
+        return self
+
+    @model_validator(mode="after")
     def _base_under_spot(self) -> Self:
         if self.on_demand_base and self.market == "on-demand":
             raise ValueError("on_demand_base belongs to market: spot or spot-then-on-demand")
@@ -202,6 +271,11 @@ class Instances(Part):
                 "instances of a Capacity Block are near each other without one"
             )
         return self
+
+    @property
+    def wanted(self) -> str:
+        """What the types are, or were, chosen for; empty if the recipe names them."""
+        return self.chosen_for or self.describe()
 
     @property
     def uses_reservations(self) -> bool:

@@ -1,17 +1,20 @@
 """Changes of a recipe for one `up`: the recipe that they give is read and checked like a written one."""
 
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
 
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.document import TextFault, read_model
+from dlcloud.recipe.instances import Requirements
 from dlcloud.recipe.recipe import Recipe
 
-OPTIONS = {
+OPTIONS: dict[tuple[str, ...], str] = {
     ("cloud",): "--cloud",
+    **{("instances", key): f"--{key.replace('_', '-')}" for key in Requirements.model_fields},
     ("instances", "types"): "--type",
     ("region",): "--region",
     ("instances", "market"): "--market",
@@ -23,6 +26,10 @@ OPTIONS = {
 """The option that changes the value at a path of a recipe."""
 
 
+LIMITS = {"max_usd_per_hour", "exclude"}
+"""Requirements that stay, whatever types an option names."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
     """The changes; what is empty stays as the recipe has it.
@@ -30,6 +37,7 @@ class Overrides:
     Attributes:
         cloud: `aws`, or `local` for a rehearsal.
         types: Instance types, in the order in which they are tried.
+        needs: Requirements by their keys, such as `gpu`; with `types`, no other of the recipe's count.
         region: Of AWS.
         market: As in a recipe.
         count: A number, or the least and the most, `1-4`.
@@ -40,6 +48,7 @@ class Overrides:
 
     cloud: str = ""
     types: tuple[str, ...] = ()
+    needs: Mapping[str, Any] = field(default_factory=dict)
     region: str = ""
     market: str = ""
     count: str = ""
@@ -51,6 +60,9 @@ class Overrides:
         """Return them as they are typed; a secret's value is not among them."""
         options = [("--cloud", self.cloud)] if self.cloud else []
         options += [("--type", name) for name in self.types]
+        for key, value in self.needs.items():
+            words = [value] if isinstance(value, str) else value
+            options += [(OPTIONS["instances", key], shlex.quote(word)) for word in words]
         single = (("--region", self.region), ("--market", self.market), ("--count", self.count))
         options += [pair for pair in single if pair[1]]
         options += [("--setting", name) for name in self.settings]
@@ -85,8 +97,13 @@ class Overrides:
         return changed, text
 
     def _change_instances(self, instances: dict[str, Any]) -> None:
+        if self.types or self.needs.keys() - LIMITS:
+            instances.pop("types", None)
         if self.types:
+            for key in Requirements.model_fields.keys() - LIMITS:
+                instances.pop(key, None)
             instances["types"] = list(self.types)
+        instances.update(self.needs)
         if self.market:
             instances["market"] = self.market
         if self.count:
@@ -106,6 +123,19 @@ class Overrides:
             hint = f"settings: {', '.join(names)}" if names else "the recipe has no settings"
             raise RecipeError(f"--setting {unknown[0]}: there is no such setting", hint)
         return [setting for setting in settings if setting["name"] in self.settings]
+
+    def requirements(self) -> Requirements:
+        """Return what the options require of types, without a recipe.
+
+        Raises:
+            RecipeError: An option is at fault.
+        """
+        content = {"types": list(self.types), **self.needs}
+        read, faults = read_model(Requirements, yaml.safe_dump(content))
+        if read is None:
+            places = [replace(fault, path=("instances", *fault.path)) for fault in faults]
+            raise RecipeError("\n".join(self._describe(fault) for fault in places))
+        return read
 
     def _describe(self, fault: TextFault) -> str:
         """Return a fault under the option that caused it, else under all of them."""

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -28,7 +28,7 @@ from dlcloud.recipe.data import DataItem, S3Uri
 from dlcloud.recipe.deadline import Deadline, read_duration, refuse_no_choice
 from dlcloud.recipe.document import parse, read_model
 from dlcloud.recipe.experiment import Experiment, refuse_unfit
-from dlcloud.recipe.instances import Count, Instances
+from dlcloud.recipe.instances import Count, Instances, Requirements
 from dlcloud.recipe.kept_results import DEFAULT_BYTES, GIB, KeptFiles, refuse_hopeless
 from dlcloud.recipe.launchers import Launcher, find_launcher
 from dlcloud.recipe.network import Network
@@ -320,6 +320,17 @@ class Recipe(Part):
         instances = self.instances.model_copy(update={"reservations": kept})
         return self.model_copy(update={"instances": instances})
 
+    def with_types(self, types: Sequence[str]) -> Self:
+        """Return the recipe with the types that were chosen for its requirements; its hash stays."""
+        kept = {
+            key: field.get_default(call_default_factory=True)
+            for key, field in Requirements.model_fields.items()
+            if key != "max_usd_per_hour"
+        }
+        wanted = self.instances.describe()
+        instances = self.instances.model_copy(update={**kept, "types": list(types), "chosen_for": wanted})
+        return self.model_copy(update={"instances": instances})
+
     @property
     def hash(self) -> str:
         """A digest of the values, whatever their spelling."""
@@ -344,6 +355,10 @@ class Recipe(Part):
                 is_unset = not values[key] or values[key] == field.get_default(call_default_factory=True)
                 if key not in first_keys and is_unset:
                     del values[key]
+        if wanted := self.instances.wanted:  # whatever was chosen for it
+            for key in (*Requirements.model_fields.keys() - {"max_usd_per_hour"}, "chosen_for"):
+                content["instances"].pop(key, None)
+            content["instances"]["chosen_for"] = wanted
         content["keep"]["files"] = content["keep"]["files"] or []  # as it was before there was a default
         if "repeats" not in self.workload.model_fields_set:
             content["workload"]["repeats"] = MEASURED_REPEATS  # its default before

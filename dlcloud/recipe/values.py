@@ -54,7 +54,9 @@ Name = Annotated[
     str,
     Form(r"[a-z][a-z0-9-]{0,30}", "lower-case letters, digits and hyphens, a letter first, 31 at most"),
 ]
-TypeName = Annotated[str, Form(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "an instance type, as c7i.xlarge")]
+TypeName = Annotated[
+    str, Form(r"[a-z][a-z0-9*?-]*\.[a-z0-9*?-]+", "an instance type, as c7i.xlarge, or a pattern, as c7i.*")
+]
 
 
 def listed(value: object) -> object:
@@ -63,7 +65,7 @@ def listed(value: object) -> object:
 
 
 _SomeTypes = Annotated[list[TypeName], Field(min_length=1)]
-TypeNames = Annotated[_SomeTypes, BeforeValidator(listed, json_schema_input_type=_SomeTypes | TypeName)]
+TypeNames = Annotated[list[TypeName], BeforeValidator(listed, json_schema_input_type=_SomeTypes | TypeName)]
 Texts = Annotated[list[str], BeforeValidator(listed, json_schema_input_type=list[str] | str)]
 VariableName = Annotated[
     str, Form(r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name: letters, digits and _, no digit first")

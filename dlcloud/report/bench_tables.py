@@ -45,18 +45,20 @@ def shared_needs(types: Sequence[TypePlan]) -> dict[str, tuple[Quota, int]]:
     return needs
 
 
-def plan_report(types: Sequence[TypePlan], matrix: BenchmarkMatrix, *, shorter: str = "") -> Report:
+def plan_report(
+    types: Sequence[TypePlan], matrix: BenchmarkMatrix, *, shorter: str = "", choice: Sequence[str] = ()
+) -> Report:
     """Return the plan of a bench: a row a type, then what is left out.
 
-    `shorter` says what the shortest useful run takes, with its command.
+    `shorter` says what the shortest useful run takes, with its command; `choice` how the types were chosen.
     """
     left_out = [(planned.instance_type, part) for planned in types for part in planned.fit.left_out]
     return Report(
         command="bench",
         records=[_record(planned) for planned in types],
-        sections=[_plan_section(types, matrix, shorter), *left_out_sections(left_out)],
+        sections=[_plan_section(types, matrix, shorter, choice), *left_out_sections(left_out)],
         empty="",
-        extra={"left_out": left_out_records(left_out)},
+        extra={"left_out": left_out_records(left_out), **({"choice": list(choice)} if choice else {})},
     )
 
 
@@ -80,9 +82,11 @@ def left_out_records(left_out: Iterable[tuple[str, LeftOut]]) -> list[Mapping[st
     ]
 
 
-def _plan_section(types: Sequence[TypePlan], matrix: BenchmarkMatrix, shorter: str) -> Section:
+def _plan_section(
+    types: Sequence[TypePlan], matrix: BenchmarkMatrix, shorter: str, choice: Sequence[str]
+) -> Section:
     plans = [planned.plan for planned in types if planned.plan is not None]
-    notes = []
+    notes = [*choice]
     if any(plan.rehearsal for plan in plans):
         notes.append("rehearsal on this machine, one type after the other: nothing is billed")
         notes.append(_estimate(types, matrix))

@@ -149,7 +149,7 @@ def identity_of(recipe: Recipe, files: FileSet | None) -> Identity:
     keys = {
         "name": recipe.name,
         "cloud": recipe.cloud,
-        "instances.types": sorted(recipe.instances.types),
+        "instances.types": recipe.instances.wanted or sorted(recipe.instances.types),
         "data": [item.model_dump(mode="json") for item in recipe.data],
         **{f"setup.{name}": value for name, value in recipe.setup.model_dump(mode="json").items()},
         **{

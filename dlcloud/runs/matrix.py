@@ -87,6 +87,7 @@ def matrix_of_recipe(
     if is_one_job:  # on the smallest number of instances, too
         workload = workload.model_copy(update={"nodes": "all"})
     types = types or recipe.instances.types
+    recipe = recipe.with_types(types)
     jobs: tuple[BenchJob, ...] = (
         BenchJob(name=workload.benchmark or recipe.name, workload=workload, benchmark=benchmark),
     )
@@ -126,7 +127,7 @@ def _job(benchmark: Benchmark, *, tiny: bool) -> BenchJob:
 def _matrix(types: Sequence[str], jobs: tuple[BenchJob, ...], document: Mapping[str, Any]) -> BenchmarkMatrix:
     names = tuple(dict.fromkeys(types))
     count = max(job.nodes or 1 for job in jobs)
-    document = _merge(document, {"instances": {"types": list(names), "count": count}})
+    document = _merge(document, {"instances": {"types": list(names), "count": count, "chosen_for": ""}})
     # The reader of recipes reports a bad option as it reports a bad recipe.
     base = read_recipe(json.dumps(_without_none(document)), "the options")
     return BenchmarkMatrix(base=base, types=names, jobs=jobs)

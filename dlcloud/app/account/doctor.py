@@ -3,7 +3,9 @@
 import json
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from dlcloud.app.choice import with_chosen_types
 from dlcloud.app.context import Context
 from dlcloud.app.recipe_files import read_recipe_file, with_profile
 from dlcloud.app.routes import refuse_missing_program
@@ -45,7 +47,7 @@ def run(
 ) -> None:
     """Check whether TARGET, a recipe or an instance type, would start. Creates nothing."""
     context.change_nothing()
-    recipe = _read_target(target, cloud, region)
+    recipe = _read_target(context, target, cloud, region)
     ec2 = context.clouds.cloud(recipe.cloud, recipe.region)
     account = context.clouds.account(recipe.cloud, recipe.region)
     with stage(context.emit, context.clock, f"asking {recipe.cloud} {recipe.region}"):
@@ -78,16 +80,16 @@ def _next_command(target: str, recipe: Recipe) -> str:
     return shlex.join([*words, "--cloud", recipe.cloud])
 
 
-def _read_target(target: str, cloud: str, region: str | None) -> Recipe:
+def _read_target(context: Context, target: str, cloud: str, region: str | None) -> Recipe:
     """Return the recipe of that name, or one for a bare instance type."""
     if _is_type(target):
         place = f"region: {region}\n" if region else ""
         text = TYPE_RECIPE.format(cloud=cloud, region=place, type=target)
         return with_profile(read_recipe(text, target), text, target)[0]
-    recipe = read_recipe_file(target).recipe
-    return recipe.model_copy(
-        update={key: value for key, value in (("cloud", cloud), ("region", region)) if value}
-    )
+    file = read_recipe_file(target)
+    update = {key: value for key, value in (("cloud", cloud), ("region", region)) if value}
+    file = replace(file, recipe=file.recipe.model_copy(update=update))
+    return with_chosen_types(context, file)[0].recipe
 
 
 def _is_type(target: str) -> bool:

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dlcloud.app.choice import with_chosen_types
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import (
     acquire_for_command,
@@ -64,7 +65,8 @@ def run(
         context.change_nothing()
     if not recipe:
         raise RecipeError("image: a recipe is missing", "dlcloud image RECIPE, or dlcloud image --list")
-    source = pin_packages(read_recipe_file(recipe), paths=context.paths, emit=context.emit)
+    source, _ = with_chosen_types(context, read_recipe_file(recipe))
+    source = pin_packages(source, paths=context.paths, emit=context.emit)
     maker = ImageMaker(context=context, source=source, base=base, instance_type=instance_type, cidrs=cidrs)
     maker.run(dry_run=dry_run, yes=yes, output=output)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dlcloud.analysis.bench import (
@@ -25,6 +26,7 @@ from dlcloud.analysis.user_job import UserJob
 from dlcloud.app.account.caches import trim_caches
 from dlcloud.app.bench.one_type import Shared, TypeRun, label_events, recipe_file
 from dlcloud.app.budget import hold_month
+from dlcloud.app.choice import choose_types
 from dlcloud.app.clusters.workload import environment_of
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import destroy_unfinished, plan_cluster
@@ -35,7 +37,7 @@ from dlcloud.app.results.rows import rows_of_runs
 from dlcloud.app.terminal.screen import agrees, confirm, say
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.launch.acquire import resolve_cluster
-from dlcloud.model.cluster import Cluster
+from dlcloud.model.cluster import DEFAULT_REGION, Cluster
 from dlcloud.model.errors import (
     BudgetError,
     CloudError,
@@ -53,6 +55,8 @@ from dlcloud.planning.fit import LeftOut
 from dlcloud.prediction.measured_types import Reference
 from dlcloud.prediction.offers import PredictedJob, candidates_of
 from dlcloud.prediction.racing import MOST_SAMPLES
+from dlcloud.recipe.instances import Requirements
+from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import RecipeFile
 from dlcloud.report.answer import Question, answers_of
 from dlcloud.report.bench_tables import (
@@ -73,11 +77,14 @@ from dlcloud.runs.race import Race
 from dlcloud.runs.stoppable import ExclusiveSlot, SharedQuota, run_parallel
 from dlcloud.system.parallel import fan_out
 
+NO_NEEDS: Mapping[str, Any] = MappingProxyType({})
+
 
 def run(
     context: Context,
     *,
     types: Sequence[str] = (),
+    needs: Mapping[str, Any] = NO_NEEDS,
     benchmarks: Sequence[str] = (),
     recipe: str = "",
     nodes: Sequence[int] = (),
@@ -103,6 +110,7 @@ def run(
     Args:
         context: The collaborators.
         types: Instance types; by default those of the recipe.
+        needs: What the types must have, by keys of a recipe; each type that matches is measured.
         benchmarks: Names of bundled benchmarks; by default all.
         recipe: A recipe whose workload is run instead.
         nodes: The numbers of instances on which the recipe's job is measured.
@@ -127,9 +135,10 @@ def run(
     keys = {
         "cloud": cloud,
         "region": region,
-        "instances": {"market": market},
+        "instances": {"market": market, "max_usd_per_hour": needs.get("max_usd_per_hour")},
         "budget": {"max_hours": max_hours, "max_usd": max_usd},
     }
+    types, choice = _choose(context, Overrides(types=tuple(types), needs=needs), recipe, keys)
 
     def pin(file: RecipeFile) -> RecipeFile:
         return pin_packages(file, paths=context.paths, emit=context.emit, types=types, cloud=cloud or "")
@@ -150,6 +159,7 @@ def run(
             output=output,
             fresh=fresh or races,
             view=view,
+            choice=choice,
             predict=predicts,
             reference=reference,
             again=command_again(
@@ -213,6 +223,7 @@ class Bench:
         output: The format of the result.
         fresh: Measure again what an interrupted bench had measured.
         view: What of the results is shown.
+        choice: How the types were chosen, if requirements chose them.
         predict: Other types are predicted from the results.
         reference: What the user says of the job, for the prediction.
         again: The beginning of the command that measures the same again.
@@ -231,6 +242,7 @@ class Bench:
     output: str
     fresh: bool = False
     view: View | None = None
+    choice: tuple[str, ...] = ()
     predict: bool = False
     reference: Reference | None = None
     again: str = ""
@@ -293,7 +305,8 @@ class Bench:
 
     def show(self, plans: Sequence[TypePlan]) -> None:
         """Print the plan as the result."""
-        say(render(plan_report(plans, self.matrix, shorter=self._offer), Format(self.output)))
+        report = plan_report(plans, self.matrix, shorter=self._offer, choice=self.choice)
+        say(render(report, Format(self.output)))
 
     def run(self, plans: Sequence[TypePlan], *, yes: bool) -> None:
         """Carry the plans out, print the results, and leave nothing running, whatever happens.
@@ -305,7 +318,7 @@ class Bench:
         """
         job = self.view.job if self.view else None
         self.race = race_of(plans, job, self.most_samples) if self.is_race else None
-        report = plan_report(plans, self.matrix, shorter=self._offer)
+        report = plan_report(plans, self.matrix, shorter=self._offer, choice=self.choice)
         say(render(report, Format.TABLE) + "\n", err=True)
         self._confirm_spending(plans, yes=yes)
         if self.matrix.base.cloud == "local":
@@ -421,6 +434,32 @@ class Bench:
             report = with_race(report, self.race, rehearsal=self.matrix.base.cloud == "local")
         say(render(report, Format(self.output)))
         return True
+
+
+def _choose(
+    context: Context, options: Overrides, recipe: str, keys: Mapping[str, Any]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the types that the options name or require, else a recipe that requires some; and the choice.
+
+    No types are returned where the recipe names them and no option does.
+    """
+    wanted: Requirements
+    if recipe:
+        base = read_recipe_file(recipe).recipe
+        changed = options.apply(base)[0] if options.types or options.needs else base
+        wanted, rounds = changed.instances, changed.instances.rounds
+        usual: dict[str, Any] = {"cloud": base.cloud, "region": base.region}
+    else:
+        wanted, rounds, usual = options.requirements(), (Market.ON_DEMAND,), profile_defaults({})
+    if not wanted.describe():
+        return options.types, ()
+    market = keys["instances"]["market"]
+    if market is not None:
+        rounds = (Market.ON_DEMAND,) if market == Market.ON_DEMAND else (Market.SPOT,)
+    cloud = keys["cloud"] or usual.get("cloud", "aws")
+    region = keys["region"] or usual.get("region", DEFAULT_REGION)
+    choice = choose_types(context, wanted, cloud=cloud, region=region, markets=rounds)
+    return choice.names, choice.notes
 
 
 def command_again(

@@ -1,5 +1,6 @@
 """`dlcloud validate`: the faults of a recipe that can be seen without credentials or network."""
 
+from dlcloud.app.choice import with_bundled_types
 from dlcloud.app.clusters.experiment import experiment_of
 from dlcloud.app.clusters.workload import read_workload
 from dlcloud.app.context import Context
@@ -15,6 +16,7 @@ def run(context: Context, *, recipe: str, overrides: Overrides, output: str) -> 
         RecipeError: It is not, with every fault and its line.
     """
     workload = read_workload(context, recipe, overrides, pin=False)
+    with_bundled_types(workload.recipe)
     workload.check()
     workload.check_deadline()
     experiment = experiment_of(context, workload, fresh=False, retry_failed=False)

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from dlcloud.analysis.resume import HOURS_BETWEEN, expected_hours
+from dlcloud.app.choice import with_chosen_types
 from dlcloud.app.context import Context
 from dlcloud.app.packages import pin_packages
 from dlcloud.app.recipe_files import file_of_recipe, own_names, read_recipe_file
@@ -49,11 +50,15 @@ MOST_PACKAGES = 40
 
 @dataclass
 class RecipeWorkload:
-    """The workload of the recipe in `file`; `changes` says what a command has changed of it."""
+    """The workload of the recipe in `file`; `changes` says what a command has changed of it.
+
+    `choice` says how its types were chosen, if it states requirements.
+    """
 
     context: Context
     file: RecipeFile
     changes: str = ""
+    choice: tuple[str, ...] = ()
 
     @property
     def recipe(self) -> Recipe:
@@ -108,6 +113,7 @@ class RecipeWorkload:
     def notes(self) -> Iterator[str]:
         """Yield what the plan states of the command's options and of the files that are sent."""
         notes = [f"the recipe is changed by {self.changes}"] if self.changes else []
+        notes += self.choice
         if self.recipe.is_one_job and self.recipe.workload.nodes is None and self.recipe.launcher:
             name = self.recipe.launcher.name
             notes.append(f"{name} starts one job over all instances; workload.nodes: each runs one on each")
@@ -225,7 +231,8 @@ def read_workload(
 ) -> RecipeWorkload:
     """Read, change and check a recipe, or one that was read; with `keep` its instances are kept.
 
-    With `pin`, open versions of its packages are pinned, which asks a package index; see `pin_packages`.
+    With `pin`, types are chosen for its requirements, which asks EC2, and open versions of its packages are
+    pinned, which asks a package index; see `with_chosen_types` and `pin_packages`.
 
     A recipe for AWS that is to be rehearsed is read in its tiny form; see `dlcloud.runs.program`.
 
@@ -243,9 +250,11 @@ def read_workload(
     if keep:
         recipe = recipe.model_copy(update={"keep": recipe.keep.model_copy(update={"instances": True})})
     file = replace(file, recipe=recipe)
+    choice: tuple[str, ...] = ()
     if pin:
+        file, choice = with_chosen_types(context, file)
         file = pin_packages(file, paths=context.paths, emit=context.emit)
-    return RecipeWorkload(context=context, file=file, changes=changes)
+    return RecipeWorkload(context=context, file=file, changes=changes, choice=choice)
 
 
 def environment_of(context: Context, recipe: Recipe, folder: Path) -> JobEnvironment:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dlcloud.analysis.cost import ResultRow
+from dlcloud.app.choice import with_bundled_types
 from dlcloud.app.context import Context
 from dlcloud.app.recipe_files import read_recipe_text
 from dlcloud.app.results.rows import load_rows, refuse_unknown
@@ -95,7 +96,7 @@ def report_of_rows(rows: Sequence[ResultRow], *, commands: bool = False) -> Repo
 def print_job_definition(name: str, settings: Sequence[str] = ()) -> None:
     """Print a recipe for AWS Batch, and on stderr what a job definition cannot say."""
     text, path = read_recipe_text(name)
-    recipe = read_recipe(text, str(path or name))
+    recipe = with_bundled_types(read_recipe(text, str(path or name)))
     catalog = Catalog()
     types = [hardware for name in recipe.instances.types if (hardware := catalog.hardware(name))]
     if not types:

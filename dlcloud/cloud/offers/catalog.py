@@ -66,7 +66,12 @@ class Catalog:
         return list(self._listed.values()) if region == DEFAULT_REGION else []
 
     def __iter__(self) -> Iterator[InstanceType]:
+        """Yield the types that dlcloud knows well."""
         return (_hardware(row) for row in self._rows.values())
+
+    def every(self) -> list[InstanceType]:
+        """Return all types of both tables."""
+        return [*self, *(self._as_described(row) for row in self._described.values())]
 
     @cached_property
     def _rows(self) -> Mapping[str, dict[str, str]]:

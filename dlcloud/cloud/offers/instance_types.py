@@ -95,8 +95,12 @@ class InstanceTypes:
         Raises:
             CloudError: EC2 refuses to describe them.
         """
-        filters = [{"Name": "instance-type", "Values": list(patterns)}] if patterns else []
-        return [read_type(answer, self._catalog) for answer in self._describe(filters)]
+        if patterns:
+            answers = self._describe([{"Name": "instance-type", "Values": list(patterns)}])
+        elif (answers := self._kept.get("every type")) is None:
+            answers = [_without_unread(answer) for answer in self._describe([])]
+            self._kept.put("every type", answers)
+        return [read_type(answer, self._catalog) for answer in answers]
 
     def free_tier(self) -> list[InstanceType]:
         """Return the types of the region that an account of AWS's Free plan may launch."""
@@ -132,10 +136,15 @@ class InstanceTypes:
             return self._clients.pages("ec2", "describe_instance_types", "InstanceTypes", Filters=filters)
 
     def _put_type(self, answer: Mapping[str, Any]) -> None:
-        kept = {field: answer[field] for field in _FIELDS if field in answer}
-        network = answer.get("NetworkInfo") or {}
-        kept["NetworkInfo"] = {name: network[name] for name in _NETWORK_FIELDS if name in network}
-        self._kept.put(f"instance type {answer['InstanceType']}", kept)
+        self._kept.put(f"instance type {answer['InstanceType']}", _without_unread(answer))
+
+
+def _without_unread(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of a description what `read_type` reads."""
+    kept = {field: answer[field] for field in _FIELDS if field in answer}
+    network = answer.get("NetworkInfo") or {}
+    kept["NetworkInfo"] = {name: network[name] for name in _NETWORK_FIELDS if name in network}
+    return kept
 
 
 def read_type(answer: Mapping[str, Any], catalog: Catalog) -> InstanceType:

@@ -51,17 +51,18 @@ def test_retired_types_are_listed_only_where_they_are_asked_for(listed):
 
 
 def test_a_cpu_flag_is_understood_as_linux_spells_it(listed):
-    rows = listed("--cpu-flag", "avx512_vnni")
+    rows = listed("--instruction-set", "avx512_vnni")
     assert rows
     assert all("vnni" in row["cpu_isa"].split() for row in rows)
-    assert "c5.xlarge" not in {row["instance_type"] for row in listed("--cpu-flag", "amx")}
+    assert "c5.xlarge" not in {row["instance_type"] for row in listed("--instruction-set", "amx")}
 
 
 def test_filters_narrow_each_other_down(listed):
-    rows = listed("--gpu", "any", "--max-usd", "1")
+    rows = listed("--gpu", "any", "--max-usd-per-hour", "1")
     assert rows
     assert all(row["gpu"] and float(row["hourly_usd"]) <= 1 for row in rows)
-    assert {row["gpu"] for row in listed("--gpu", "t4")} == {"T4", "T4g"}
+    assert {(row["gpu"], row["gpu_count"]) for row in listed("--gpu", "t4")} == {("T4", "1")}
+    assert {row["gpu_count"] for row in listed("--gpu", "t4:4+")} == {"4", "8"}
     assert {row["gpu"] for row in listed("--gpu", "none")} == {""}
 
 
@@ -78,7 +79,7 @@ def test_a_name_that_nobody_knows_is_answered_with_names_like_it(tmp_path, monke
 
 def test_a_type_beyond_the_table_is_looked_for_at_ec2():
     with pytest.raises(RecipeError) as caught:
-        CliRunner().invoke(command, ["x8g.large"], catch_exceptions=False, standalone_mode=False)
+        CliRunner().invoke(command, ["x99g.large"], catch_exceptions=False, standalone_mode=False)
     assert "--live asks EC2 for types that the bundled table lacks" in caught.value.hint
 
 

@@ -225,3 +225,18 @@ def test_a_plan_says_how_much_of_each_quota_it_may_take():
         quotas={quota_key("c7i.xlarge", Market.ON_DEMAND): quota},
     )
     assert make_plan(recipe(BOTH), facts).quota_needs == {"L-1216C47A": (quota, 8)}
+
+
+def test_the_most_that_an_instance_may_cost_an_hour_leaves_pools_out_and_is_held_on_spot():
+    capped = BOTH.replace("  count: 2\n", "  count: 2\n  max_usd_per_hour: 0.10\n")
+    dear, cheap = price("c6i.xlarge", "0.2", SPOT), price("c7i.xlarge", "0.05", SPOT)
+    plan = make_plan(recipe(capped), observed(price(), price("c6i.xlarge", "0.09"), dear, cheap))
+    assert where(plan.pools) == [("c7i.xlarge", "spot", ""), ("c6i.xlarge", "on-demand", "")]
+    assert plan.pools[0].ceiling_usd == Decimal("0.1")
+    assert plan.holds_spot_price
+    assert plan.reasons == (
+        "c6i.xlarge spot is left out: 0.2 USD an hour, and max_usd_per_hour is 0.1",
+        "c7i.xlarge on-demand is left out: 0.1785 USD an hour, and max_usd_per_hour is 0.1",
+    )
+    with pytest.raises(CapacityError, match="an unknown price"):
+        make_plan(recipe(capped.replace("[c7i.xlarge, c6i.xlarge]", "[t3.xlarge]")), observed(price()))

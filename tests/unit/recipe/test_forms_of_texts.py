@@ -23,7 +23,7 @@ def test_no_message_shows_a_regular_expression(line, message):
     with pytest.raises(RecipeError) as caught:
         read_recipe(f"{line}\ninstances: {{types: [c7i]}}\nworkload: {{command: x}}\n", "r.yaml")
     assert message in caught.value.message
-    assert "instances.types[0]: must be an instance type, as c7i.xlarge (it is 'c7i')" in caught.value.message
+    assert "instances.types[0]: must be an instance type, as c7i.xlarge, or" in caught.value.message
     assert not re.search(r"\[a-z\]|\^", caught.value.message)
 
 

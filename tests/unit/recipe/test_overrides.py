@@ -134,3 +134,24 @@ def test_a_fault_names_its_option(recipe, changes, message):
         Overrides(**changes).apply(recipe)
     assert message in refused.value.message
     assert "hf_0123" not in refused.value.message
+
+
+def test_requirements_take_the_place_of_types_and_types_that_of_requirements(recipe):
+    needs = Overrides(needs={"gpu": "L4", "vcpus": "4-8", "exclude": ("gr6.*",)})
+    changed, _ = needs.apply(recipe)
+    assert changed.instances.describe() == "gpu: L4, vcpus: 4-8, exclude: gr6.*"
+    assert not changed.instances.types
+    assert str(needs) == "--gpu L4 --vcpus 4-8 --exclude 'gr6.*'"
+    narrowed, _ = Overrides(needs={"vcpus": "8"}).apply(changed)
+    assert narrowed.instances.describe() == "gpu: L4, vcpus: 8, exclude: gr6.*"
+    named, _ = Overrides(types=("g5.xlarge",)).apply(changed)
+    assert named.instances.types == ["g5.xlarge"]
+    assert named.instances.gpu is None
+    capped, _ = Overrides(needs={"max_usd_per_hour": "0.5"}).apply(recipe)
+    assert capped.instances.types == recipe.instances.types
+
+
+def test_a_bad_requirement_names_its_option(recipe):
+    for read in (lambda bad: bad.apply(recipe), lambda bad: bad.requirements()):
+        with pytest.raises(RecipeError, match=r"^--vcpus: must be the least, as 16, or a range"):
+            read(Overrides(needs={"vcpus": "many"}))

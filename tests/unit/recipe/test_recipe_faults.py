@@ -78,7 +78,7 @@ def test_a_recipe_that_is_no_mapping_is_refused(text):
 
 def test_a_missing_key_is_reported_at_the_line_of_its_parent():
     assert only_fault("name: a\ninstances:\n  count: 1\nworkload: {command: x}\n") == (
-        "r.yaml:2: instances.types: is missing"
+        "r.yaml:2: instances: name types, or what they must have: gpu, gpu_memory_gib, vcpus, memory_gib"
     )
     assert set(faults("name: a\n")) == {
         "r.yaml:1: instances: is missing",
@@ -134,7 +134,7 @@ def test_what_yaml_cannot_hold_is_a_fault(escape):
     [
         ("name: good", "name: 1good", "1: name", "must be"),
         ("name: good", "name: " + "a" * 32, "1: name", "must be"),
-        ("types: [c7i.xlarge]", "types: []", "3: instances.types", "at least 1 item"),
+        ("types: [c7i.xlarge]", "types: []", "2: instances", "name types"),
         ("types: [c7i.xlarge]", "types: {a: b.c}", "3: instances.types", "valid list"),
         ("types: [c7i.xlarge]", "types: [c7i.xlarge]\n  count: 1001", "4: instances.count", "1000"),
         ("types: [c7i.xlarge]", "types: [c7i.xlarge]\n  count: no", "4: instances.count", "'no'"),

@@ -7,6 +7,7 @@ import jsonschema
 import pytest
 import yaml
 
+from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
 from dlcloud.recipe.recipe import read_recipe, recipe_schema, with_name
 from dlcloud.resources.texts import recipe_names, recipe_text, template
@@ -203,3 +204,21 @@ def test_a_count_may_be_a_range_and_hours_a_duration():
     assert short == read_recipe(text.format("{min: 1, max: 3}", "1.5"), "r.yaml")
     jsonschema.validate(yaml.safe_load(text.format("1-3", "2h")), recipe_schema())
     jsonschema.validate(yaml.safe_load(text.format(3, 2)), recipe_schema())
+
+
+def test_a_recipe_with_requirements_is_the_same_recipe_whatever_types_they_give():
+    text = "name: own\ninstances: {gpu: 'L4:2', max_usd_per_hour: 3}\nworkload: {command: 'true'}\n"
+    written = read_recipe(text, "r.yaml")
+    assert written.instances.describe() == "gpu: L4:2"
+    chosen = written.with_types(["g6.12xlarge"])
+    again = read_recipe(chosen.to_yaml(), "again")
+    assert (again.instances.types, again.instances.chosen_for) == (["g6.12xlarge"], "gpu: L4:2")
+    assert not again.instances.describe()
+    hashes = {one.hash for one in (written, chosen, again, written.with_types(["g6.24xlarge"]))}
+    assert len(hashes) == 1
+    assert read_recipe(text.replace("L4:2", "L4"), "r.yaml").hash not in hashes
+
+
+def test_instances_are_named_or_required():
+    with pytest.raises(RecipeError, match="name types, or what they must have: gpu"):
+        read_recipe("name: own\ninstances: {count: 2}\nworkload: {command: 'true'}\n", "r.yaml")
