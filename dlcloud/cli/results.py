@@ -261,7 +261,7 @@ def export(
 
     The URL of an MLflow server (http://HOST:5000) receives the runs that it does not have.
 
-    With --as batch, print RECIPE, whose workload is a command, as the input of `aws batch
+    With --as batch, print RECIPE (of a command) as the input of `aws batch
     register-job-definition --cli-input-json`; --setting names one of its settings.
     """
     from dlcloud.app.context import Context

@@ -18,7 +18,7 @@ _NAME = re.compile(r"cr-([0-9a-f]{8}|[0-9a-f]{17})|tag:[^=]{1,128}=.{0,256}|open
 
 
 class Reservations(Part):
-    """Capacity Reservations and Capacity Blocks whose idle instances are taken first."""
+    """Capacity Reservations and Capacity Blocks to take idle instances of first."""
 
     use: Texts = Field(
         description="cr-…, tag:KEY=VALUE, or open: every open reservation. none: no reservation, open "

@@ -12,7 +12,7 @@ Vpc = Annotated[str, Form(rf"(vpc-[0-9a-f]+|{_TAG})?", "vpc-… or tag:KEY=VALUE
 
 
 class Bastion(Part):
-    """A host of your own, through which SSH reaches the instances."""
+    """Your own host, through which SSH reaches the instances."""
 
     host: str = Field(min_length=1, description="Name or address.")
     port: int = Field(default=22, ge=1, le=65535, description="Port of its SSH server.")

@@ -204,7 +204,7 @@ class Recipe(Part):
         default=None,
         description="When an elastic training ends; its size and markets are chosen for the least money.",
     )
-    network: Network | None = Field(default=None, description="A VPC of your own, and the way in.")
+    network: Network | None = Field(default=None, description="An existing VPC, and the way in.")
     tags: Tags = TAGS
     permissions_boundary: PolicyArn = BOUNDARY
     data: list[DataItem] = Field(

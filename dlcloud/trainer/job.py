@@ -24,8 +24,8 @@ class Samples(Protocol):
 
 Loss = Callable[[nn.Module, Any], Tensor]
 """`loss(model, batch) -> Tensor`: gets the model in training mode and a batch that `collate` made of this
-worker's samples, moved to the model's device: `[(n, ...), (n, ...)]` for a data set of pairs, n from 1 to
-`batch`. Returns the mean loss over those n samples, a tensor of one element; `train` calls `backward`.
+worker's samples, moved to the model's device. It is `[(n, ...), (n, ...)]` for a data set of pairs. Returns
+the mean loss over those n samples, a tensor of one element; `train` calls `backward`.
 """
 
 Schedule = Callable[[int], float]

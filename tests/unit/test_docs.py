@@ -4,13 +4,18 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
+from dlcloud.benchmarks.catalog import BENCHMARKS
+from dlcloud.benchmarks.harness import benchmark
+from dlcloud.cli.main import dlcloud
 from dlcloud.model.errors import SOURCE
-from dlcloud.recipe.recipe import read_recipe
+from dlcloud.recipe.recipe import read_recipe, recipe_schema
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -82,6 +87,65 @@ def headings(page):
 def test_files_that_a_page_names_exist(page):
     names = re.findall(r"`((?:dlcloud|tests|docs|recipes|templates)/[\w./-]*)`", page.read_text("utf-8"))
     assert [name for name in names if not (ROOT / name).exists()] == []
+
+
+PROJECT_PAGES = {"architecture", "evidence", "pressure"}
+USER_PAGES = [path for path in PAGES if path.parent.name == "docs" and path.stem not in PROJECT_PAGES]
+user_page = pytest.mark.parametrize("page", [ROOT / "README.md", *USER_PAGES], ids=lambda path: path.stem)
+LONGEST_SENTENCE = 35
+OPENINGS = {"as", "at", "beside", "by", "for", "from", "in", "of", "on", "to", "what", "who", "whose", "with"}
+"""Words with which a meaning does not stand alone: the reader would have to read its name first."""
+AVOIDED = re.compile(
+    r"\b(anew|for ever|but for|so many|whom|whoever|go(es)? on|at once|beside|mend(s|ed)?|gives? back)\b"
+    r"|\b(brought|comes?|brings? (the )?\w+) home\b|of (its|your|their) own\b(?! \w)"
+)
+
+
+@user_page
+def test_pages_are_plain(page):
+    text = page.read_text("utf-8")
+    assert [sentence for sentence in sentences(text) if len(sentence.split()) > LONGEST_SENTENCE] == []
+    assert [found[0] for found in AVOIDED.finditer(prose(text))] == []
+
+
+def test_helps_are_plain_and_stand_alone():
+    helps, meanings = [], []
+    for command, context in commands(dlcloud, click.Context(dlcloud, info_name="dlcloud")):
+        helps.append(command.help or "")
+        meanings += [record[1] for option in command.params if (record := option.get_help_record(context))]
+    for part in (schema := recipe_schema()), *schema["$defs"].values():
+        meanings += [part.get("description", "")]
+        meanings += [key.get("description", "") for key in part.get("properties", {}).values()]
+    options = [
+        *benchmark.COMMON,
+        *benchmark.ROUNDS,
+        *(o for entry in BENCHMARKS.values() for o in entry.options),
+    ]
+    meanings += [option.help for option in options]
+    texts = [" ".join(text.split()) for text in (*helps, *meanings)]
+    assert [text for text in texts if AVOIDED.search(text)] == []
+    long = [s for text in (*helps, *meanings) for s in sentences(text) if len(s.split()) > LONGEST_SENTENCE]
+    assert long == []
+    assert [text for text in meanings if text.split()[:1] and text.split()[0].lower() in OPENINGS] == []
+
+
+def commands(command: click.Command, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
+    yield command, context
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        inner = command.get_command(context, name)
+        yield from commands(inner, click.Context(inner, info_name=name, parent=context))
+
+
+def prose(text: str) -> str:
+    return re.sub(r"```.*?```|<!--.*?-->|^#.*?$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def sentences(text: str) -> Iterator[str]:
+    paragraphs = re.split(
+        r"\n\s*\n|\n(?=\s*(?:- |\d+\. |> |\|))|\x08", re.sub(r"^\|.*$", "", prose(text), flags=re.MULTILINE)
+    )
+    for paragraph in paragraphs:
+        yield from re.split(r"(?<=[.!?])[)*]*\s+(?=[A-Z`*\[])", " ".join(paragraph.split()))
 
 
 def test_every_performance_program_is_described():

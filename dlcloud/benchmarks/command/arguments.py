@@ -56,7 +56,7 @@ ENTRY = Benchmark(
             type=Path,
         ),
         _reading(
-            "throughput", "a regular expression whose one group is the throughput, per line", metavar="REGEX"
+            "throughput", "a regular expression of one group, the throughput in a line", metavar="REGEX"
         ),
         _reading(
             "json-field", "field of output lines that are JSON objects (a.b for nested)", metavar="NAME"

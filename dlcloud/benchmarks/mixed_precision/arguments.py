@@ -89,7 +89,7 @@ ENTRY = Benchmark(
         THREADS,
         Option(
             "epoch-images",
-            "images of an epoch, whose time is computed",
+            "images of an epoch, for its time",
             type=positive,
             default=IMAGENET,
             default_help="ImageNet's 1281167",
