@@ -591,7 +591,7 @@ def restore(folder: pathlib.Path, *text: str) -> None:
     patterns = json.loads((folder / "checkpoints.json").read_text())["patterns"]
     others = scan(work.resolve(), patterns).keys() - set(names)
     for name in names:
-        if name.startswith("/") or ".." in name.split("/"):
+        if not is_below(name):
             sys.exit(f"{name!r} is not below the working folder")
     for name, entry in state["files"].items():
         if digest_of(own / "objects" / entry["sha256"]) != entry["sha256"]:
@@ -610,6 +610,16 @@ def restore(folder: pathlib.Path, *text: str) -> None:
     remove_unused(own, below_number=0)
     with (folder / "log").open("a") as log:
         log.write(f"dlcloud: restored {' '.join(text)}\n")
+
+
+LONGEST_PATH, LONGEST_NAME = 4096, 255
+
+
+def is_below(name: str) -> bool:
+    """True for the path of a file below a folder, relative to it; as that of dlcloud/model/untrusted.py."""
+    parts = name.split("/")
+    is_relative = name != "" and not name.startswith("/") and ".." not in parts and "\0" not in name
+    return is_relative and len(name) <= LONGEST_PATH and len(max(parts, key=len)) <= LONGEST_NAME
 
 
 def digest_of(path: pathlib.Path) -> str:

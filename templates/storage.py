@@ -147,12 +147,22 @@ def list_files(source: str, tool: str, variables: "dict[str, str]") -> "dict[str
     for line in output.splitlines():
         entry = json.loads(line)
         name = entry["key"][len(source.rstrip("/")) + 1 :]
-        if name.startswith("/") or ".." in name.split("/"):
-            message = "data: {!r} would be written outside of its folder: exclude it by a longer prefix"
+        if not is_below(name):
+            message = "data: {!r} would be no file of its folder: exclude it by a longer prefix"
             raise StorageError(message.format(entry["key"]))
         if entry.get("type") != "directory" and not name.endswith("/"):
             files[name] = (int(entry.get("size", 0)), entry.get("etag", ""))
     return files
+
+
+LONGEST_PATH, LONGEST_NAME = 4096, 255
+
+
+def is_below(name: str) -> bool:
+    """True for the path of a file below a folder, relative to it; as that of dlcloud/model/untrusted.py."""
+    parts = name.split("/")
+    is_relative = name != "" and not name.startswith("/") and ".." not in parts and "\0" not in name
+    return is_relative and len(name) <= LONGEST_PATH and len(max(parts, key=len)) <= LONGEST_NAME
 
 
 def list_when_known(pattern: str, tool: str, variables: "dict[str, str]") -> str:

@@ -16,6 +16,21 @@ _ESCAPED = re.compile(r"\\[bfru]")
 _REPLACEMENT = "\ufffd"
 
 
+LONGEST_PATH, LONGEST_NAME = 4096, 255
+"""Source: Linux, PATH_MAX and NAME_MAX."""
+
+
+def is_below(name: str) -> bool:
+    """True for the path of a file below a folder, relative to it, that any folder can have.
+
+    Every name from outside is asked for by it, or by its twins in the programs of instances
+    (`templates/storage.py`, `templates/checkpoints.py`).
+    """
+    parts = name.split("/")
+    is_relative = name != "" and not name.startswith("/") and ".." not in parts and "\0" not in name
+    return is_relative and len(name) <= LONGEST_PATH and len(max(parts, key=len)) <= LONGEST_NAME
+
+
 def printable(text: str) -> str:
     """Return a text without what would control a terminal; newlines and tabs stay."""
     return _UNPRINTABLE.sub(_REPLACEMENT, text) if _UNPRINTABLE.search(text) else text

@@ -2,9 +2,10 @@
 
 import io
 import tarfile
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from dlcloud.model.errors import InstanceError
+from dlcloud.model.untrusted import is_below
 
 SUFFIX = ".tar.gz"
 _TEXTS = ("log", "records.jsonl")
@@ -26,8 +27,7 @@ def unpack_run(content: bytes, folder: Path, *, document: str) -> bytes:
     try:
         with tarfile.open(fileobj=io.BytesIO(content)) as archive:
             for entry in archive:
-                path = PurePosixPath(entry.name)
-                is_kept = path.parts[:1] == (_FILES,) and ".." not in path.parts
+                is_kept = entry.name.startswith(f"{_FILES}/") and is_below(entry.name)
                 if entry.isreg() and entry.name == document:
                     stream = archive.extractfile(entry)
                     text = stream.read() if stream is not None else b""

@@ -13,12 +13,13 @@ import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, Self
 
 from dlcloud.model.errors import RemoteCommandError, StoreError
 from dlcloud.model.globs import matches
 from dlcloud.model.remote import Fetched
+from dlcloud.model.untrusted import is_below
 from dlcloud.ssh.copy import Shell, not_an_option
 from dlcloud.ssh.process import RemoteProcess
 from dlcloud.system.files import replace_file
@@ -42,7 +43,6 @@ _SPECIAL = re.compile(r"[*?\[\n]|(^|/)\.\.?(/|$)|^/|//|^$")
 """In a pattern that is no plain name of a file."""
 _LONGEST_HEADER = 1 << 20
 _PADDING = 1 << 20
-_LONGEST_NAME = 4096  # Source: Linux, PATH_MAX
 
 
 def fetch_files(
@@ -71,7 +71,7 @@ def fetch_listed(
     shell: Shell, folder: str, sizes: Mapping[str, int], target: Path, *, compress: bool
 ) -> Fetched:
     """Fetch files that the instance has listed; see `model.remote.Connection`."""
-    if stray := next((name for name in sizes if not _is_inside(name)), None):
+    if stray := next((name for name in sizes if not is_below(name)), None):
         raise _unrequested_error(shell, stray)
     target.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(target).free - KEPT_FREE
@@ -98,7 +98,7 @@ def _list_files(shell: Shell, folder: str, patterns: list[str]) -> list[str]:
     command = f"cd {shlex.quote(not_an_option(folder))} && find . -type f -print0"
     lines = shell.check(command).split(b"\0")
     names = [line.decode(errors="surrogateescape").removeprefix("./") for line in lines if line]
-    if stray := next((name for name in names if not _is_inside(name)), None):
+    if stray := next((name for name in names if not is_below(name)), None):
         raise _unrequested_error(shell, stray)
     matching = sorted({name for name in names if matches(name, patterns)})
     if len(matching) > MOST_FILES:
@@ -201,11 +201,6 @@ def _safe_mode(mode: int) -> int:
 def _is_plain(member: tarfile.TarInfo) -> bool:
     """True for a file or a hard link as tar makes them; a sparse file states any size with few bytes."""
     return (member.isreg() or member.islnk()) and not member.issparse() and member.size >= 0
-
-
-def _is_inside(name: str) -> bool:
-    path = PurePosixPath(name)
-    return len(name) <= _LONGEST_NAME and not path.is_absolute() and ".." not in path.parts
 
 
 def _unrequested_error(shell: Shell, name: str) -> RemoteCommandError:
