@@ -148,7 +148,7 @@ def list_files(source: str, tool: str, variables: "dict[str, str]") -> "dict[str
         entry = json.loads(line)
         name = entry["key"][len(source.rstrip("/")) + 1 :]
         if not is_below(name):
-            message = "data: {!r} would be no file of its folder: exclude it by a longer prefix"
+            message = "data: {!r} would be written outside of its folder, or is too long: use a longer prefix"
             raise StorageError(message.format(entry["key"]))
         if entry.get("type") != "directory" and not name.endswith("/"):
             files[name] = (int(entry.get("size", 0)), entry.get("etag", ""))
