@@ -78,6 +78,7 @@ def test_slow_types_are_ended_early_and_the_cheapest_is_named(user, recipe):
     assert user.alive() == []
 
 
+@pytest.mark.long
 def test_a_tie_is_named_and_a_refused_type_leaves_the_race(user, recipe):
     tie = recipe("tie", c5_xlarge=170, c7i_xlarge=178.5)
     user.run("local", "capacity", "m5.xlarge", "0")

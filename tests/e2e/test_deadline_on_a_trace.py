@@ -191,6 +191,7 @@ def simulate(record: Record, counts: dict[str, list[int]], *, traced_at: datetim
     return replay(job, Window(name="trace", pools=tuple(pools)), policy, keep_moments=True)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_short_training_meets_its_deadline(user: User):
     counts = {"us-east-1a": [1], "us-east-1b": [0]}

@@ -111,6 +111,7 @@ def test_a_launcher_that_is_killed_leaves_one_controller_and_no_process(left: Us
     assert "is controlled by its own instance" in refused.stderr
 
 
+@pytest.mark.long
 def test_another_machine_watches_resizes_and_brings_the_results_home(left: User, elsewhere: User):
     for path in (left.home / ".dlcloud").iterdir():
         if path.name != "local":

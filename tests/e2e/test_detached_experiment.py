@@ -5,6 +5,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from terminal import wait_until
 
 RECIPE = """\
@@ -72,6 +73,7 @@ def test_an_experiment_is_left_alone_and_its_results_come_home(user):
     assert runs_of(user, "left") == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.long
 def test_another_instance_takes_over_where_the_controller_is_lost(user):
     path = write(user, "lost", trials=12, program=FIRST_WAITS)
     user.run("up", path, "--detach")
@@ -97,6 +99,7 @@ def control_log(user, name):
     return user.run(*words, expect=None).stdout
 
 
+@pytest.mark.long
 def test_a_plain_workload_is_left_alone_too(user):
     path = user.recipe(name="alone.yaml")
     user.run("up", path, "--detach", "--name", "alone")
@@ -107,6 +110,7 @@ def test_a_plain_workload_is_left_alone_too(user):
     assert user.alive() == []
 
 
+@pytest.mark.long
 def test_the_instance_of_a_failed_run_is_kept_for_a_while(user):
     path = Path(write(user, "looked-at", trials=4, program=FAILS_ELSEWHERE))
     path.write_text(path.read_text().replace("metric: score}", "metric: score, attempts: 1}"))

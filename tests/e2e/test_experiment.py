@@ -5,6 +5,7 @@ import signal
 import sqlite3
 from contextlib import suppress
 
+import pytest
 from terminal import wait_until
 
 PROGRAM = """
@@ -78,6 +79,7 @@ def test_a_trial_that_fails_is_given_up_and_the_others_go_on(user):
     assert runs_of(user, "failing").count((2, "done")) == 1
 
 
+@pytest.mark.long
 def test_a_search_with_several_trials_on_an_instance(user):
     search = "search: {trials: 12, space: {x: {low: -5, high: 5}}}, goal: minimize, per_instance: 3"
     path = recipe(user, search, count=1, name="search")
@@ -87,6 +89,7 @@ def test_a_search_with_several_trials_on_an_instance(user):
     assert min(values) == document["best"]["value"] < 4
 
 
+@pytest.mark.long
 def test_a_trial_that_lags_is_pruned_and_named_so(user):
     search = "search: {trials: 10, space: {x: {low: 1, high: 100}}, sampler: random, pruner: median}"
     path = recipe(user, search, count=1, name="pruned")

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 from contextlib import suppress
 
+import pytest
 from terminal import wait_until
 
 PROGRAM = """
@@ -90,6 +91,7 @@ def test_an_array_runs_each_trial_once_and_leaves_nothing(user):
     assert "every trial has been run" in again.stderr
 
 
+@pytest.mark.long
 def test_a_failing_trial_is_repeated_and_given_up_with_its_log(user):
     path = recipe(user, "list: [{x: bad}, {x: 5}]", name="failing")
     done = user.run("up", path, "--on", "batch", expect=5)
@@ -102,6 +104,7 @@ def test_a_failing_trial_is_repeated_and_given_up_with_its_log(user):
     assert left_over(user) == []
 
 
+@pytest.mark.long
 def test_why_nothing_starts_is_said_until_there_is_capacity(user):
     path = recipe(user, "list: [{x: 1}, {x: 2}]", name="waiting")
     user.control.set_capacity("c5.xlarge", 0)

@@ -123,6 +123,7 @@ def test_the_aws_command_shows_the_errors_of_ec2(aws, words, code):
     assert f"({code})" in aws("ec2", *words, ok=False)
 
 
+@pytest.mark.long
 def test_resources_and_waiters_of_boto3(rig, ec2):
     key_pair = ec2.create_key_pair(KeyName="resources", KeyType="ed25519")
     assert "PRIVATE KEY" in key_pair.key_material
@@ -158,6 +159,7 @@ def test_resources_and_waiters_of_boto3(rig, ec2):
     key_pair.delete()
 
 
+@pytest.mark.long
 def test_a_launch_by_a_template_and_pages_of_types(rig, ec2):
     client = ec2.meta.client
     data = {
@@ -223,6 +225,7 @@ def make_profile(rig, name, *statements):
     return name
 
 
+@pytest.mark.long
 def test_an_instance_asks_ec2_with_its_role(rig):
     allow = {"Effect": "Allow", "Action": "ec2:Describe*", "Resource": "*"}
     instance = rig.up(IamInstanceProfile={"Name": make_profile(rig, "reader", allow)})
@@ -233,6 +236,7 @@ def test_an_instance_asks_ec2_with_its_role(rig):
     assert ids_of(json.loads(out)) == [instance["InstanceId"]]
 
 
+@pytest.mark.long
 def test_the_aws_command_copies_and_syncs_a_bucket(aws_s3, tmp_path):
     folder, copy = tmp_path / "data", tmp_path / "copy"
     (folder / "deep").mkdir(parents=True)
@@ -251,6 +255,7 @@ def test_the_aws_command_copies_and_syncs_a_bucket(aws_s3, tmp_path):
     assert "cli-data" not in aws_s3("ls")
 
 
+@pytest.mark.long
 def test_an_instance_reads_a_bucket_with_its_role(rig):
     s3 = rig.client("s3")
     s3.create_bucket(Bucket="for-role")

@@ -42,6 +42,7 @@ def assert_announced(user, printed, *, pattern):
     assert user.run("status").stdout == "nothing is up\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(MOMENTS))
 def test_what_signals_leave_of_a_collection_is_announced(user, number):
     chance = random.Random(f"gc {SEED} {number}")
@@ -60,6 +61,7 @@ def test_what_signals_leave_of_a_collection_is_announced(user, number):
         assert_announced(user, printed, pattern="")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(MOMENTS))
 def test_what_signals_leave_of_an_image_is_announced(user, number):
     chance = random.Random(f"image {SEED} {number}")
@@ -76,6 +78,7 @@ def test_what_signals_leave_of_an_image_is_announced(user, number):
     assert_announced(user, printed, pattern="may (still )?be (up|left).*; dlcloud down .* terminates it")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(MOMENTS))
 def test_what_signals_leave_of_a_self_test_is_announced(user, number):
     chance = random.Random(f"selftest {SEED} {number}")

@@ -112,6 +112,7 @@ def test_ctrl_c_lets_the_program_save_and_the_next_up_resumes(user):
     end(user, "stopped", user.begin("up", "stopped.yaml", "--name", "stopped"))
 
 
+@pytest.mark.long
 def test_a_notice_of_one_node_stops_the_job_on_all_and_it_resumes_with_a_replacement(user):
     script = SCRIPT.replace("import os", "import os, sys", 1).replace(
         "    if step % 10 == 0:", "    if step % 10 == 0 and os.environ['RANK'] == '0':"
@@ -143,6 +144,7 @@ def test_checkpoints_in_s3_are_those_of_the_next_up_of_any_home(user):
     assert max(stored(), key=lambda state: state["number"])["finished"]
 
 
+@pytest.mark.long
 def test_a_loop_of_two_lines_saves_at_the_notice_and_resumes(user):
     """Nothing is saved before the notice: the first state is due after a minute."""
     (user.home / "train.py").write_text(LOOP)

@@ -12,6 +12,7 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
+import pytest
 from terminal import wait_until
 
 KILLS = int(os.environ.get("DLCLOUD_EXPERIMENT_KILLS", "4"))
@@ -97,6 +98,7 @@ def done(user):
     return [trial for trial, state, _, _ in runs_of(user) if state == "done"]
 
 
+@pytest.mark.long
 def test_every_result_is_there_once_whatever_is_killed(user):
     path, chance, kills, up = recipe(user), random.Random(SEED), 0, None
     while kills < KILLS and len(done(user)) < TRIALS:

@@ -116,6 +116,7 @@ def test_data_and_checkpoints_are_denied_before_anything_is_launched(user, limit
     assert user.alive() == []
 
 
+@pytest.mark.long
 def test_a_user_leaves_a_training_with_its_bucket_to_itself(user, limited, bucket):
     policies = ("iam_policy.json", "iam_policy_detach.json", "iam_policy_storage.json")
     someone = limited("other", *policies)
@@ -147,6 +148,7 @@ workload: {command: 'echo "images/sec: 5"', throughput: 'images/sec: ([0-9.]+)',
 """
 
 
+@pytest.mark.long
 def test_a_user_launches_into_what_the_account_owns(user, limited):
     """A private subnet behind an endpoint, a reservation, a placement group, and a role for ECR."""
     ec2, iam = user.ec2, user.client("iam")
@@ -197,6 +199,7 @@ results: s3://limited-sweeps/mine
 """
 
 
+@pytest.mark.long
 def test_a_user_lets_aws_batch_hold_the_queue(user, limited):
     someone = limited("queuer", "iam_policy.json", "iam_policy_detach.json", "iam_policy_batch.json")
     user.client("s3").create_bucket(Bucket="limited-sweeps")

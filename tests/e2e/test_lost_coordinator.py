@@ -81,6 +81,7 @@ def steps(user: User) -> int:
     return int(records[0].get("steps", 0)) if records else 0
 
 
+@pytest.mark.long
 def test_a_lost_coordinator_is_replaced_by_an_instance_that_stands_by(left: User):
     (first,) = controllers(left)
     wait_until(lambda: len(standbys(left)) >= 3)

@@ -53,6 +53,7 @@ def clusters_of(user: User, *options: str) -> set[str]:
     return {record["cluster"] for record in user.json("status", *options)["result"]["records"]}
 
 
+@pytest.mark.long
 def test_neither_of_two_people_touches_what_the_other_left_running(user, people):
     instances = user.alive()
     assert len(instances) == 4

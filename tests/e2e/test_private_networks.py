@@ -88,6 +88,7 @@ def test_a_cluster_is_reached_through_the_endpoint_alone(user: User, rig: Rig, s
     assert [group["GroupName"] for group in groups if group["GroupName"].startswith("dlcloud-")] == []
 
 
+@pytest.mark.long
 @needs("rsync", "ssh")
 def test_rsync_copies_through_the_endpoint(user: User, rig: Rig, subnet: str):
     if not rig.ec2.describe_instance_connect_endpoints()["InstanceConnectEndpoints"]:
@@ -168,6 +169,7 @@ budget: {max_hours: 1}
 """
 
 
+@pytest.mark.long
 def test_a_detached_private_training_leaves_its_results_in_a_bucket(user: User, rig: Rig):
     python_with(PACKAGE / "requirements" / "elastic.txt")
     rig.client("s3").create_bucket(Bucket="private-runs")

@@ -85,6 +85,7 @@ def _reachable(host):
     return False
 
 
+@pytest.mark.long
 def test_an_interrupted_sweep_resumes_on_a_new_instance(user: User):
     path = user.home / "sweep.yaml"
     path.write_text(

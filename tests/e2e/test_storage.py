@@ -114,6 +114,7 @@ def end_all(user: User):
     user.ec2.get_waiter("instance_terminated").wait(InstanceIds=names, WaiterConfig={"Delay": 1})
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300 + 120 * LOSSES)
 def test_every_loss_of_all_instances_is_a_pause(user: User, s3):
     """Ten are lost with DLCLOUD_LOSSES=10; the training goes on each time, from the newest checkpoint."""

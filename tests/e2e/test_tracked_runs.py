@@ -160,6 +160,7 @@ def scores(fake):
     ]
 
 
+@pytest.mark.long
 def test_files_of_tensorboard_and_wandb_come_home_without_a_line(user):
     path = recipe(user, "boards", "")
     run = user.json("up", path)["result"]["records"][0]["run"]

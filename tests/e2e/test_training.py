@@ -85,6 +85,7 @@ workload:
 """
 
 
+@pytest.mark.long
 def test_a_training_goes_on_below_the_count_of_its_recipe(user: User):
     """Resized to one worker, it ends with its last step; the two of its recipe are not waited for."""
     recipe = user.home / "smaller.yaml"
