@@ -211,12 +211,12 @@ def _python_version() -> str:
 
 
 def _pip_settings() -> Iterator[str]:
-    """Yield uv's options for the indexes that pip is configured for: uv does not read its files."""
+    """Yield uv's options for the indexes and constraints of pip's configuration, which uv does not read."""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     names = ["/etc/xdg/pip/pip.conf", "/etc/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf"]
     own = os.environ.get("PIP_CONFIG_FILE", os.devnull)
     parser.read([str(Path(name).expanduser()) for name in [*names, own]], "utf-8")
-    for option in ("index-url", "extra-index-url", "find-links"):
+    for option in ("index-url", "extra-index-url", "find-links", "constraint"):
         stored = parser.get("install", option, fallback=parser.get("global", option, fallback=""))
         value = os.environ.get(f"PIP_{option.upper().replace('-', '_')}", stored)
         for word in value.split():

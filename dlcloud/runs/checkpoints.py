@@ -227,14 +227,14 @@ class Checkpoints:
             What it was; empty if that state is not to blame.
         """
         instance_id = member.instance.instance_id
-        runs = self.managed.store.runs.of_cluster(self.managed.cluster_id)
-        run = next(run for run in reversed(runs) if run.instance_id == instance_id)
         state = self._placed.pop(instance_id, None)
         if state is None or not state.ended or self._newest.get(instance_id, state.number) != state.number:
             return ""
         if not self.recipe.checkpoints:
             self.home_of(instance_id).refuse(state)
         else:
+            runs = self.managed.store.runs.of_cluster(self.managed.cluster_id)
+            run = next(run for run in reversed(runs) if run.instance_id == instance_id)
             connection = RemoteJobs(managed=self.managed).connect(member)
             connection.check(f"{PROGRAM} forget {folder_of(run)} {state.number}")
         return f"it could not start from {describe_state(state)}: it starts from the one before it"

@@ -107,6 +107,13 @@ def test_constraints_hold_and_are_gone_afterwards(pinning):
     assert pinning.lines("requirements.txt")[1:] == ["aaa==1.0", "bbb==1.1"]
 
 
+def test_constraints_that_pip_is_configured_with_hold(pinning, tmp_path, monkeypatch):
+    (tmp_path / "site.txt").write_text("bbb<2\n")
+    (tmp_path / "pip.conf").write_text(f"[global]\nconstraint = {tmp_path}/site.txt\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    assert pinning.lines("[aaa==2.0, bbb]")[1:] == ["aaa==2.0", "bbb==1.1"]
+
+
 def test_options_and_hashes_stay(pinning, index):
     digest = hashlib.sha256((index / "bbb-2.0-py3-none-any.whl").read_bytes()).hexdigest()
     (pinning.folder / "requirements.txt").write_text(f"--pre\nbbb>=1 --hash=sha256:{digest}\n")
