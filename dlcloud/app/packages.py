@@ -155,7 +155,7 @@ def _compile(uv: str, lines: Sequence[str], folder: Path, processor: str, versio
     constraints = [line.removeprefix(CONSTRAINT) for line in lines if line.startswith(CONSTRAINT)]
     has_hashes = any("--hash=" in line for line in asked)
     options = ["--quiet", "--no-header", "--no-annotate", "--color", "never", "--no-strip-extras"]
-    options += ["--python-version", version, "--index-strategy", "unsafe-best-match"]
+    options += ["--python-version", version, "--no-python-downloads", "--index-strategy", "unsafe-best-match"]
     options += ["--python-platform", PLATFORMS[processor]] if processor else []
     options += ["--generate-hashes"] if has_hashes else []
     options += ["--prerelease", "allow"] if "--pre" in asked else []

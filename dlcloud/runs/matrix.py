@@ -74,6 +74,10 @@ def matrix_of_recipe(
     if recipe.experiment is not None:
         raise RecipeError(f"{recipe.name} has an experiment, not a benchmark", "dlcloud up RECIPE runs it")
     benchmark = BENCHMARKS.get(workload.benchmark) if workload.benchmark else None
+    if workload.checkpoints:  # every measured run starts from the beginning
+        plain = {"checkpoints": [], "resume": "none", "on_notice": "", "on_rebalance": False}
+        workload = workload.model_copy(update=plain)
+        recipe = recipe.model_copy(update={"checkpoints": None})
     if workload.command is not None and "repeats" not in workload.model_fields_set:
         workload = workload.model_copy(update={"repeats": MEASURED_REPEATS})
     if tiny:
