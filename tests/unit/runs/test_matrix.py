@@ -78,7 +78,9 @@ def test_a_recipe_brings_its_workload_and_keeps_what_no_option_names():
 
 def test_a_command_that_resumes_is_measured_from_the_beginning():
     kept = "command: python train.py\n  checkpoints: [out/]\n  resume: auto\n  on_notice: kill -USR1 1"
-    own = recipe(f"name: r\ninstances: {{types: t3.micro}}\nworkload:\n  {kept}\ncheckpoints: s3://bucket/p\n")
+    own = recipe(
+        f"name: r\ninstances: {{types: t3.micro}}\nworkload:\n  {kept}\ncheckpoints: s3://bucket/p\n"
+    )
     bench = matrix_of_recipe(TYPES, own, {})
     workload = bench.jobs[0].workload
     assert (workload.checkpoints, workload.resume, workload.repeats) == ([], "none", 6)
