@@ -74,6 +74,7 @@ def ids_of(described):
     return [i["InstanceId"] for entry in described["Reservations"] for i in entry["Instances"]]
 
 
+@pytest.mark.long
 def test_the_aws_command_from_key_to_terminated(rig, aws):
     public = aws.home / "key.pub"
     public.write_text(rig.public_key, encoding="utf-8")

@@ -115,6 +115,7 @@ def test_what_only_shows_leaves_no_local_ec2_running(newcomer):
     newcomer.run("local", "status")
 
 
+@pytest.mark.long
 def test_a_home_that_is_removed_under_a_command_is_no_bug(newcomer):
     process = newcomer.begin("up", newcomer.recipe("sleep 600"))
     for line in process.stderr:

@@ -44,7 +44,9 @@ def assert_all_is_announced(user, printed):
     assert user.run("status").stdout == "nothing is up\n"
 
 
-@pytest.mark.parametrize("number", range(MOMENTS))
+@pytest.mark.parametrize(
+    "number", [*range(3), *(pytest.param(number, marks=pytest.mark.long) for number in range(3, MOMENTS))]
+)
 def test_what_signals_leave_of_an_end_is_announced(user, number):
     chance = random.Random(f"{SEED} {number}")
     kind = KINDS[number % len(KINDS)]

@@ -60,6 +60,7 @@ def test_workers_turn_to_a_new_coordinator_with_their_state(trainer_python, alon
         assert cluster.steps("d")[0]["step"] > reached
 
 
+@pytest.mark.long
 def test_a_worker_that_hangs_or_is_cut_off_is_left_behind_and_comes_back(trainer_python, alone):
     """The hung one holds a sum up until the others break it off; the one cut off knows that it is."""
     with Cluster(trainer_python, alone, FOREVER) as cluster, Proxy(cluster.port) as proxy:
@@ -116,6 +117,7 @@ def test_below_its_minimum_a_run_waits_and_goes_on_when_others_join(trainer_pyth
         check_exactly_once([cluster.steps(name) for name in "abc"], samples)
 
 
+@pytest.mark.long
 def test_a_run_that_waits_goes_on_alone_once_its_minimum_is_lowered(trainer_python, alone):
     with Cluster(trainer_python, alone, FOREVER) as cluster:
         for name in "ab":
@@ -131,6 +133,7 @@ def test_a_run_that_waits_goes_on_alone_once_its_minimum_is_lowered(trainer_pyth
         check_exactly_once([cluster.steps(name) for name in "ab"], samples)
 
 
+@pytest.mark.long
 def test_an_agent_takes_lighthouse_and_ledger_over_from_one_that_is_lost(trainer_python, alone):
     """Agents start everything: the lighthouse of the first, then, once promoted, that of the second."""
     agents = Agents(trainer_python, alone, [*DIGITS, "--epochs", "6"])

@@ -28,6 +28,7 @@ def live(fleet, seed, count):
     return life
 
 
+@pytest.mark.long
 def test_a_training_holds_through_one_event_of_each_quick_kind(trainer_python, alone):
     """The network is whole, and the order is fixed; the long form below has everything."""
     with Fleet(trainer_python, alone) as fleet:

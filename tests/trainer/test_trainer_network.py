@@ -37,6 +37,7 @@ class Spread(Cluster):
         return super()._spawn(name, command, extra, **options)
 
 
+@pytest.mark.long
 @pytest.mark.skipif("DLCLOUD_FAULTS" not in os.environ or os.geteuid(), reason="root, and DLCLOUD_FAULTS=1")
 def test_workers_go_on_where_a_network_is_cut_or_a_machine_gone(trainer_python, alone):
     with Network("abc") as network, Spread(trainer_python, alone, network) as cluster:

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 
@@ -23,6 +25,7 @@ def test_parts(run_program):
     )
 
 
+@pytest.mark.long
 def test_every_schedule_comes_out_right(run_program):
     """DLCLOUD_SCHEDULES=2000 tries more than a commit can wait for; a failure prints how to replay it."""
     examples = os.environ.get("DLCLOUD_SCHEDULES", "25")

@@ -17,7 +17,7 @@ def trainer_python():
     return python_with(ROOT / "dlcloud" / "trainer" / "requirements" / "transformers.txt")
 
 
-@pytest.mark.parametrize("kind", ["dropout", "language"])
+@pytest.mark.parametrize("kind", ["dropout", pytest.param("language", marks=pytest.mark.long)])
 def test_alone_its_losses_are_those_of_trainer_to_the_bit(run_program, alone, kind):
     """Partial batches at the end of epochs, accumulation, dropout, a schedule, evaluation and bf16."""
     for name in ("Trainer", "ElasticTrainer"):
@@ -28,6 +28,7 @@ def test_alone_its_losses_are_those_of_trainer_to_the_bit(run_program, alone, ki
     assert elastic == plain
 
 
+@pytest.mark.long
 def test_with_several_workers_its_losses_are_those_of_trainer_within_rounding(
     run_program, trainer_python, alone
 ):
