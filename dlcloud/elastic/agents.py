@@ -388,7 +388,7 @@ class Agents:
 
 
 def control_file(coordinator: Coordinator, *, worker: str, drain: str | None = None) -> bytes:
-    """Return the control file of an instance; `trainer/control.py` documents it."""
+    """Return the control file of an instance; `trainer/settings.py` documents it."""
     values = {
         "generation": coordinator.generation,
         "minimum": coordinator.minimum,

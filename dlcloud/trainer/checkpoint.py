@@ -13,12 +13,11 @@ from pathlib import Path
 
 import torch
 
-from .control import ControlFile
 from .coordination.ledger import LedgerReporter
 from .engine import State, copy_state
 from .job import TrainingState
 from .records import EventName, Records
-from .settings import Settings
+from .settings import ControlFile, Settings
 
 _NAME = re.compile(r"step-(\d{12})-([0-9a-f]{32})\.pt")
 KEPT = 2

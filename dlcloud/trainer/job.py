@@ -7,10 +7,10 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .coordination.history import History
 from .coordination.ledger import WrongRunError
 from .drain import Drain
 from .engine import State, StateError, digest_of
+from .records import History
 from .sampler import key
 
 

@@ -16,12 +16,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from .coordination.history import Journal
 from .coordination.ledger import LIMIT_BYTES, PATH, TIMEOUT_S, Entry, WrongRunError, parse_entry
-from .coordination.quorum import Roster
-from .coordination.quorum_service import QuorumServer
+from .coordination.quorum import QuorumServer, Roster
 from .instance.options import parse_lighthouse
 from .instance.processes import watch_termination
+from .records import Journal
 
 CLAIM_S = 10.0
 """A first step that was claimed and not committed for this long may be claimed again."""

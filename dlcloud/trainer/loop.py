@@ -18,8 +18,6 @@ import torch
 from .batches import WorkerStep
 from .checkpoint import Checkpoints
 from .compute import Compute, ReducedTotals
-from .control import Control, ControlFile
-from .coordination.history import History
 from .coordination.ledger import (
     CommitDecision,
     CommitVerdict,
@@ -32,8 +30,8 @@ from .coordination.quorum import NoQuorumError
 from .drain import Drain, DrainedError
 from .engine import Connect, Engine, StepPlace
 from .job import TrainingState, WorkerJob
-from .records import EventName, Records
-from .settings import Settings, Timing, ledger_address
+from .records import EventName, History, Records
+from .settings import Control, ControlFile, Settings, Timing, ledger_address
 
 ANNOUNCE_S = 10.0
 """A worker that leaves takes one more step to announce it only if steps are shorter."""

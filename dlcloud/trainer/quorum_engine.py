@@ -29,11 +29,10 @@ from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo, ReduceOp, TCPStore
 from torch.distributed.distributed_c10d import AllreduceOptions
 
-from .coordination.history import History
-from .coordination.quorum import Ask, NoQuorumError
-from .coordination.quorum_service import Agreement, QuorumClient
+from .coordination.quorum import Agreement, Ask, NoQuorumError, QuorumClient
 from .engine import Load, Save, State, StateError, StepPlace, copy_state
 from .limits import time_limit
+from .records import History
 from .settings import Timing
 
 log = logging.getLogger(__name__)

@@ -32,14 +32,13 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .coordination.history import History
 from .coordination.ledger import LedgerClient, LedgerReporter, WrongRunError
 from .drain import Drain
 from .engine import Connect, Solo, StateError
 from .instance.processes import end_with_parent
 from .job import AfterStep, BeforeStep, Collate, Loss, Samples, Schedule, WorkerJob
 from .loop import Loop, Outcome, count_steps
-from .records import Records, log_to_stderr
+from .records import History, Records, log_to_stderr
 from .settings import Settings, from_environment
 
 

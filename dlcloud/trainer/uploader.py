@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from .control import ControlFile
 from .records import EventName, Records, log_to_stderr
+from .settings import ControlFile
 
 POLL_S = 0.5
 RETRY_S = 30.0

@@ -10,15 +10,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dlcloud.trainer.agent import Agent
-from dlcloud.trainer.control import Control
+from dlcloud.trainer.agent import Agent, OrphanWatch, power_off
 from dlcloud.trainer.coordination.ledger import Entry
 from dlcloud.trainer.drain import DRAINED
-from dlcloud.trainer.instance.lost_coordinator import OrphanWatch, power_off
 from dlcloud.trainer.instance.notices import MetadataError, SpotStatus
 from dlcloud.trainer.instance.options import parse, promote
 from dlcloud.trainer.instance.processes import SupervisedProcess, make_workers
 from dlcloud.trainer.records import EventName, Records
+from dlcloud.trainer.settings import Control
 from tests.fakes.training import read_records, write_control_file
 
 DRAINS = "import signal,sys,time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(10)); time.sleep(3600)"

@@ -6,7 +6,6 @@ from dataclasses import asdict
 
 import pytest
 
-from dlcloud.trainer.control import Control, ControlError, ControlFile, parse
 from dlcloud.trainer.coordination.ledger import (
     CommitVerdict,
     Entry,
@@ -17,6 +16,7 @@ from dlcloud.trainer.coordination.ledger import (
     check_size,
 )
 from dlcloud.trainer.lighthouse import Ledger, LedgerServer
+from dlcloud.trainer.settings import Control, ControlError, ControlFile, parse_control
 from tests.fakes.training import write_control_file
 
 
@@ -115,7 +115,7 @@ def test_a_ledger_that_is_away_differs_from_an_empty_one():
 )
 def test_a_faulty_control_file_is_refused(text):
     with pytest.raises(ControlError):
-        parse(text)
+        parse_control(text)
 
 
 def test_a_control_file_is_followed(tmp_path):
@@ -133,7 +133,7 @@ def test_a_control_file_is_followed(tmp_path):
     )
     write_control_file(path, **asdict(control))
     assert follower.read() == control
-    assert parse(json.dumps({"minimum": 2, "news": 1})) == Control(minimum=2)
+    assert parse_control(json.dumps({"minimum": 2, "news": 1})) == Control(minimum=2)
 
 
 def test_a_file_that_breaks_or_is_older_changes_nothing(tmp_path):

@@ -11,23 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from dlcloud.trainer.control import Control, ControlError, parse
-from dlcloud.trainer.coordination.history import History, Journal, parse_record
 from dlcloud.trainer.coordination.ledger import Entry, LedgerClient, LedgerError, parse_entry
 from dlcloud.trainer.coordination.ledger import WrongRunError as LedgerOfAnotherRunError
-from dlcloud.trainer.coordination.quorum import Ask, NoQuorumError, Roster
-from dlcloud.trainer.coordination.quorum_service import (
+from dlcloud.trainer.coordination.quorum import (
     LARGEST,
     LONGEST_LINE,
+    Ask,
+    NoQuorumError,
     ProtocolError,
     QuorumClient,
     QuorumServer,
+    Roster,
     parse_ask,
     parse_hello,
     parse_line,
     parse_quorum,
 )
 from dlcloud.trainer.lighthouse import Ledger, LedgerServer
+from dlcloud.trainer.records import History, Journal, parse_record
+from dlcloud.trainer.settings import Control, ControlError, parse_control
 from tests.fakes.training import read_records
 
 RUN, OWN = "run-1", "a:1"
@@ -152,7 +154,7 @@ def test_any_ledger_entry_and_control_file_is_read_or_refused(text):
     with contextlib.suppress(ValueError):
         assert isinstance(parse_entry(text), Entry)
     with contextlib.suppress(ControlError):
-        assert isinstance(parse(text), Control)
+        assert isinstance(parse_control(text), Control)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_bombs_and_numbers_that_are_none_are_refused(text):
         parse_entry(text)
     if not text.endswith("}"):
         with pytest.raises(ControlError):
-            parse(text)
+            parse_control(text)
 
 
 class Liar(threading.Thread):

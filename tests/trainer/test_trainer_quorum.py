@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from dlcloud.trainer.coordination.history import History, Journal
 from dlcloud.trainer.coordination.ledger import WrongRunError
 from dlcloud.trainer.coordination.quorum import (
     MATES_S,
@@ -17,10 +16,12 @@ from dlcloud.trainer.coordination.quorum import (
     Attendant,
     NoQuorumError,
     Quorum,
+    QuorumClient,
+    QuorumServer,
     Roster,
     choose_connected,
 )
-from dlcloud.trainer.coordination.quorum_service import QuorumClient, QuorumServer
+from dlcloud.trainer.records import History, Journal
 from tests.fakes.training import read_records, wait_until
 
 JOIN_S, SILENT_S, LIMIT_S = 4.0, 5.0, 300.0

@@ -7,7 +7,7 @@ import pytest
 
 from dlcloud.model.secret_source import CONTROLLER_PREFIX
 from dlcloud.resources.texts import template
-from dlcloud.trainer.instance.lost_coordinator import (
+from dlcloud.trainer.agent import (
     ALONE_S,
     NAMES,
     PREFIX,

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..control import Control
 from ..drain import LEAVE_S
 from ..settings import (
     CHECKPOINT_S,
@@ -17,6 +16,7 @@ from ..settings import (
     JOIN_MS,
     LEDGER_PORT,
     LIGHTHOUSE_PORT,
+    Control,
     ledger_address,
 )
 from .notices import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE

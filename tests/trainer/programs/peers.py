@@ -12,12 +12,12 @@ import pytest
 import torch
 from parts import job_of
 from trainer import quorum_engine
-from trainer.coordination.history import History
 from trainer.coordination.ledger import WrongRunError
 from trainer.drain import Drain
 from trainer.engine import StateError
 from trainer.job import TrainingState
 from trainer.quorum_engine import TransferError, fetch_history, fetch_state
+from trainer.records import History
 
 
 class Evil:

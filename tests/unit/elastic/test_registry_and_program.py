@@ -14,9 +14,9 @@ from dlcloud.model.errors import InstanceGoneError, RecipeError
 from dlcloud.model.events import Warned
 from dlcloud.recipe.recipe import Incident, read_recipe
 from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance
-from dlcloud.trainer.control import parse as parse_control
 from dlcloud.trainer.instance.options import parse
 from dlcloud.trainer.records import EventName
+from dlcloud.trainer.settings import parse_control
 from tests.fakes.samples import RECIPE, instance, recipe
 
 TRAINS = RECIPE.replace("benchmark: quantization", "command: python3 train.py --lr '0.1 2'\n  elastic: {}")
