@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from http import HTTPStatus
 
-from ..limits import time_limit
+from ..limits import request
 
 PATH = "/ledger"
 LIMIT_BYTES = 4096
@@ -98,20 +98,15 @@ class LedgerClient:
         return self._request("POST", json.dumps(asdict(entry)))
 
     def _request(self, method: str, body: str | None) -> Entry:
-        connection = http.client.HTTPConnection(self.address, timeout=TIMEOUT_S)
         try:
-            connection.connect()
-            with time_limit(connection.sock, TIMEOUT_S):
-                connection.request(method, PATH, body=body)
-                response = connection.getresponse()
-                text = response.read(LIMIT_BYTES).decode()
-            if response.status not in {HTTPStatus.OK, HTTPStatus.CONFLICT}:
-                raise LedgerError(f"the ledger at {self.address} answered {response.status}")
-            entry = parse_entry(text)
+            status, answer = request(
+                self.address, method, PATH, body=body, limit_s=TIMEOUT_S, most_bytes=LIMIT_BYTES
+            )
+            if status not in {HTTPStatus.OK, HTTPStatus.CONFLICT}:
+                raise LedgerError(f"the ledger at {self.address} answered {status}")
+            entry = parse_entry(answer.decode())
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise LedgerError(f"no ledger at {self.address}: {error}") from error
-        finally:
-            connection.close()
         if entry.run != self.run:
             raise WrongRunError(f"the lighthouse at {self.address} serves run {entry.run}, not {self.run}")
         return entry

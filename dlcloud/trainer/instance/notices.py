@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..limits import time_limit
+from ..limits import request
 
 DEFAULT_ENDPOINT = "http://169.254.169.254"
 ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
@@ -150,17 +150,14 @@ class MetadataClient:
         return token
 
     def _request(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(urlsplit(self.endpoint).netloc, timeout=_TIMEOUT_S)
+        host = urlsplit(self.endpoint).netloc
         try:
-            connection.connect()
-            with time_limit(connection.sock, _TIMEOUT_S):
-                connection.request(method, path, headers=headers)
-                response = connection.getresponse()
-                return response.status, response.read(1 << 16).decode("utf-8", "replace")
+            status, answer = request(
+                host, method, path, headers=headers, limit_s=_TIMEOUT_S, most_bytes=1 << 16
+            )
         except (OSError, http.client.HTTPException) as error:
             raise MetadataError(f"no metadata service at {self.endpoint}: {error}") from error
-        finally:
-            connection.close()
+        return status, answer.decode("utf-8", "replace")
 
 
 @dataclass(slots=True)
