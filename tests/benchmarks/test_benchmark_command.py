@@ -14,9 +14,10 @@ from dlcloud.benchmarks.command import reporting
 from dlcloud.benchmarks.command.arguments import read_settings
 from dlcloud.benchmarks.command.output import LONGEST_LINE, JsonField, OutputLines, Pattern, after_warm_up
 from dlcloud.benchmarks.command.variant import CommandVariant, Setting
-from dlcloud.benchmarks.harness import masking, redaction, usage
+from dlcloud.benchmarks.harness import masking, usage
 from dlcloud.benchmarks.harness.case import VariantError
 from dlcloud.benchmarks.harness.numbers import repeats_in_repeats
+from dlcloud.benchmarks.harness.records import is_secret_name
 
 JOB = """
 import json, os, sys
@@ -509,12 +510,12 @@ def test_no_secret_is_recorded(alone):
 
 @pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "hf-token", "DB_PASSWORD", "CLIENT_SECRET", "apiKey"])
 def test_what_looks_secret(name):
-    assert redaction.is_secret_name(name)
+    assert is_secret_name(name)
 
 
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "OMP_NUM_THREADS", "KEYBOARD"])
 def test_what_does_not_look_secret(name):
-    assert not redaction.is_secret_name(name)
+    assert not is_secret_name(name)
 
 
 def test_secrets_of_the_launcher_are_masked_wherever_they_stand():

@@ -13,10 +13,9 @@ import time
 
 import pytest
 
-from dlcloud.benchmarks.harness import resume
 from dlcloud.benchmarks.harness.case import Case, Finish, Limits, Session, Slice, WarmUp
 from dlcloud.benchmarks.harness.protocol import measure
-from dlcloud.benchmarks.harness.records import Recorder
+from dlcloud.benchmarks.harness.records import Recorder, find_cases
 from dlcloud.benchmarks.harness.schema import MetricName
 from dlcloud.benchmarks.harness.usage import CpuTimes
 
@@ -89,7 +88,7 @@ def changed(*keys, to):
 def test_a_case_that_ended_is_found_with_its_results_and_where_it_ran(tmp_path):
     path = written(tmp_path, START, *CASE, result("fp32", "vgg16 batch 8"))
     now = changed("arguments", "output", to="b")
-    earlier = resume.find_cases(path, now)
+    earlier = find_cases(path, now)
     assert list(earlier.cases) == [("vgg16 batch 1", ("fp32", "int8"))]
     (case,) = earlier.cases.values()
     assert (case.seconds, case.host) == (60.0, "i-1")
@@ -110,7 +109,7 @@ def test_a_case_that_ended_is_found_with_its_results_and_where_it_ran(tmp_path):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_case_that_did_not_end_well_is_not_found(tmp_path, records, why):
-    assert resume.find_cases(written(tmp_path, START, *records), START).cases == {}, why
+    assert find_cases(written(tmp_path, START, *records), START).cases == {}, why
 
 
 @pytest.mark.parametrize(
@@ -129,7 +128,7 @@ def test_a_case_that_did_not_end_well_is_not_found(tmp_path, records, why):
     ],
 )
 def test_whatever_may_change_a_figure_counts_and_is_named(tmp_path, start, reason):
-    earlier = resume.find_cases(written(tmp_path, START, *CASE), start)
+    earlier = find_cases(written(tmp_path, START, *CASE), start)
     assert earlier.cases == {}
     (refusal,) = earlier.refusals
     assert refusal.startswith("1 case(s) are measured again: ")
@@ -146,20 +145,20 @@ def test_whatever_may_change_a_figure_counts_and_is_named(tmp_path, start, reaso
     ],
 )
 def test_what_changes_no_figure_does_not_count(tmp_path, start):
-    earlier = resume.find_cases(written(tmp_path, START, *CASE), start, selecting=["batch"])
+    earlier = find_cases(written(tmp_path, START, *CASE), start, selecting=["batch"])
     assert len(earlier.cases) == 1
 
 
 def test_the_newest_of_several_starts_counts(tmp_path):
     other = changed("arguments", "threads", to=4)
     path = written(tmp_path, other, *CASE, START, *CASE[:3], END | {"host": "i-2"})
-    earlier = resume.find_cases(path, START)
+    earlier = find_cases(path, START)
     assert [case.host for case in earlier.cases.values()] == ["i-2"]
     assert len(earlier.refusals) == 1
 
 
 def test_a_file_that_is_missing_holds_nothing(tmp_path):
-    assert resume.find_cases(tmp_path / "none", START).cases == {}
+    assert find_cases(tmp_path / "none", START).cases == {}
 
 
 def sweep(alone, *more):
@@ -255,7 +254,7 @@ def estimates(*, earlier):
     """Measure four cases of two rounds, 25 s each; `earlier` is how long those measured before had taken."""
     time_s, output = [0.0], io.StringIO()
     measured = {
-        (f"c{place}", ("a",)): resume.MeasuredCase(
+        (f"c{place}", ("a",)): MeasuredCase(
             case=f"c{place}",
             settings=("a",),
             results=(),

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from ..harness import program, redaction
+from ..harness import program
 from ..harness.case import Case, Limits
 from ..harness.protocol import measure
+from ..harness.records import redact_text, redact_variables, redact_words
 from .arguments import ENTRY, make_reader, parse, read_facts, read_settings
 from .output import ThroughputReader
 from .variant import CommandVariant, Setting, Turn
@@ -34,12 +35,12 @@ def _without_secrets(arguments: argparse.Namespace, settings: Sequence[Setting])
     shown = [
         {
             "name": setting.name,
-            "environment": redaction.redact_variables(setting.environment),
-            "arguments": redaction.redact_words(setting.arguments),
+            "environment": redact_variables(setting.environment),
+            "arguments": redact_words(setting.arguments),
         }
         for setting in settings
     ]
-    changed = {"run": redaction.redact_text(arguments.run), "settings": json.dumps(shown)}
+    changed = {"run": redact_text(arguments.run), "settings": json.dumps(shown)}
     return argparse.Namespace(**{**vars(arguments), **changed})
 
 

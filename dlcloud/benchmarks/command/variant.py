@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from .. import resume
-from ..harness import masking, redaction, usage
+from ..harness import masking, usage
 from ..harness.case import Finish, Slice, VariantError, WarmUp, describe_exit
-from ..harness.records import ASKED, NOTICE
+from ..harness.records import ASKED, NOTICE, redact_text, redact_variables
 from ..harness.schema import Measurement, MetricName
 from . import reporting
 from .output import OutputLines, Reported, ThroughputReader, after_warm_up
@@ -144,8 +144,8 @@ class CommandVariant:
         """Wait for its turn; return the facts without secrets. The command is started for each slice."""
         self.turn.take()
         return {
-            "command": redaction.redact_text(self._shell_line()),
-            "environment": redaction.redact_variables(self.setting.environment),
+            "command": redact_text(self._shell_line()),
+            "environment": redact_variables(self.setting.environment),
             "warm_up_runs": self.warm_up_runs,
         }
 

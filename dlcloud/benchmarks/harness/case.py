@@ -4,7 +4,8 @@ A program makes its cases; `protocol.measure` starts each variant, most of them 
 (`WorkerProcess`, driven by `worker.py`), warms it up, measures slices of it in turn with the others, and asks
 it at the end for what is known only then. A worker is frozen between its slices so that it cannot disturb the
 others, and no process of a variant may be left when its case ends. A `Session` has what the cases of one
-program share: limits, records, clocks, and the cases that an earlier run measured.
+program share: limits, records, clocks, and the cases that an earlier run measured. A `Workload` is what a
+worker runs: a framework made ready, or facts alone.
 """
 
 import json
@@ -23,8 +24,7 @@ from statistics import median
 from typing import Any, Protocol, runtime_checkable
 
 from . import statistics, usage
-from .records import Recorder
-from .resume import MeasuredCase
+from .records import MeasuredCase, Recorder
 from .roofline import Peak, Peaks
 from .schema import Measurement, MetricName
 from .usage import CpuTimes, Disturbance, Energy, MemoryUser, read_energy
@@ -135,6 +135,46 @@ class PeakMeter(Protocol):
 
     def measure_peak(self, peaks: Peaks, seconds: float) -> None:
         """Measure the peak unless it was measured before; may raise VariantError."""
+
+
+class Workload(Protocol):
+    """A framework made ready to run one setting.
+
+    It may have `untimed_s`: the seconds of its steps so far that do not count, as of going back to a
+    beginning.
+    """
+
+    items_per_step: int  # how many images one step takes; 0 where there is nothing to time
+    facts: Mapping[str, Any]  # what is known of the setting before it runs
+
+    def step(self) -> None:
+        """Run once and wait for the result."""
+
+    def outputs(self) -> list[list[float]]:
+        """Return what the setting computes, a row an input, for comparison between settings."""
+
+
+@runtime_checkable
+class PeakMeasuring(Protocol):
+    """A workload that can say what its engine reaches at best in the data type that it computes in."""
+
+    def measure_peak(self, seconds: float) -> Peak | None:
+        """Measure the peak in a few times `seconds`; None if the engine has no product of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UntimedWorkload:
+    """A workload that only reports facts, such as those of a model that it built."""
+
+    facts: Mapping[str, Any]
+    items_per_step: int = 0
+
+    def step(self) -> None:
+        """Do nothing."""
+
+    def outputs(self) -> list[list[float]]:
+        """Return nothing."""
+        return []
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from . import redaction
+from .records import redact_variables
 from .usage import GIB, read_text
 
 # The instruction sets that decide how fast inference and training run.
@@ -54,7 +54,7 @@ CPUS = Path("/sys/devices/system/cpu")
 def describe(packages: Iterable[str]) -> dict[str, Any]:
     """Return `environment`, `hardware` and `software` as in records.py, of packages that are installed."""
     return {
-        "environment": redaction.redact_variables(
+        "environment": redact_variables(
             {name: value for name, value in sorted(os.environ.items()) if name.startswith(STEERING)}
         ),
         "hardware": {

@@ -18,11 +18,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import hardware, resume
+from . import hardware
 from .benchmark import OUTPUT_ITSELF, Benchmark
 from .case import Limits, Session, VariantError
 from .protocol import TIME_WAS_UP
-from .records import FINISH, Recorder, open_records
+from .records import FINISH, EarlierCases, Recorder, code_digest, find_cases, open_records
 from .schema import Comparison, Measurement, MetricName, Result
 from .usage import MIB
 
@@ -70,7 +70,7 @@ def run(
     began = time.monotonic()
     signal.signal(signal.SIGTERM, _interrupt)
     machine = hardware.describe(packages)
-    machine["software"]["code"] = resume.code_digest(benchmark.module.rpartition(".")[2])
+    machine["software"]["code"] = code_digest(benchmark.module.rpartition(".")[2])
     earlier = _earlier_cases(benchmark, arguments, machine)
     with open_records(arguments.output) as output:
         recorder = Recorder(output=output, messages=sys.stderr, host=arguments.host)
@@ -96,14 +96,14 @@ def _is_asked_to_finish(output: Path | None) -> bool:
 
 def _earlier_cases(
     benchmark: Benchmark, arguments: argparse.Namespace, machine: dict[str, Any]
-) -> resume.EarlierCases:
+) -> EarlierCases:
     """Return the cases measured before, and print why others do not count."""
     if arguments.resume is None:
-        return resume.EarlierCases()
+        return EarlierCases()
     path = arguments.output if arguments.resume == OUTPUT_ITSELF else arguments.resume
     selecting = [name.replace("-", "_") for name in benchmark.selecting]
     start = {"benchmark": benchmark.name, "arguments": _as_json(arguments), "seed": arguments.seed, **machine}
-    earlier = resume.find_cases(path, json.loads(json.dumps(start)), selecting=selecting)
+    earlier = find_cases(path, json.loads(json.dumps(start)), selecting=selecting)
     for refusal in earlier.refusals:
         sys.stderr.write(f"{refusal}\n")
     return earlier

@@ -23,7 +23,7 @@ from typing import Any
 
 from . import statistics, usage
 from .case import AcceptedSlice, Case, PeakMeter, Session, VariantError, VariantResult
-from .resume import MeasuredCase
+from .records import MeasuredCase
 from .roofline import Work, share_of_peak
 from .schema import Comparison, Measurement, MetricName, Result
 from .statistics import Interval

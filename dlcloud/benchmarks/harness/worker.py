@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from . import statistics, usage
-from .workload import PeakMeasuring, Workload
+from .case import PeakMeasuring, Workload
 
 PR_SET_PDEATHSIG = 1
 """Source: prctl(2), linux/prctl.h."""

@@ -7,8 +7,8 @@ from typing import Any
 import llama_cpp  # type: ignore[import-not-found]  # only in the benchmark's own environment
 import numpy as np
 
+from ..harness.case import UntimedWorkload
 from ..harness.preparation import ModelCache
-from ..harness.workload import UntimedWorkload
 from .generation import (
     COMPARED_TOKENS,
     JUDGED_TOKENS,

@@ -8,8 +8,8 @@ import numpy as np
 import openvino  # type: ignore[import-not-found]  # only in the benchmark's own environment
 
 from ..harness import hardware
+from ..harness.case import UntimedWorkload
 from ..harness.preparation import ModelCache
-from ..harness.workload import UntimedWorkload
 from .generation import Generation, GenerationJob, PromptReading, RequestModel, make_workload, size_of
 from .networks import is_encoder
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import transformers
 
-from ..harness.workload import UntimedWorkload
+from ..harness.case import UntimedWorkload
 from .generation import Generation, GenerationJob, PromptReading, make_workload, size_of
 from .networks import is_encoder
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import vllm  # type: ignore[import-not-found]  # only in the benchmark's own environment
 
-from ..harness.workload import UntimedWorkload
+from ..harness.case import UntimedWorkload
 from .generation import Generation, GenerationJob, PromptReading, RequestModel, make_workload, size_of
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -13,8 +13,8 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from ..harness.case import UntimedWorkload
 from ..harness.preparation import ModelCache
-from ..harness.workload import UntimedWorkload
 from .generation import size_of
 from .networks import ENCODERS, HELD_OUT_FILE, HUB, NETWORKS, TEXT, read_configuration, read_text, title_of
 

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from ..harness.case import UntimedWorkload
 from ..harness.digits import CLASSES, FOLDS, Fold, load_folds
 from ..harness.kernels import capture_output
 from ..harness.roofline import Peak
 from ..harness.torch_roofline import count_work, measure_peak
 from ..harness.usage import MIB
-from ..harness.workload import UntimedWorkload
 from .precisions import BASELINE, DIGITS, KernelCounts, TrainingJob, count_cuda_kernels, count_onednn_kernels
 
 PROVEN_STEPS = 3

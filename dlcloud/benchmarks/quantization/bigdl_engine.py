@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from ..harness import hardware, usage
+from ..harness.case import UntimedWorkload
 from ..harness.preparation import ModelCache
 from ..harness.roofline import ELEMENT_BYTES, Peak, best_product, best_rate
-from ..harness.workload import UntimedWorkload
 from .inference import Inference, InferenceJob, Part, repeat_images
 
 VERSION = "2.4.0"

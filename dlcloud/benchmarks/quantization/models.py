@@ -22,9 +22,9 @@ import numpy as np
 import onnx
 from onnx import shape_inference
 
+from ..harness.case import UntimedWorkload
 from ..harness.digits import load_folds
 from ..harness.preparation import ModelCache
-from ..harness.workload import UntimedWorkload
 from . import digits
 from .engines import DESCRIPTION_SUFFIX, Format, detect_format, read_description
 from .inference import DIGITS, InferenceJob, Part, draw_images, draw_shaped_images, repeat_images

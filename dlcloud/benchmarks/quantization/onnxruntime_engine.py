@@ -27,7 +27,7 @@ from onnxruntime.quantization import (
 )
 
 from ..harness import hardware
-from ..harness.workload import UntimedWorkload
+from ..harness.case import UntimedWorkload
 from .inference import Inference, InferenceJob, Run
 from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts, model_bytes
 from .onnx_graphs import measure_peak

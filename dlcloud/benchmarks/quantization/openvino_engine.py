@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import openvino  # type: ignore[import-not-found]  # only in the benchmark's own environment
 
+from ..harness.case import UntimedWorkload
 from ..harness.kernels import capture_output, summarize_onednn_log
-from ..harness.workload import UntimedWorkload
 from .engines import is_user_model
 from .inference import Inference, InferenceJob, Run
 from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts, model_bytes

@@ -19,9 +19,9 @@ import torch
 import torch._inductor.config as inductor
 
 from ..harness import hardware
+from ..harness.case import UntimedWorkload
 from ..harness.kernels import capture_output, summarize_onednn_log, uses_tensor_cores
 from ..harness.torch_roofline import measure_peak
-from ..harness.workload import UntimedWorkload
 from .inference import Inference, InferenceJob, Run
 from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts, model_bytes
 from .torch_programs import export, export_onnx
