@@ -1,13 +1,13 @@
 """The benchmarks; read by the launcher, so it imports no framework."""
 
-from .command import arguments as command
-from .language import arguments
-from .mixed_precision import arguments as mixed_precision
-from .quantization import arguments as quantization
-from .tensorflow_cpu import arguments as tensorflow
+from .command import settings as command
+from .language import settings as language
+from .mixed_precision import settings as mixed_precision
+from .quantization import settings as quantization
+from .tensorflow_cpu import settings as tensorflow
 
 BENCHMARKS = {
     program.ENTRY.name: program.ENTRY
-    for program in (quantization, mixed_precision, tensorflow, arguments, command)
+    for program in (quantization, mixed_precision, tensorflow, language, command)
 }
 """Every benchmark by its name in a recipe."""

@@ -11,8 +11,8 @@ import pytest
 
 import dlcloud.benchmarks.command.output as output_module
 from dlcloud.benchmarks.command import reporting
-from dlcloud.benchmarks.command.arguments import read_settings
 from dlcloud.benchmarks.command.output import LONGEST_LINE, JsonField, OutputLines, Pattern, after_warm_up
+from dlcloud.benchmarks.command.settings import read_settings
 from dlcloud.benchmarks.command.variant import CommandVariant, Setting
 from dlcloud.benchmarks.harness import masking, usage
 from dlcloud.benchmarks.harness.case import VariantError

@@ -14,7 +14,7 @@ from dlcloud.benchmarks.harness import hardware, program
 from dlcloud.benchmarks.harness.preparation import ModelCache
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.quantization import __main__
-from dlcloud.benchmarks.quantization.engines import ENGINES, InferencePrecision, Isa
+from dlcloud.benchmarks.quantization.settings import ENGINES, InferencePrecision, Isa
 from tests.environments import ROOT
 
 SHORT = ["--network", "tiny", "--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1"]

@@ -5,7 +5,7 @@ import pytest
 
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.quantization import __main__
-from dlcloud.benchmarks.quantization.engines import ENGINES, InferencePrecision, Isa
+from dlcloud.benchmarks.quantization.settings import ENGINES, InferencePrecision, Isa
 from tests.needs import needs
 
 PYTORCH = ENGINES["pytorch"]

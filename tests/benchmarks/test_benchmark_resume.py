@@ -15,7 +15,7 @@ import pytest
 
 from dlcloud.benchmarks.harness.case import Case, Finish, Limits, Session, Slice, WarmUp
 from dlcloud.benchmarks.harness.protocol import measure
-from dlcloud.benchmarks.harness.records import Recorder, find_cases
+from dlcloud.benchmarks.harness.records import MeasuredCase, Recorder, find_cases
 from dlcloud.benchmarks.harness.schema import MetricName
 from dlcloud.benchmarks.harness.usage import CpuTimes
 

@@ -20,8 +20,8 @@ from dlcloud.benchmarks.harness.usage import CpuTimes
 from dlcloud.benchmarks.tensorflow_cpu import __main__
 from dlcloud.benchmarks.tensorflow_cpu import __main__ as main
 from dlcloud.benchmarks.tensorflow_cpu.__main__ import Progress, Search, compare_losses
-from dlcloud.benchmarks.tensorflow_cpu.arguments import SIZES
-from dlcloud.benchmarks.tensorflow_cpu.knobs import (
+from dlcloud.benchmarks.tensorflow_cpu.settings import (
+    SIZES,
     TrainingMachine,
     arguments_of,
     article_configuration,

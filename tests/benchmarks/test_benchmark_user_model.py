@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dlcloud.benchmarks import catalog
-from dlcloud.benchmarks.quantization import engines
-from dlcloud.benchmarks.quantization.arguments import parse
+from dlcloud.benchmarks.quantization import settings
+from dlcloud.benchmarks.quantization.settings import parse
 
 SHORT = ["--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1", "--cache", "models"]
 
@@ -117,12 +117,12 @@ def test_the_requirements_suit_the_format(model, name):
 
 
 def test_a_description_holds_title_format_and_batch(tmp_path):
-    path = tmp_path / f"x{engines.DESCRIPTION_SUFFIX}"
+    path = tmp_path / f"x{settings.DESCRIPTION_SUFFIX}"
     path.write_text(json.dumps({"source": "folder/my.pt2", "batch": 4}))
-    assert engines.read_title(str(path)) == "my.pt2"
-    assert engines.read_description(str(path)) == {"source": "folder/my.pt2", "batch": 4}
-    assert engines.detect_format(Path("folder/my.pt2")) is engines.Format.PT2
-    assert (engines.read_title("vgg16"), engines.read_description("vgg16")) == ("vgg16", None)
+    assert settings.read_title(str(path)) == "my.pt2"
+    assert settings.read_description(str(path)) == {"source": "folder/my.pt2", "batch": 4}
+    assert settings.detect_format(Path("folder/my.pt2")) is settings.Format.PT2
+    assert (settings.read_title("vgg16"), settings.read_description("vgg16")) == ("vgg16", None)
 
 
 # A program of torch.export, its batch left open, with labelled data of its own kind.

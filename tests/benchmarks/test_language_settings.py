@@ -8,9 +8,8 @@ import subprocess
 import pytest
 
 from dlcloud.benchmarks.harness.worker import Worker, _measure
-from dlcloud.benchmarks.language.arguments import ENTRY, LanguageTraining, parse
-from dlcloud.benchmarks.language.engines import ENGINES, PRECISIONS
 from dlcloud.benchmarks.language.networks import NETWORKS, NetworkSize, is_encoder, read_text, title_of
+from dlcloud.benchmarks.language.settings import ENGINES, ENTRY, PRECISIONS, LanguageTraining, parse
 
 HEAVY = os.environ.get("DLCLOUD_TEST_LANGUAGE") == "all"
 

@@ -14,9 +14,9 @@ from dlcloud.benchmarks.harness.case import VariantError
 from dlcloud.benchmarks.harness.kernels import uses_tensor_cores
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.mixed_precision import __main__ as program
-from dlcloud.benchmarks.mixed_precision import precisions
+from dlcloud.benchmarks.mixed_precision import settings
 from dlcloud.benchmarks.mixed_precision.__main__ import compare_training, sign_test
-from dlcloud.benchmarks.mixed_precision.precisions import (
+from dlcloud.benchmarks.mixed_precision.settings import (
     DeviceCapabilities,
     TrainingPrecision,
     TrainingSetting,
@@ -95,7 +95,7 @@ def test_the_reason_names_what_a_machine_lacks(machine, setting, lacks):
 @pytest.mark.parametrize("machine", [T4, A10G, SAPPHIRE_RAPIDS])
 @pytest.mark.parametrize("engine", ["pytorch", "keras"])
 def test_the_defaults_begin_with_the_baseline_and_suit_the_engine(machine, engine):
-    chosen = precisions.default_settings(machine, engine, depthwise=True)
+    chosen = settings.default_settings(machine, engine, depthwise=True)
     assert chosen[0].name == "fp32"
     assert any(setting.is_reduced and machine.explain_unsupported(setting) is None for setting in chosen)
     program.parse(["--engine", engine, "--setting", *(setting.name for setting in chosen)])
@@ -109,13 +109,13 @@ def test_a_gpu_shown_by_the_driver_is_used_and_a_hidden_one_is_missed(tmp_path, 
     assert hardware.gpus() == [
         {"name": "Tesla T4", "memory_mib": 15360.0, "driver": "580.95", "compute_capability": "7.5"}
     ]
-    machine = precisions.detect_capabilities("auto")
+    machine = settings.detect_capabilities("auto")
     assert (machine.gpu, machine.compute_capability, machine.device) == ("Tesla T4", (7, 5), "cuda")
-    assert precisions.available_mib(machine) == 15360
-    assert precisions.detect_capabilities("cpu").device == "cpu"
+    assert settings.available_mib(machine) == 15360
+    assert settings.detect_capabilities("cpu").device == "cpu"
     driver.write_text("#!/bin/sh\nexit 9\n")
     with pytest.raises(LookupError, match="no GPU"):
-        precisions.detect_capabilities("cuda")
+        settings.detect_capabilities("cuda")
 
 
 def test_an_absent_gpu_ends_the_program_in_one_line(capsys, monkeypatch, tmp_path):
@@ -234,9 +234,7 @@ def test_settings_that_compute_otherwise_are_left_out_with_a_reason():
     variants = {name: ProvingVariant(answer) for name, answer in answers.items()}
     recorder = Recorder(output=StringIO(), messages=StringIO())
     asked = [TrainingSetting.parse(name) for name in answers]
-    proven = precisions.prove_settings(
-        "vgg16 batch 8", asked, lambda setting: variants[setting.name], recorder
-    )
+    proven = settings.prove_settings("vgg16 batch 8", asked, lambda setting: variants[setting.name], recorder)
     assert [member.setting.name for member in proven] == ["fp32", "bf16+channels_last"]
     assert all(variant.closed for variant in variants.values())
     (skip,) = recorder.skips
@@ -253,16 +251,16 @@ def test_settings_share_memory_in_groups_each_with_the_baseline():
     names = ["fp32", "bf16", "bf16+channels_last", "bf16+compile", "fp32+compile"]
     sizes = [2000, 1000, 1500, 2500, 9000]
     proven = [
-        precisions.ProvenSetting(setting=TrainingSetting.parse(name), memory_mib=size, facts={})
+        settings.ProvenSetting(setting=TrainingSetting.parse(name), memory_mib=size, facts={})
         for name, size in zip(names, sizes, strict=True)
     ]
-    groups, too_large = precisions.group_by_memory(proven, 6000 / precisions.SHARE_OF_MEMORY)
+    groups, too_large = settings.group_by_memory(proven, 6000 / settings.SHARE_OF_MEMORY)
     assert [[member.setting.name for member in group] for group in groups] == [
         ["fp32", "bf16", "bf16+channels_last"],
         ["fp32", "bf16+compile"],
     ]
     assert [member.setting.name for member in too_large] == ["fp32+compile"]
-    assert precisions.group_by_memory(proven[:1], 100) == ([proven[:1]], [])
+    assert settings.group_by_memory(proven[:1], 100) == ([proven[:1]], [])
 
 
 def test_two_trainings_are_compared_by_their_answers_and_their_loss():
@@ -299,5 +297,5 @@ def test_the_catalog_knows_every_parameter():
 
 
 def test_depthwise_is_no_default_without_depthwise_convolutions():
-    chosen = precisions.default_settings(SAPPHIRE_RAPIDS, "pytorch", depthwise=False)
+    chosen = settings.default_settings(SAPPHIRE_RAPIDS, "pytorch", depthwise=False)
     assert "bf16+channels_last+heap" in [setting.name for setting in chosen]

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from dlcloud.benchmarks.harness import hardware
-from dlcloud.benchmarks.mixed_precision.precisions import DeviceCapabilities, TrainingSetting
+from dlcloud.benchmarks.mixed_precision.settings import DeviceCapabilities, TrainingSetting
 
 HERE = DeviceCapabilities(cpu_flags=frozenset(hardware.cpu_flags()))
 HAS_BF16 = HERE.explain_unsupported(TrainingSetting.parse("bf16")) is None
@@ -63,15 +63,15 @@ def test_each_setting_is_proven_by_its_kernels_and_timed(run):
 
 
 IMITATED = """
-from benchmarks.mixed_precision import precisions, training
-from benchmarks.mixed_precision.precisions import TrainingSetting
+from benchmarks.mixed_precision import settings, training
+from benchmarks.mixed_precision.settings import TrainingSetting
 
 for name in ("fp32", "bf16"):
     facts = training.prove(
         framework="pytorch", network="tiny", setting=name, batch=1, size=32, device="cpu", threads=1,
         optimizer="sgd", small_head=False, seed=0,
     ).facts
-    print(name, precisions.explain_refutation(TrainingSetting.parse(name), facts) or "proven")
+    print(name, settings.explain_refutation(TrainingSetting.parse(name), facts) or "proven")
 """
 
 
@@ -143,7 +143,7 @@ from torch import nn
 from benchmarks.mixed_precision import pytorch_engine
 from benchmarks.mixed_precision.pytorch_engine import PyTorchTrainer
 from benchmarks.harness import torch_roofline
-from benchmarks.mixed_precision.precisions import IMAGE_SIZES, TrainingJob
+from benchmarks.mixed_precision.settings import IMAGE_SIZES, TrainingJob
 
 PUBLISHED = {
     "vgg16": 138357544, "mobilenet": 4231976, "resnet50": 25557032, "efficientnet-b0": 5288548,

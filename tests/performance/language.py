@@ -17,9 +17,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dlcloud"))
 
 from benchmarks.harness.worker import _measure
-from benchmarks.language.engines import GENERATE
 from benchmarks.language.generation import GenerationJob, make_workload
 from benchmarks.language.llamacpp_engine import LlamaModel
+from benchmarks.language.settings import GENERATE
 
 ROUNDS, TOKENS = 41, 16
 

@@ -10,8 +10,8 @@ from ..harness import program
 from ..harness.case import Case, Limits
 from ..harness.protocol import measure
 from ..harness.records import redact_text, redact_variables, redact_words
-from .arguments import ENTRY, make_reader, parse, read_facts, read_settings
 from .output import ThroughputReader
+from .settings import ENTRY, make_reader, parse, read_facts, read_settings
 from .variant import CommandVariant, Setting, Turn
 
 

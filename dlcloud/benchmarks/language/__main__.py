@@ -18,10 +18,9 @@ from ..harness.case import Case, Session, Variant, VariantError, WorkerVariant
 from ..harness.preparation import FactReader
 from ..harness.protocol import measure
 from ..harness.records import Recorder
-from .arguments import ENTRY, parse
-from .engines import ENGINES, GENERATE, PROMPT, LanguageEngine, product_dtype
 from .networks import NETWORKS, title_of
 from .serving import ServingVariant
+from .settings import ENGINES, ENTRY, GENERATE, PROMPT, LanguageEngine, parse, product_dtype
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..harness.roofline import Peak, Work
-from .engines import GENERATE, PROMPT, product_dtype
 from .networks import HELD_OUT_FILE, NetworkSize, read_configuration
+from .settings import GENERATE, PROMPT, product_dtype
 
 COMPARED_TOKENS = 32
 COMPARED_LOGITS = 1024

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..harness import torch_roofline
 from ..harness.roofline import Peak, Work
-from .arguments import CHECKPOINTING, COMPILE, LORA, LanguageTraining
 from .networks import is_encoder, read_configuration
+from .settings import CHECKPOINTING, COMPILE, LORA, LanguageTraining
 
 LORA_RANK = 16
 LORA_LAYERS = "all-linear"

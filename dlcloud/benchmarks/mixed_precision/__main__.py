@@ -1,7 +1,7 @@
 """Compare training in FP32 with mixed precision: `python3 -m benchmarks.mixed_precision`.
 
 For each network and batch, every setting first trains a few steps in a worker, which proves by its kernels
-that it computes in the precision that it names (`precisions.py` judges). The proven ones become a case, in
+that it computes in the precision that it names (`settings.py` judges). The proven ones become a case, in
 which all settings that fit into memory together are timed in turn. A setting without proof is never timed.
 """
 
@@ -20,11 +20,12 @@ from ..harness import program
 from ..harness.case import Case, Session, WorkerVariant
 from ..harness.protocol import measure
 from ..harness.roofline import Work
-from .arguments import ENGINES, ENTRY, parse
-from .precisions import (
+from .settings import (
     BASELINE,
     DEPTHWISE_NETWORKS,
     DIGITS,
+    ENGINES,
+    ENTRY,
     IMAGE_SIZES,
     DeviceCapabilities,
     ProvenSetting,
@@ -33,6 +34,7 @@ from .precisions import (
     default_settings,
     detect_capabilities,
     group_by_memory,
+    parse,
     prove_settings,
 )
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from keras import layers
 
-from .precisions import DIGITS, Optimization, TrainingJob, TrainingPrecision
 from .pytorch_engine import DROPOUT, MOMENTUM, configure_process
+from .settings import DIGITS, Optimization, TrainingJob, TrainingPrecision
 
 POLICIES = {
     TrainingPrecision.FP32: "float32",

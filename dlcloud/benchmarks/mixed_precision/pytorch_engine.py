@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .precisions import Optimization, TrainingJob, TrainingPrecision, TrainingSetting
+from .settings import Optimization, TrainingJob, TrainingPrecision, TrainingSetting
 
 DROPOUT = 0.15
 """Before the small head. Source: the article (Hitachi 2022), section 6-3."""

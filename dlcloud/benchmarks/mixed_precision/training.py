@@ -18,7 +18,7 @@ from ..harness.kernels import capture_output
 from ..harness.roofline import Peak
 from ..harness.torch_roofline import count_work, measure_peak
 from ..harness.usage import MIB
-from .precisions import BASELINE, DIGITS, KernelCounts, TrainingJob, count_cuda_kernels, count_onednn_kernels
+from .settings import BASELINE, DIGITS, KernelCounts, TrainingJob, count_cuda_kernels, count_onednn_kernels
 
 PROVEN_STEPS = 3
 

@@ -28,10 +28,10 @@ from ..harness.preparation import FactReader
 from ..harness.protocol import measure
 from ..harness.records import Recorder
 from ..harness.roofline import Work
-from .arguments import ENTRY, parse
-from .engines import (
+from .settings import (
     DEFAULT,
     ENGINES,
+    ENTRY,
     Engine,
     InferencePrecision,
     Isa,
@@ -39,6 +39,7 @@ from .engines import (
     explain_missing,
     explain_missing_model,
     is_user_model,
+    parse,
     read_description,
     read_title,
 )

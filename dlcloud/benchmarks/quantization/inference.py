@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..harness.roofline import Peak
-from .engines import is_user_model
+from .settings import is_user_model
 
 DIGITS = "digits"
 """The one of the benchmark's own networks that is trained."""

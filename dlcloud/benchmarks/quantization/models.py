@@ -26,10 +26,10 @@ from ..harness.case import UntimedWorkload
 from ..harness.digits import load_folds
 from ..harness.preparation import ModelCache
 from . import digits
-from .engines import DESCRIPTION_SUFFIX, Format, detect_format, read_description
 from .inference import DIGITS, InferenceJob, Part, draw_images, draw_shaped_images, repeat_images
 from .onnx_graphs import NETWORKS, OPSET, REVISION
 from .onnx_graphs import write as write_network
+from .settings import DESCRIPTION_SUFFIX, Format, detect_format, read_description
 
 # Different images for calibration, agreement and timing, all from one seed of the user's.
 CALIBRATION, AGREEMENT, TIMING = 1, 2, 3

@@ -17,10 +17,10 @@ import openvino  # type: ignore[import-not-found]  # only in the benchmark's own
 
 from ..harness.case import UntimedWorkload
 from ..harness.kernels import capture_output, summarize_onednn_log
-from .engines import is_user_model
 from .inference import Inference, InferenceJob, Run
 from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts, model_bytes
 from .onnx_graphs import measure_peak
+from .settings import is_user_model
 
 VERSION = openvino.__version__.partition("-")[0]
 

@@ -20,8 +20,13 @@ from typing import Any
 from ..harness import program, protocol
 from ..harness.case import Case, Limits, Session, Variant, VariantError, WorkerVariant
 from ..harness.schema import Comparison
-from .arguments import ARTICLE, ENTRY, SEARCH, SIZES, STOCK, TODAY, parse
-from .knobs import (
+from .settings import (
+    ARTICLE,
+    ENTRY,
+    SEARCH,
+    SIZES,
+    STOCK,
+    TODAY,
     Configuration,
     Knob,
     KnobValue,
@@ -34,6 +39,7 @@ from .knobs import (
     environment_of,
     inspect_machine,
     knobs_of,
+    parse,
     stock_configuration,
 )
 

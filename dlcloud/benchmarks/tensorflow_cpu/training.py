@@ -26,7 +26,7 @@ import numpy as np
 from ..harness.case import UntimedWorkload
 from ..harness.kernels import capture_output, uses_tensor_cores
 from ..harness.roofline import ELEMENT_BYTES, Peak, Work, array_values, best_product, best_rate
-from .arguments import CLASSES, SIZES
+from .settings import CLASSES, SIZES
 
 with capture_output(2):  # TensorFlow's first lines come before it reads TF_CPP_MIN_LOG_LEVEL
     import keras

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.benchmarks.command.arguments import read_settings
 from dlcloud.benchmarks.command.output import Pattern
+from dlcloud.benchmarks.command.settings import read_settings
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.runs.program import program_of
 

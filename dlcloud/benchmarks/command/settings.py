@@ -1,4 +1,4 @@
-"""The options of the command benchmark."""
+"""The options of the command benchmark, and the settings, facts and readers that they state."""
 
 import argparse
 import json
