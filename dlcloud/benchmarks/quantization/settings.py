@@ -1,4 +1,4 @@
-"""The settings of inference: engines, precisions, instruction sets, formats, and the options that choose them.
+"""The settings of inference: engines, precisions, instruction sets, formats, and the options to choose them.
 
 The launcher's catalog, the program and its workers read it; it imports no engine. `Engine` states everything
 that differs between engines: packages, precisions, instruction sets, environments, formats. A user's model is
