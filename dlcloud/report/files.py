@@ -61,14 +61,10 @@ HINT = install_hint("parquet")
 _KINDS = {column.key: column.kind for column in RECORD}
 
 
-def _kinds(name: str, values: Sequence[Cell]) -> set[type]:
-    return {type(value) for value in values if value is not None} or {_KINDS.get(name, float)}
-
-
 def _column(name: str, values: Sequence[Cell]) -> Any:  # noqa: ANN401  an array of a library that may be missing
     from arro3.core import Array, DataType  # noqa: PLC0415
 
-    kinds = _kinds(name, values)
+    kinds = {type(value) for value in values if value is not None} or {_KINDS.get(name, float)}
     if kinds == {bool}:
         return Array(list(values), DataType.bool())
     if kinds == {int}:

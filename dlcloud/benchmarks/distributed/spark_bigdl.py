@@ -104,7 +104,11 @@ def _infer(job: Job, arguments: argparse.Namespace, _: Others) -> None:
     context = _connect(job, arguments)
     try:
         model = _network(job, arguments.precision)
-        own = _logits(model, fold.held_out, arguments.batch)
+        pieces = [
+            model.forward(fold.held_out[start : start + arguments.batch])
+            for start in range(0, len(fold.held_out), arguments.batch)
+        ]
+        own = np.concatenate(pieces).reshape(len(fold.held_out), -1)
         # Whole batches only, as the driver's: MKL's sums depend on the size of a batch, too.
         step = arguments.batch * job.nodes
         images = np.tile(fold.held_out, (arguments.copies, 1, 1, 1))
@@ -185,12 +189,6 @@ def _network(job: Job, precision: str) -> Any:  # noqa: ANN401 - as above
     np.savez(weights, **graph.weights)
     model = build_network(json.loads(json.dumps(graph.layers)), weights)
     return model.quantize() if precision == "int8" else model
-
-
-def _logits(model: Any, images: np.ndarray, batch: int) -> np.ndarray:  # noqa: ANN401 - as above
-    """Return what the driver alone computes: (n, CLASSES)."""
-    pieces = [model.forward(images[start : start + batch]) for start in range(0, len(images), batch)]
-    return np.concatenate(pieces).reshape(len(images), -1)
 
 
 def _prepare(

@@ -205,13 +205,9 @@ class CaseRun:
         result.finish = result.variant.finish()
         result.facts.update(result.finish.facts)
         if isinstance(result.variant, PeakMeter) and not self.session.is_finishing():
-            self._measure_peak(result.variant)
-
-    def _measure_peak(self, meter: PeakMeter) -> None:
-        """Measure what the setting is compared with; if that fails, the setting has no share of it."""
-        seconds = min(PEAK_S, self.session.limits.slice_s)
-        with suppress(VariantError):
-            meter.measure_peak(self.session.peaks, seconds)
+            seconds = min(PEAK_S, self.session.limits.slice_s)
+            with suppress(VariantError):
+                result.variant.measure_peak(self.session.peaks, seconds)
 
     def _measure_rounds(self) -> None:
         limits, began = self.session.limits, self.session.clock()
@@ -480,7 +476,9 @@ def record_results(case: Case, results: Sequence[VariantResult], session: Sessio
             facts={
                 **_facts(case, results, result),
                 **_share_of_peak(result, session),
-                **_energy(result),
+                **energy_facts(
+                    [part.joules for part in result.slices], sum(part.slice.items for part in result.slices)
+                ),
             },
             warnings=tuple(warnings),
             stable=not warnings,
@@ -529,12 +527,6 @@ def _facts(case: Case, results: Sequence[VariantResult], result: VariantResult) 
         return result.facts
     compared = case.compare(reference.finish.outputs, result.finish.outputs)
     return {**result.facts, **compared, **({"compared_with": name} if name != baseline else {})}
-
-
-def _energy(result: VariantResult) -> Mapping[str, Any]:
-    return energy_facts(
-        [part.joules for part in result.slices], sum(part.slice.items for part in result.slices)
-    )
 
 
 def _share_of_peak(result: VariantResult, session: Session) -> Mapping[str, Any]:

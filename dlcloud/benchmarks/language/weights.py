@@ -88,7 +88,7 @@ def make_model(configuration: Any, dtype: torch.dtype) -> Any:  # noqa: ANN401 -
 
 def _train(model: Any, seed: int) -> list[int]:  # noqa: ANN401 - transformers' own
     """Train on the text and return the tokens held out; a byte that printable text lacks stays unused."""
-    training, held_out = (_tokens_of(part) for part in read_text())
+    training, held_out = (list(part) for part in read_text())
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(TRAINED_STEPS):
@@ -99,10 +99,6 @@ def _train(model: Any, seed: int) -> list[int]:  # noqa: ANN401 - transformers' 
         loss.backward()
         optimizer.step()
     return held_out
-
-
-def _tokens_of(text: bytes) -> list[int]:
-    return list(text)
 
 
 def _byte_tokenizer(vocabulary: int) -> transformers.PreTrainedTokenizerFast:

@@ -181,7 +181,7 @@ class Roster:
             return None
         ready = {name: ask for name, ask in asks.items() if not self._awaits_mates(name, asks)}
         members = sorted(choose_connected({name: ask.unreachable for name, ask in ready.items()}))
-        if self._count_instances(members) < max(self.minimum, 1):
+        if len({self.attendants[name].instance or name for name in members}) < max(self.minimum, 1):
             return None
         self.last = Quorum(self._number(tuple(members), asks), tuple(members))
         for name in members:
@@ -199,9 +199,6 @@ class Roster:
         mates = [name for name in asks if self.attendants[name].instance == own.instance]
         first_at = min(self.attendants[name].asked_at for name in mates)
         return len(mates) < own.mates and self.now - first_at < MATES_S
-
-    def _count_instances(self, members: Sequence[str]) -> int:
-        return len({self.attendants[name].instance or name for name in members})
 
     def _number(self, members: tuple[str, ...], asks: Mapping[str, Ask]) -> int:
         number = self.last.number
