@@ -71,7 +71,6 @@ class BenchmarkMatrix:
         return self.base.model_copy(update=update)
 
     def recipe_of_job(self, name: str, job: BenchJob) -> Recipe:
-        """Return the recipe of one job on one type."""
         return self.recipe_of_type(name).model_copy(update={"name": self.base.name, "workload": job.workload})
 
 

@@ -54,12 +54,10 @@ class Operand:
         return begin, begin + timedelta(days=1)
 
     def of(self, *kinds: str) -> Sequence[str]:
-        """Return the words of these kinds."""
         return [self.words[kind] for kind in kinds if kind in self.words]
 
 
 def words_of(text: str) -> list[str]:
-    """Return the parts of an operand."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

@@ -115,7 +115,6 @@ class RunCost:
 
     @property
     def seconds(self) -> int:
-        """The billed seconds of all phases."""
         return self.boot_s + (self.setup_s or 0) + self.run_s + self.rest_s
 
     @property

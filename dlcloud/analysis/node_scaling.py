@@ -14,7 +14,6 @@ _COUNT = re.compile(r" on [0-9]+ nodes?$")
 
 
 def nodes_name(name: str, nodes: int) -> str:
-    """Return the name of a job on a number of nodes."""
     return f"{name} on {count_nodes(nodes)}"
 
 
@@ -83,7 +82,6 @@ def scalings_of(rows: Iterable[ResultRow]) -> list[NodeScaling]:
 
 
 def rows_apart(rows: Iterable[ResultRow], scalings: Collection[NodeScaling]) -> list[ResultRow]:
-    """Return the rows of no scaling."""
     scaled = {id(point.row) for scaling in scalings for point in scaling.points}
     return [row for row in rows if id(row) not in scaled]
 

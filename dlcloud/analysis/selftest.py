@@ -139,7 +139,6 @@ class Finding:
 
 
 def recipe_text(*, cloud: str, region: str, instance_type: str, market: str) -> str:
-    """Return the recipe of one market."""
     return _RECIPE.format(
         cloud=cloud,
         region=region,

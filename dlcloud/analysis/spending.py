@@ -126,7 +126,6 @@ class HomeMonth:
     as_of: datetime
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON's values."""
         plans = [
             {"name": plan.name, "usd": str(plan.usd), "at": plan.at.isoformat()} for plan in self.pending
         ]

@@ -111,7 +111,6 @@ def safe_key(name: str) -> str:
 
 
 def milliseconds(time: datetime) -> int:
-    """Return milliseconds since 1970."""
     return int(time.timestamp() * 1000)
 
 

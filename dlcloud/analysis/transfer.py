@@ -181,7 +181,6 @@ _PRIVATE = frozenset({"run", "settings", "command", "environment"})
 
 
 def results_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a line."""
     return RunDocument.model_json_schema(by_alias=True)
 
 
@@ -214,7 +213,6 @@ def _record_faults(number: int, record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield every text in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

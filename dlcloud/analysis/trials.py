@@ -190,7 +190,6 @@ class ExperimentProgress:
         return max(0, self.total - self.done - self.running - self.failed - self.pruned)
 
     def describe(self) -> str:
-        """Return it in one line."""
         parts = [f"{self.done} of {self.total} trials done", f"{self.running} running"]
         parts += [f"{self.failed} failed"] if self.failed else []
         parts += [f"{self.pruned} pruned"] if self.pruned else []
@@ -202,7 +201,6 @@ class ExperimentProgress:
         return ", ".join(parts)
 
     def rows(self) -> tuple[tuple[str, str], ...]:
-        """Return it as a table of names and values."""
         best = self.best if self.best is not None and self.best.value is not None else None
         counts = [("done", f"{self.done} of {self.total}"), ("running", str(self.running))]
         counts += [("failed", str(self.failed)), ("left", str(self.left))]

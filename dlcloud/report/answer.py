@@ -485,12 +485,10 @@ def _job_section(estimates: Sequence[JobEstimate], job: UserJob) -> Section:
 
 
 def time_text(estimate: JobEstimate) -> str:
-    """Format the time of a job with its interval."""
     return with_bounds(estimate.seconds, estimate.low_s, estimate.high_s)
 
 
 def usd_text(estimate: JobEstimate, market: Market) -> str:
-    """Format the cost of a job with its interval."""
     usd = estimate.usd(market)
     if usd is None:
         return ""
@@ -501,7 +499,6 @@ def usd_text(estimate: JobEstimate, market: Market) -> str:
 
 
 def job_records(rows: Sequence[ResultRow], job: UserJob, market: Market) -> list[dict[str, Any]]:
-    """Return the same for programs."""
     return [
         {
             "benchmark": one.row.run.workload,

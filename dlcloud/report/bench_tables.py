@@ -70,7 +70,6 @@ def left_out_sections(left_out: Iterable[tuple[str, LeftOut]]) -> list[Section]:
 
 
 def left_out_records(left_out: Iterable[tuple[str, LeftOut]]) -> list[Mapping[str, Any]]:
-    """Return the same for programs."""
     return [
         {
             "instance_type": name,
@@ -212,7 +211,6 @@ def race_section(result: RaceResult, *, rehearsal: bool) -> Section:
 
 
 def race_record(result: RaceResult) -> Mapping[str, Any]:
-    """Return the same for programs."""
     return {
         "verdict": result.verdict.value,
         "reason": result.reason,

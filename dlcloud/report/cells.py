@@ -187,7 +187,6 @@ def describe_progress(progress: RunProgress) -> str:
 
 
 def progress_record(progress: RunProgress) -> dict[str, Any]:
-    """Return the same for programs."""
     return {
         "done": progress.done,
         "total": progress.total,

@@ -157,7 +157,6 @@ def _pareto_value(row: ResultRow, market: Market, *, is_on_front: bool) -> dict[
 
 
 def _interval_bar(x: Spec, y: Spec, axis: str) -> Spec:
-    """Return the interval of one axis as a thin rule."""
     along, across = (x, y) if axis == "x" else (y, x)
     return {
         "mark": {"type": "rule", "strokeWidth": 1.5, "color": GREY, "aria": False},

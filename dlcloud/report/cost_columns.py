@@ -69,7 +69,6 @@ def record_of(row: ResultRow) -> dict[str, Cell]:
 def table_of(
     rows: Sequence[ResultRow], columns: Sequence[Column], heading: str, notes: Sequence[str]
 ) -> Section:
-    """Return a table of some columns."""
     return Section(
         heading=heading,
         titles=[column.heading(rows) for column in columns],

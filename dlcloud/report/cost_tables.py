@@ -375,7 +375,6 @@ def _billed_row(reconciled: Reconciliation) -> tuple[str, ...]:
 
 
 def billed_records(clusters: Sequence[Reconciliation], unanswered: str) -> dict[str, object]:
-    """Return the same for programs."""
     return {"unanswered": unanswered, "clusters": [_billed_record(cluster) for cluster in clusters]}
 
 
@@ -429,7 +428,6 @@ def total_section(costs: Sequence[ClusterCost]) -> list[Section]:
 
 
 def spending_sections(costs: Sequence[ClusterCost]) -> list[Section]:
-    """Return the tables of clusters and of days."""
     shown = costs[:MOST_SPENDING_ROWS]
     notes = [f"and {len(costs) - len(shown)} older clusters"] if len(shown) < len(costs) else []
     if any(cost.rehearsal for cost in shown):
@@ -445,7 +443,6 @@ def spending_sections(costs: Sequence[ClusterCost]) -> list[Section]:
 
 
 def spending_records(costs: Sequence[ClusterCost]) -> dict[str, Any]:
-    """Return the same for programs."""
     return {
         "clusters": [
             {

@@ -29,7 +29,6 @@ class TypeOffer:
 
 
 def instances_report(offers: Sequence[TypeOffer], *, region: str) -> Report:
-    """Return the types as a table, in their order."""
     section = Section(
         heading="",
         titles=(

@@ -36,7 +36,6 @@ class Rows(list[dict[str, Any]]):
         self._charts = charts
 
     def __repr__(self) -> str:
-        """Return the table as a terminal shows it."""
         return render(self._report, Format.TABLE)
 
     __str__ = __repr__
@@ -46,7 +45,6 @@ class Rows(list[dict[str, Any]]):
         return list, ([*self],)
 
     def _repr_html_(self) -> str:
-        """Return the tables as HTML, for notebooks."""
         sections = [section_html(section) for section in self._report.sections]
         return f'<div class="dlcloud">{STYLE}{"".join(sections)}</div>'
 
@@ -74,11 +72,9 @@ class Figure:
         self._svg = picture(charts, "svg").decode()
 
     def __repr__(self) -> str:
-        """Return the captions."""
         return "\n".join(chart.caption for chart in self._charts)
 
     def _repr_html_(self) -> str:
-        """Return the charts as HTML, for notebooks."""
         return f'<div class="dlcloud">{STYLE}{self._svg}</div>'
 
     def save(self, path: str | Path) -> None:

@@ -23,7 +23,6 @@ def scaling_sections(scalings: Sequence[NodeScaling], market: Market) -> list[Se
 
 
 def scaling_records(scalings: Sequence[NodeScaling], market: Market) -> list[dict[str, Any]]:
-    """Return the same for programs."""
     return [
         {
             "benchmark": scaling.points[0].row.run.workload,

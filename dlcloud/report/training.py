@@ -287,7 +287,6 @@ def trainings_section(
 
 
 def training_records(trainings: Mapping[str, tuple[Training, bool]]) -> list[dict[str, Any]]:
-    """Return the same for programs."""
     return [
         {
             "cluster": name,

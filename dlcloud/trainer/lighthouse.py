@@ -69,7 +69,6 @@ class Ledger:
         self.advance(step=step)
 
     def advance(self, *, step: int = 0, checkpoint: int = 0, done: bool = False, origin: int = 0) -> Entry:
-        """Advance the entry and write it."""
         with self._lock:
             now = time.monotonic()
             if origin and not self.entry.step and now - self._claimed_at > CLAIM_S:

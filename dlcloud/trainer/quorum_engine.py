@@ -206,7 +206,6 @@ class QuorumEngine:
         return self._history.unrecorded(self.step, with_older=is_its_turn)
 
     def _join(self, agreement: Agreement) -> None:
-        """Connect to the other workers of a new quorum."""
         self._disconnect()
         members = agreement.members
         if len(members) > 1:

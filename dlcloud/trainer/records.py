@@ -117,7 +117,6 @@ class Records:
         return self._write("step", values)
 
     def event(self, event: EventName, cause: str, **values: Any) -> None:  # noqa: ANN401
-        """Record and log an event."""
         cause, values = mask(cause, self._secrets), mask(values, self._secrets)
         self._write("event", {"event": event.value, "cause": cause, **values})
         details = "".join(f", {name} {value}" for name, value in values.items())

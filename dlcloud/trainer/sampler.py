@@ -57,7 +57,6 @@ class Sampler:
         return -(-self.samples // self.batch)
 
     def batch_of(self, step: int) -> Sequence[int]:
-        """Return the samples of a step, in order."""
         epoch, place = divmod(step, self.steps_per_epoch)
         if epoch not in self._orders:
             # Loading ahead looks into the next epoch while the last steps of this one are trained.

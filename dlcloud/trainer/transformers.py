@@ -50,7 +50,6 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # not there where types ar
     control: Any  # TrainerControl
 
     def is_world_process_zero(self) -> bool:
-        """Return whether this is the one worker that prints and saves."""
         return self._is_first
 
     is_local_process_zero = is_world_process_zero

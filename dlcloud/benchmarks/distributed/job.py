@@ -63,7 +63,6 @@ class Job:
 
     @property
     def is_on_loopback(self) -> bool:
-        """True if the nodes are rehearsed on one machine."""
         return ipaddress.ip_address(self.head_address).is_loopback
 
 
@@ -228,7 +227,6 @@ def _watch(servers: Sequence[_Running], on_failure: Callable[[], object]) -> Ite
 
 
 def report(message: str) -> None:
-    """Print a line of progress."""
     sys.stdout.write(f"{message}\n")
     sys.stdout.flush()
 

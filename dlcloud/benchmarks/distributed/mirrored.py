@@ -42,7 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_weights(width: int) -> list[Any]:
-    """Return the weights of four convolutions and a last layer."""
     generator = tf.random.Generator.from_seed(0)
     channels, weights = 3, []
     for stage in range(4):

@@ -239,7 +239,6 @@ class Benchmark:
 
     @property
     def parameters(self) -> dict[str, Option]:
-        """Return all options that a recipe may set, by name."""
         measuring = (*COMMON, *(ROUNDS if self.rounds else ()))
         options = {option.name: option for option in (*self.options, *measuring)}
         changed = {name: replace(options[name], default=value) for name, value in self.defaults.items()}
@@ -255,7 +254,6 @@ class Benchmark:
 
     @property
     def requirements_path(self) -> Path:
-        """Return the path of the requirements file that suits its defaults."""
         return REQUIREMENTS / self.requirements
 
     def requirements_for(self, arguments: Sequence[str]) -> Path:

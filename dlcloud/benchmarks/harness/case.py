@@ -173,7 +173,6 @@ class UntimedWorkload:
         """Do nothing."""
 
     def outputs(self) -> list[list[float]]:
-        """Return nothing."""
         return []
 
 

@@ -188,7 +188,6 @@ def _versions(packages: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def main() -> None:
-    """Print a description of this machine as JSON."""
     sys.stdout.write(json.dumps(describe(())["hardware"]) + "\n")
 
 

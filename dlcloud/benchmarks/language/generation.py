@@ -178,7 +178,6 @@ def _loss(logits: np.ndarray, tokens: np.ndarray) -> float:
 
 
 def size_of(model: Path) -> int:
-    """Return the bytes of a model's weights, a file's or those of a folder."""
     files = [file for file in model.rglob("*") if file.is_file()] if model.is_dir() else [model]
     return sum(file.stat().st_size for file in files)
 
@@ -206,7 +205,6 @@ class RequestModel:
         self.advance()
 
     def take_number(self) -> int:
-        """Return a number that no request has had."""
         self._number += 1
         return self._number
 

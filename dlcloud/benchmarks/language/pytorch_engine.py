@@ -27,7 +27,6 @@ def run(**arguments: Any) -> PromptReading | Generation:  # noqa: ANN401 - those
 
 
 def load(folder: str, precision: str, device: str) -> Any:  # noqa: ANN401 - transformers' own
-    """Load a network in a precision, ready for inference."""
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     configuration = transformers.AutoConfig.from_pretrained(folder)
     maker = (

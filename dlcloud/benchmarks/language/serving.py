@@ -281,7 +281,6 @@ class ServingVariant:
         }
 
     def warm_up(self, limit_s: float) -> WarmUp:  # noqa: ARG002 - the rates decide how long it takes
-        """Raise the rate until the goal is missed."""
         began = time.monotonic()
         self._send(self.goal.rates[0], FIRST_REQUESTS)
         for rate in self.goal.rates:

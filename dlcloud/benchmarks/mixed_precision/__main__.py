@@ -186,7 +186,6 @@ class TrainingComparison:
         )
 
     def _settings(self, subject: Subject) -> list[TrainingSetting]:
-        """Return the settings to measure, the baseline first."""
         settings = [TrainingSetting.parse(name) for name in self.arguments.setting or ()]
         if not settings:
             depthwise = subject.network in DEPTHWISE_NETWORKS
@@ -221,7 +220,6 @@ class TrainingComparison:
         )
 
     def _job(self, subject: Subject, setting: TrainingSetting) -> dict[str, Any]:
-        """Return the arguments of TrainingJob.parse."""
         arguments = self.arguments
         size = IMAGE_SIZES[subject.network]
         return {

@@ -58,7 +58,6 @@ class Training:
         return list(self.results)
 
     def measure_peak(self, seconds: float) -> Peak:
-        """Return the peak of PyTorch, which Keras runs on, too."""
         return measure_peak(self.precision, device=self.device, seconds=seconds)
 
 
@@ -159,7 +158,6 @@ class _Started:
 
 
 def _start(job: TrainingJob) -> _Started:
-    """Build, and train one step on a batch drawn from the seed."""
     torch.set_num_threads(job.threads)
     trainer = build_trainer(job)
     generator = torch.Generator().manual_seed(job.seed)

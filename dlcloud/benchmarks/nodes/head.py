@@ -57,7 +57,7 @@ class NodesError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """A worker has connected."""
+    """Another node has connected."""
 
     rank: int
     address: str
@@ -67,7 +67,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserved:
-    """A worker has reserved its ports."""
+    """Another node has reserved its ports."""
 
     rank: int
     ports: Sequence[int]
@@ -92,7 +92,7 @@ class Head:
     arguments: argparse.Namespace
     secret: str
     events: "queue.SimpleQueue[Event]" = field(default_factory=queue.SimpleQueue)
-    workers: dict[int, Joined] = field(default_factory=dict)
+    joined: dict[int, Joined] = field(default_factory=dict)
     process: NodeProcess | None = None
 
     def run(self) -> Ended:
@@ -124,7 +124,7 @@ class Head:
                 threading.Thread(target=self._receive, args=(channel,), daemon=True).start()
 
     def _receive(self, channel: Channel) -> None:
-        """Post what a worker sends; a rank that joined before is not taken a second time."""
+        """Post what another node sends; a rank that joined before is not taken a second time."""
         rank = HEAD
         try:
             hello = channel.receive()
@@ -153,8 +153,8 @@ class Head:
                 missing = sorted(set(range(self.arguments.nodes)) - reserved.keys())
                 self._lost.touch()
                 raise NodesError(f"no connection from rank {missing[0]} within {limit_s:.0f} s") from None
-            if isinstance(event, Joined) and event.rank not in self.workers:
-                self.workers[event.rank] = event
+            if isinstance(event, Joined) and event.rank not in self.joined:
+                self.joined[event.rank] = event
                 event.channel.send(prepare=True)
             elif isinstance(event, Reserved):
                 reserved[event.rank] = event.ports
@@ -162,8 +162,8 @@ class Head:
                 raise NodesError(f"rank {event.rank} was lost before the start: {event.tail}")
         self._lost.unlink(missing_ok=True)
         nodes = {HEAD: Node(address=self.arguments.address, slots=slots(), ports=reserved[HEAD])}
-        for rank, worker in self.workers.items():
-            nodes[rank] = Node(address=worker.address, slots=worker.slots, ports=reserved[rank])
+        for rank, other in self.joined.items():
+            nodes[rank] = Node(address=other.address, slots=other.slots, ports=reserved[rank])
         return [nodes[rank] for rank in range(self.arguments.nodes)]
 
     def _start(self, nodes: Sequence[Node]) -> None:
@@ -177,8 +177,8 @@ class Head:
             }
             for rank in range(len(nodes))
         ]
-        for rank, worker in self.workers.items():
-            worker.channel.send(start=orders[rank])
+        for rank, other in self.joined.items():
+            other.channel.send(start=orders[rank])
         self.process = start_node(
             orders[HEAD],
             self.arguments.folder,
@@ -207,13 +207,13 @@ class Head:
         return head_ended
 
     def _stop(self) -> None:
-        """End what still runs, everywhere: a worker also does so by itself when the connection closes."""
-        for worker in self.workers.values():
-            worker.channel.send(stop=True)
+        """End what still runs, everywhere: each node also does so by itself when the connection closes."""
+        for other in self.joined.values():
+            other.channel.send(stop=True)
         if self.process is not None:
             self.process.stop()
-        for worker in self.workers.values():
-            worker.channel.close()
+        for other in self.joined.values():
+            other.channel.close()
 
 
 def describe(ended: Ended, nodes: int, address: str) -> str:
@@ -235,7 +235,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     if ended.status == 0:
         return 0
-    address = arguments.address if ended.rank == HEAD else head.workers[ended.rank].address
+    address = arguments.address if ended.rank == HEAD else head.joined[ended.rank].address
     sys.stderr.write(f"{describe(ended, arguments.nodes, address)}\n")
     return ended.status or 1
 

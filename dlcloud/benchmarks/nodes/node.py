@@ -148,7 +148,6 @@ class NodeProcess:
         threading.Thread(target=self._follow, name="end", daemon=True).start()
 
     def stop(self, grace_s: float = GRACE_S) -> None:
-        """End it and its child processes: SIGTERM, then SIGKILL."""
         self._signal(signal.SIGTERM)
         self._copier.join(grace_s)  # until child processes have ended, too
         self._signal(signal.SIGKILL)

@@ -273,7 +273,6 @@ def _make_linear(nn: Any, weights: Sequence[np.ndarray]) -> Any:  # noqa: ANN401
 
 
 def _tensors(layer: Any) -> list[Any]:  # noqa: ANN401
-    """Return a layer's weight and bias in Java."""
     return list(layer.value.parameters()._1())  # noqa: SLF001 - the first of a pair, in Scala
 
 

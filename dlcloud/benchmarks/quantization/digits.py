@@ -58,7 +58,6 @@ def train(fold: Fold, seed: int) -> "list[Layer]":
 
 
 def logits(layers: "Sequence[Layer]", images: np.ndarray) -> np.ndarray:
-    """Run the network: (n, 1, 8, 8) to (n, CLASSES)."""
     values = images
     for layer in layers:
         values = layer.forward(values)
@@ -233,7 +232,6 @@ def export(layers: list[Layer]) -> "onnx.ModelProto":
 
 
 def write_layers(layers: list[Layer], graph: Graph) -> str:
-    """Add the layers to a graph; return the name of their output."""
     value = "images"
     for layer in layers:
         value = layer.export(graph, value)

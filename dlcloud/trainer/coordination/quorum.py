@@ -141,7 +141,6 @@ class Roster:
         self._known.add(attendant.id)
 
     def hear(self, worker: str) -> None:
-        """Note a sign of life."""
         self.attendants[worker] = replace(self.attendants[worker], heard_at=self.now)
 
     def ask(self, worker: str, ask: Ask) -> None:
@@ -607,7 +606,6 @@ class QuorumClient:
         return None
 
     def is_broken(self, number: int) -> bool:
-        """True if a member of the quorum of a number is gone."""
         return self._broken >= number
 
     def close(self) -> None:

@@ -70,7 +70,6 @@ def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
 
 
 def accuracy(model: nn.Module, data: TensorDataset, where: torch.device) -> float:
-    """Return which share of the images is recognised."""
     images, labels = data.tensors
     model.eval()
     with torch.no_grad():

@@ -44,7 +44,6 @@ class Adapted(nn.Module):  # type: ignore[misc]  # PyTorch is not there where ty
         return {name: value.detach() for name, value in self.named_parameters() if value.requires_grad}
 
     def load_state_dict(self, state: Mapping[str, Any], *_arguments: Any, **_options: Any) -> Any:  # noqa: ANN401
-        """Take over what `state_dict` returned."""
         ours = self.state_dict()
         if ours.keys() != state.keys():
             raise ValueError("the state is of other adapters")
@@ -93,7 +92,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _load(arguments: argparse.Namespace) -> tuple[Any, list[int]]:
-    """Return the network and the tokens of the text."""
     import transformers  # noqa: PLC0415 - takes seconds, which --help should not
 
     whole = "\n\n".join(topics.topics[name] for name in sorted(topics.topics))

@@ -52,7 +52,6 @@ class Options:
 
     @property
     def ledger_address(self) -> str:
-        """`HOST:PORT` of the ledger."""
         return ledger_address(f"{self.coordinator}:{self.port}")
 
 

@@ -96,7 +96,6 @@ def lighthouse_command(options: Options) -> list[str]:
 
 
 def torchrun_command(options: Options) -> list[str]:
-    """Return the command that runs the script of an instance under torchrun."""
     configuration = ",".join(f"{name}={value}" for name, value in RENDEZVOUS.items())
     words = options.command
     is_interpreter = bool(words) and words[0].rpartition("/")[2].startswith("python")
@@ -249,7 +248,6 @@ class SupervisedProcess:
             self._process.kill()
 
     def close(self) -> None:
-        """Kill it and wait until it has ended."""
         self.kill()
         if self._process is not None:
             self._process.wait()
