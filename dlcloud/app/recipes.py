@@ -1,6 +1,7 @@
 """Texts for people and agents: `dlcloud recipes` and `schema`, and the skill for coding agents."""
 
 import json
+from pathlib import Path
 
 from dlcloud.analysis.transfer import results_schema
 from dlcloud.app.terminal.screen import say
@@ -8,6 +9,10 @@ from dlcloud.recipe.recipe import read_recipe, recipe_schema
 from dlcloud.report.recipes import recipes_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import recipe_names, recipe_text, template
+from dlcloud.system.files import write_file
+
+SKILL_FOLDERS = (".claude/skills", ".agents/skills")
+"""Folders of a home in which coding agents look for skills: Claude Code, and Codex with others."""
 
 
 def print_recipes(*, name: str, output: str) -> None:
@@ -28,3 +33,12 @@ def print_schema(*, document: str) -> None:
 def print_skill() -> None:
     """Print what an agent needs to use dlcloud, as a skill: Markdown with a name and a description."""
     say(template("skill.md"), end="")
+
+
+def install_skill() -> None:
+    """Write the skill to the folders of this user in which coding agents look."""
+    for folder in SKILL_FOLDERS:
+        path = Path.home() / folder / "dlcloud" / "SKILL.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, template("skill.md"), mode=0o644)
+        say(str(path))

@@ -169,6 +169,7 @@ def dlcloud() -> None:
 def main() -> None:
     """Run the command line and exit; the exit codes are in the documentation."""
     open_closed_streams()
+    answer_agents_plainly()
     never_proxy_this_machine()
     status = run()
     if terminations.has_begun:
@@ -197,6 +198,17 @@ def open_closed_streams() -> None:
         setattr(sys, name, stream)
         if name == "stdout" and sys.stderr is not None:
             click.echo("standard output is closed: the result is not printed", err=True)
+
+
+AGENTS = ("AI_AGENT", "CLAUDECODE", "CURSOR_AGENT", "GEMINI_CLI", "CODEX_SANDBOX", "CODEX_THREAD_ID")
+"""Variables that coding agents set for the commands that they run."""
+
+
+def answer_agents_plainly() -> None:
+    """Let a terminal of a coding agent count as none: it reads lines, and nobody there answers a question."""
+    if any(os.environ.get(name) for name in AGENTS):
+        for stream in (sys.stdin, sys.stdout, sys.stderr):
+            stream.isatty = lambda: False  # type: ignore[method-assign]
 
 
 NEVER_PROXIED = "127.0.0.1,localhost,169.254.169.254"

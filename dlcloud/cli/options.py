@@ -267,7 +267,10 @@ def requirement_options(command: Command) -> Command:
         click.option("--memory-gib", default="", metavar="N", help="Memory: 64 (at least), or 64-128."),
         click.option("--architecture", type=click.Choice(("x86_64", "arm64")), help="Processor."),
         click.option(
-            "--instruction-set", multiple=True, metavar="NAME", help="As avx512_vnni or amx; repeat it."
+            "--instruction-set",
+            multiple=True,
+            metavar="NAME",
+            help="Instruction set of the CPU, such as avx512_vnni or amx; repeat it.",
         ),
         click.option(
             "--max-usd-per-hour", default="", metavar="USD", help="Highest price of an instance an hour."

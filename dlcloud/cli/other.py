@@ -40,13 +40,9 @@ def schema(*, document: str, output: str) -> None:  # noqa: ARG001  it is JSON e
 
 
 @commands.command("skill")
-def skill() -> None:
-    """Print what an agent needs to use dlcloud: tasks, commands, exit codes, JSON.
+@click.option("--install", is_flag=True, help="Write it to ~/.claude/skills and ~/.agents/skills.")
+def skill(*, install: bool) -> None:
+    """Print what a coding agent needs to use dlcloud: tasks, commands, exit codes, JSON."""
+    from dlcloud.app.recipes import install_skill, print_skill
 
-    \b
-    mkdir -p .claude/skills/dlcloud
-    dlcloud skill > .claude/skills/dlcloud/SKILL.md
-    """  # noqa: D301  click wants a real backspace, to leave these lines as they are
-    from dlcloud.app.recipes import print_skill
-
-    print_skill()
+    (install_skill if install else print_skill)()

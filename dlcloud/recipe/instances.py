@@ -171,7 +171,7 @@ class Requirements(Part):
     vcpus: _Range | None = Field(default=None, description="vCPUs: 16 (at least), 16-32, or 16-16 (exactly).")
     memory_gib: _Range | None = Field(default=None, description="Memory: 64 (at least), or 64-128.")
     architecture: Literal["x86_64", "arm64"] | None = Field(
-        default=None, description="By default x86_64, if any type is left with it."
+        default=None, description="Architecture of the types. Default: x86_64, if a type is left with it."
     )
     instruction_set: Texts = Field(
         default_factory=list, description="Instruction sets that the processor must have: avx512_vnni, amx."
