@@ -188,8 +188,11 @@ def _client(service: str, url: str, key_id: str, secret: str) -> Any:
 
 
 def wait_until(true, *, seconds: float = TIMEOUT_S) -> None:
-    """Poll until a condition holds."""
+    """Poll until a condition holds; what takes long to ask leaves the processor to what is waited for."""
     deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.05)
+        now = time.monotonic()
+        assert now < deadline, "it never came true"
+        time.sleep(min(1.0, max(0.05, 2 * (now - began))))
+        began = time.monotonic()

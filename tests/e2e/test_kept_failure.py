@@ -14,6 +14,7 @@ def recipe(user, keep):
 
 
 def test_the_instance_of_a_failed_run_stays_up_and_ends_by_itself(user):
+    user.control.set_minute(20)
     failed = user.run("up", recipe(user, "1m"), "--name", "failing", expect=4)
     words = " ".join(failed.stderr.split())
     assert "failing is kept up for 1 minutes (0.00283 USD at most), to look at" in words
@@ -21,6 +22,7 @@ def test_the_instance_of_a_failed_run_stays_up_and_ends_by_itself(user):
     assert "broken" in user.run("exec", "failing", "--", "cat dlcloud/runs/failing-*/log").stdout
     assert kept in user.run("status").stdout
     wait_until(lambda: user.alive() == [])
+    user.control.set_minute(60)
     user.run("down", "failing")
     assert user.run("status").stdout == "nothing is up\n"
 

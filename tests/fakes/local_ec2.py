@@ -22,12 +22,15 @@ WAIT_S = 600.0
 
 
 def wait_for(check, goal, limit_s=WAIT_S):
-    """Poll until `check` returns a true value, and return it."""
-    deadline = time.monotonic() + limit_s
+    """Poll until `check` returns a true value, and return it; between, leave the processor to others."""
+    began = time.monotonic()
+    deadline = began + limit_s
     while not (value := check()):
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             raise AssertionError(f"not within {limit_s} s: {goal}")
-        time.sleep(0.02)
+        time.sleep(min(1.0, max(0.02, 2 * (now - began))))
+        began = time.monotonic()
     return value
 
 
