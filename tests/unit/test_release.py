@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,19 @@ def test_a_tag_that_is_not_the_version_publishes_nothing(tmp_path, tag, status):
     )
     assert done.returncode == status, done.stdout + done.stderr
     assert (VERSION in done.stdout) == bool(status)
+
+
+def test_the_formula_names_the_sdist_and_its_digest(tmp_path):
+    (tmp_path / "dist").mkdir()
+    sdist = tmp_path / "dist" / f"dlcloud-{VERSION}.tar.gz"
+    sdist.write_bytes(b"an sdist")
+    (tmp_path / ".github").symlink_to(ROOT / ".github")
+    command = commands(ROOT / ".github" / "workflows" / "release.yml")["Fill in the formula"]
+    subprocess.run(["bash", "-e", "-c", command], cwd=tmp_path, check=True, timeout=60)
+    formula = (tmp_path / "dlcloud.rb").read_text("utf-8")
+    assert f"/v{VERSION}/{sdist.name}" in formula
+    assert sha256(b"an sdist").hexdigest() in formula
+    assert "@" not in formula.replace("python@", "")
 
 
 def test_only_the_job_that_publishes_may_ask_for_a_token():
