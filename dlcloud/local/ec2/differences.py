@@ -362,10 +362,6 @@ class MendedResponses(EC2Response):
 class _ShownImage:
     """An image of moto with the fields that moto lacks or shows differently."""
 
-    ena_support = True
-    platform_details = "Linux/UNIX"
-    usage_operation = "RunInstances"
-
     def __init__(self, image: Any) -> None:  # noqa: ANN401 - moto's object
         self._image = image
         self.block_device_mappings = [root_device(image)]

@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from moto.ec2.models.instance_types import INSTANCE_TYPES
-
 from dlcloud.local.capacity.pools import Pool
 from dlcloud.local.instance.addresses import Listeners, Sources, inside_sources, ssh_sources
 from dlcloud.local.instance.metadata import Identity, metadata_documents
@@ -32,23 +30,6 @@ _STATE_CODES = {
 }
 # moto's token of a launch without one.
 _MOTO_CLIENT_TOKEN = "ABCDE"  # noqa: S105 - not a secret
-_SHOWN: Mapping[str, Any] = {
-    "boot_mode": "uefi-preferred",
-    "capacity_reservation_specification": {"CapacityReservationPreference": "open"},
-    "current_instance_boot_mode": "uefi",
-    "ena_support": True,
-    "enclave_options": {"Enabled": False},
-    "maintenance_options": {"AutoRecovery": "default"},
-    "network_performance_options": {"BandwidthWeighting": "default"},
-    "operator": {"Managed": False},
-    "platform_details": "Linux/UNIX",
-    "private_dns_name_options": {
-        "HostnameType": "ip-name",
-        "EnableResourceNameDnsARecord": False,
-        "EnableResourceNameDnsAAAARecord": False,
-    },
-    "usage_operation": "RunInstances",
-}
 
 
 class StateReason(Enum):
@@ -239,19 +220,13 @@ class InstanceRecord:
         instance.reservation_id = reservation_id
         # moto's own goes through the tags of everything, for each instance that is shown.
         instance.get_tags = lambda: _read_tags(instance)
-        instance.cpu_options = _cpu_options(str(instance.instance_type))
         if instance.client_token == _MOTO_CLIENT_TOKEN:
             instance.client_token = ""
-        if not instance.hibernation_options:
-            instance.hibernation_options = {"Configured": False}
         if not instance.security_groups:
             instance.security_groups = list(instance.nics[0].group_set)
-        instance.metadata_options.http_protocol_ipv4 = "enabled"
         zones = instance.ec2_backend.describe_availability_zones()
         zone_ids = {zone.name: zone.zone_id for zone in zones}
         instance.placement.availability_zone_id = zone_ids.get(instance.availability_zone)
-        for name, value in _SHOWN.items():
-            setattr(instance, name, value)
 
     def _public_key(self) -> str | None:
         """Return the EC2 key pair's public key, in OpenSSH's form."""
@@ -278,10 +253,3 @@ def template_version(backend: Any, specification: Mapping[str, Any]) -> Any:  # 
     else:
         template = backend.get_launch_template_by_name(specification.get("LaunchTemplateName"))
     return template.get_version(specification.get("Version", "$Default"))
-
-
-def _cpu_options(instance_type: str) -> dict[str, int]:
-    """Return the cores and threads of a type, which EC2 shows of each instance."""
-    cpus = INSTANCE_TYPES.get(instance_type, {}).get("VCpuInfo", {})
-    count, threads = cpus.get("DefaultVCpus", 1), cpus.get("DefaultThreadsPerCore", 1)
-    return {"CoreCount": cpus.get("DefaultCores", max(1, count // threads)), "ThreadsPerCore": threads}

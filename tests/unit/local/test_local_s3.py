@@ -19,7 +19,7 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from dlcloud.cloud.storage.buckets import S3Buckets
-from dlcloud.local.s3.signatures import BodyError, decode_body, verify_digests
+from dlcloud.local.s3.front import BodyError, decode_body, verify_digests
 from dlcloud.model.errors import CredentialsError
 from dlcloud.resources.texts import iam_policy
 
