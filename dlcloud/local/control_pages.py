@@ -46,7 +46,6 @@ class ControlPages:
             "apt-lock": (instances, "apt_lock_s"),
             "role-session": (roles, "session_s"),
             "latency": (faults, "latency_s"),
-            "boot-scale": (instances.boots, "scale"),
         }
         self._pages: dict[tuple[str, str], Callable[[dict[str, Any]], dict[str, Any] | None]] = {
             ("GET", "status"): self._status,

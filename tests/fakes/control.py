@@ -25,10 +25,6 @@ class HarnessControl(ControlClient):
         """Keep new instances in `pending` for this long."""
         self.call("POST", "boot-delay", {"seconds": seconds})
 
-    def set_boot_scale(self, part: float) -> None:
-        """Let new instances take this part of EC2's time from running to SSH, which depends on their type."""
-        self.call("POST", "boot-scale", {"seconds": part})
-
     def fail_boots(self, fault: str, count: int = 1) -> None:
         """Let the next boots fail: `ends` or `no-key` while pending, or `silent`: SSH never answers."""
         self.call("POST", "boot-faults", {"fault": fault, "count": count})

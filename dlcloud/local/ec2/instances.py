@@ -37,10 +37,6 @@ from dlcloud.local.tree.copies import images_folder, make_image
 from dlcloud.local.tree.instance_tree import remove_tree
 from dlcloud.model.instance import InstanceState, Market
 
-# Source: published measurements of metal types, 531 to 792 s, and of others: 23 s from running to SSH.
-_METAL_S = 792.0
-_USUAL_S = 23.0
-
 
 class BootFault(StrEnum):
     """What becomes of an instance that does not boot.
@@ -54,19 +50,10 @@ class BootFault(StrEnum):
     SILENT = "silent"
 
 
-def ec2_boot_s(instance_type: str) -> float:
-    """Return the seconds that EC2 takes from a running instance of a type to its SSH server."""
-    return _METAL_S if ".metal" in instance_type else _USUAL_S
-
-
 class Boots:
-    """The boots of one site. Methods may be called from any thread.
-
-    `scale` is the part of EC2's boot times that instances take; 0: as fast as this machine boots them.
-    """
+    """Which boots of one site fail. Methods may be called from any thread."""
 
     def __init__(self) -> None:
-        self.scale = 0.0
         self._lock = threading.Lock()
         self._faults: list[BootFault] = []
 
@@ -79,10 +66,6 @@ class Boots:
         """Return what becomes of the next boot; None: it succeeds."""
         with self._lock:
             return self._faults.pop(0) if self._faults else None
-
-    def delay_s(self, instance_type: str, fault: BootFault | None) -> float:
-        """Return for how long SSH does not answer yet."""
-        return float("inf") if fault is BootFault.SILENT else self.scale * ec2_boot_s(instance_type)
 
 
 async def fail_boot() -> None:
@@ -486,7 +469,7 @@ class SiteInstances:
             properties=record.metadata_documents,
             iam=lambda: self._iam(instance_id, record.profile()),
             minute_s=self.minute_s,
-            ssh_delay_s=self.boots.delay_s(record.pool.instance_type, fault),
+            is_silent=fault is BootFault.SILENT,
             apt_lock_s=self.apt_lock_s,
             machine=self.machine,
             power=lambda order: self._entries[instance_id].power.obey(order),  # noqa: PLW0108 - it is made below

@@ -68,7 +68,7 @@ class LocalInstance:
         iam: Returns its role's metadata documents by path.
         power: Carries out an order of its shutdown program.
         minute_s: Length of a minute of its timers; less than 60 rehearses long waits.
-        ssh_delay_s: How long SSH does not answer while everything else is up; infinite: never.
+        is_silent: SSH never answers, while everything else is up.
         apt_lock_s: How long a job of the image holds apt's locks at first boot.
         machine: A command that boots a virtual machine in place of the processes here; empty for none.
     """
@@ -85,7 +85,7 @@ class LocalInstance:
     iam: Callable[[], Mapping[str, str]]
     power: Callable[[str], None]
     minute_s: float = 60.0
-    ssh_delay_s: float = 0.0
+    is_silent: bool = False
     apt_lock_s: float = 0.0
     machine: str = ""
     notices: Notices = field(default_factory=Notices)
@@ -137,10 +137,9 @@ class LocalInstance:
             interpreter=self.interpreter,
             instance_users=self.instance_users,
         )
-        if self.ssh_delay_s:
-            self._last_stage = asyncio.create_task(self._open_late())
+        if self.is_silent:
             return
-        await self._open()
+        await self._ssh.open(self.listeners.ssh)
         self._last_stage = asyncio.create_task(self._run_last_stage())
 
     async def run_service(
@@ -289,15 +288,6 @@ class LocalInstance:
             return 0
         script = self._write_script(name, "\n".join(commands).encode() + b"\n")
         return await self._log_program([shell_path(), str(script)])
-
-    async def _open(self) -> None:
-        if self._ssh is not None:
-            await self._ssh.open(self.listeners.ssh)
-
-    async def _open_late(self) -> None:
-        await asyncio.sleep(self.ssh_delay_s)
-        await self._open()
-        await self._run_last_stage()
 
     def _write_script(self, name: str, content: bytes) -> Path:
         self.tree.write(f"lib/{name}", content, mode=0o755)

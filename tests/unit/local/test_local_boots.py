@@ -1,9 +1,8 @@
-"""Boots on the local EC2: slow ones, and those that never end."""
+"""Boots on the local EC2 that fail, or never end."""
 
 import socket
 
 from dlcloud.cloud.offers.catalog import Catalog
-from dlcloud.local.ec2.instances import ec2_boot_s
 from dlcloud.model.instance import boot_timeout_s
 from tests.fakes.local_ec2 import wait_for
 
@@ -14,22 +13,11 @@ def port_is_open(rig, instance_id):
         return client.connect_ex((entry["host"], entry["ssh_port"])) == 0
 
 
-def test_a_metal_type_runs_long_before_ssh_answers(rig):
-    rig.control.set_boot_scale(0.001)
-    usual, metal = rig.run()[0], rig.run(InstanceType="c7i.metal-24xl")[0]
-    rig.control.set_boot_scale(1)
-    slow = rig.run(InstanceType="c7i.metal-24xl")[0]
-    rig.control.set_boot_scale(0)
-    rig.await_state(slow, "running")
-    wait_for(lambda: port_is_open(rig, usual) and port_is_open(rig, metal), "both answer")
-    assert not port_is_open(rig, slow)
-    rig.ec2.terminate_instances(InstanceIds=[usual, metal, slow])
-    rig.await_state(slow, "terminated")
-
-
 def test_the_time_to_boot_covers_the_slowest_boot_of_every_type():
+    """Source: published measurements: metal types 531 to 792 s, others 23 s from running to SSH."""
     for hardware in Catalog():
-        assert boot_timeout_s(hardware.name) > 1.3 * ec2_boot_s(hardware.name)
+        measured_s = 792.0 if ".metal" in hardware.name else 23.0
+        assert boot_timeout_s(hardware.name) > 1.3 * measured_s
 
 
 def test_boots_fail_on_demand(rig):
