@@ -204,6 +204,39 @@ def content_md5(body: bytes) -> bytes:
     return hashlib.md5(body, usedforsecurity=False).digest()
 
 
+def _crc32(body: bytes) -> bytes:
+    return zlib.crc32(body).to_bytes(4, "big")
+
+
+def _crc32c(body: bytes) -> bytes:
+    from awscrt import checksums  # noqa: PLC0415 - its library of 12 MB is of use to few requests
+
+    return int(checksums.crc32c(body)).to_bytes(4, "big")
+
+
+def _crc64nvme(body: bytes) -> bytes:
+    from awscrt import checksums  # noqa: PLC0415 - as above
+
+    return int(checksums.crc64nvme(body)).to_bytes(8, "big")
+
+
+def _sha1(body: bytes) -> bytes:
+    return hashlib.sha1(body, usedforsecurity=False).digest()
+
+
+def _sha256(body: bytes) -> bytes:
+    return hashlib.sha256(body).digest()
+
+
+CHECKSUMS: Mapping[str, Callable[[bytes], bytes]] = {
+    "CRC32": _crc32,
+    "CRC32C": _crc32c,
+    "CRC64NVME": _crc64nvme,
+    "SHA1": _sha1,
+    "SHA256": _sha256,
+}
+
+
 def _scope(environ: Mapping[str, Any]) -> list[str]:
     """Return key id, date, region, service and "aws4_request" of a signature, without verifying it."""
     _, _, rest = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")

@@ -11,7 +11,6 @@ import io
 import logging
 import threading
 import uuid
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from http import HTTPStatus
@@ -21,7 +20,7 @@ from xml.sax.saxutils import escape
 
 from dlcloud.local.api.call import Reply
 from dlcloud.local.api.signature import AuthError, Claim, SignatureError, read_claim, verify_claim
-from dlcloud.local.s3.calls import S3Call, content_md5, is_old_signature
+from dlcloud.local.s3.calls import CHECKSUMS, S3Call, content_md5, is_old_signature
 
 log = logging.getLogger(__name__)
 _ANY_REGION = frozenset({"CreateBucket", "GetBucketLocation", "ListBuckets"})
@@ -269,37 +268,6 @@ def verify_digests(body: bytes, headers: Mapping[str, str]) -> None:
             raise BodyError("BadDigest", f"The {title} you specified did not match the calculated checksum.")
 
 
-def _crc32(body: bytes) -> bytes:
-    return zlib.crc32(body).to_bytes(4, "big")
-
-
-def _crc32c(body: bytes) -> bytes:
-    from awscrt import checksums  # noqa: PLC0415 - its library of 12 MB is of use to few requests
-
-    return int(checksums.crc32c(body)).to_bytes(4, "big")
-
-
-def _crc64nvme(body: bytes) -> bytes:
-    from awscrt import checksums  # noqa: PLC0415 - as above
-
-    return int(checksums.crc64nvme(body)).to_bytes(8, "big")
-
-
-def _sha1(body: bytes) -> bytes:
-    return hashlib.sha1(body, usedforsecurity=False).digest()
-
-
-def _sha256(body: bytes) -> bytes:
-    return hashlib.sha256(body).digest()
-
-
-CHECKSUMS: Mapping[str, Callable[[bytes], bytes]] = {
-    "CRC32": _crc32,
-    "CRC32C": _crc32c,
-    "CRC64NVME": _crc64nvme,
-    "SHA1": _sha1,
-    "SHA256": _sha256,
-}
 _DIGESTS = {
     "content-md5": content_md5,
     **{f"{_CHECKSUM}{name.lower()}": compute for name, compute in CHECKSUMS.items()},

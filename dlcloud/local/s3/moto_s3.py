@@ -12,7 +12,7 @@ from moto.s3 import urls as s3_urls
 from moto.s3.models import FakeKey, s3_backends
 from moto.s3.responses import S3Response
 
-from dlcloud.local.s3.front import CHECKSUMS
+from dlcloud.local.s3.calls import CHECKSUMS
 
 _PARTITION = "aws"
 _reading = threading.local()
