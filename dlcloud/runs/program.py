@@ -155,7 +155,7 @@ def program_of(recipe: Recipe, recipe_folder: Path) -> RunProgram:
 
 def _check_arguments(arguments: list[str], benchmark: Benchmark) -> None:
     """Have the program's own parser check its arguments before anything is launched."""
-    module = import_module(f"dlcloud.{benchmark.module}.arguments")
+    module = import_module(f"dlcloud.{benchmark.module}.settings")
     output = io.StringIO()
     try:
         with redirect_stderr(output), redirect_stdout(output):
