@@ -18,7 +18,7 @@ import agents
 import click
 import python_api
 import recipe_keys
-from tables import listing, table
+from tables import listing
 
 from dlcloud.analysis.selftest import RISKS
 from dlcloud.benchmarks.catalog import BENCHMARKS
@@ -32,7 +32,7 @@ PAGES = (*sorted(DOCS.glob("*.md")), ROOT / "llms.txt", ROOT / "templates" / "sk
 SKILL = ROOT / ".claude" / "skills" / "dlcloud" / "SKILL.md"
 """The skill where agents that work in a clone look: the text that `dlcloud skill` prints."""
 
-SHARED_BY = 3
+SHARED_BY = 2
 """An option that this many commands have, in the same words, is explained once."""
 COMMON = ("--output", "--profile", "--verbose")
 """Options of nearly every command: a section does not name them."""
@@ -155,17 +155,19 @@ def exit_codes() -> Iterator[str]:
     for error in found:
         found += error.__subclasses__()
     rows = sorted(
-        (error.exit_code, f"`{error.__name__}`", (error.__doc__ or "").splitlines()[0].rstrip("."))
+        (error.exit_code, error.__name__, (error.__doc__ or "").splitlines()[0])
         for error in found[1:]
         if error.__module__ == errors.__name__
     )
-    yield from table(("exit code", "error", "meaning"), [(str(code), *rest) for code, *rest in rows])
+    yield from listing((name, f"exit code {code}", meaning) for code, name, meaning in rows)
 
 
 def selftest() -> Iterator[str]:
     """Yield what the self-test shows, row by row."""
-    rows = [(number, claim, looked_at) for number, claim, looked_at, _ in RISKS]
-    yield from table(("row", "what is to hold", "what the self-test looks at"), rows)
+    yield from listing(
+        (number, "not shown" if looked_at == "nothing" else looked_at, claim)
+        for number, claim, looked_at, _ in RISKS
+    )
 
 
 BLOCKS: dict[str, Callable[[], Iterator[str]]] = {

@@ -60,7 +60,7 @@ def doctor(
 @commands.command("instances")
 @click.argument("types", nargs=-1)
 @requirement_options
-@region_option("Region of the prices.")
+@region_option
 @click.option(
     "--live",
     is_flag=True,
@@ -113,7 +113,7 @@ def instances(
 @commands.command("policy")
 @click.argument("feature", type=click.Choice(FEATURES), required=False, default=None)
 @_with_feature_flags
-@region_option("Any region of the partition (for China or GovCloud ARNs).")
+@region_option
 @click.option(
     "--boundary",
     metavar="ARN",
@@ -170,7 +170,7 @@ def budget(*, amount: str, shared: str, rehearsals: bool | None, output: str, ve
 @commands.command("image")
 @click.argument("recipe", default="", shell_complete=complete_recipes)
 @click.option("--list", "listed", is_flag=True, help="Print the images that were made, and what they cost.")
-@region_option("Region of --list.")
+@region_option
 @click.option("--cloud", type=click.Choice(CLOUDS), default="aws", show_default=True, help="Cloud of --list.")
 @click.option(
     "--from", "base", default="", metavar="IMAGE", help="Image to begin with; default: the recipe's."
@@ -235,7 +235,7 @@ def image(
     show_default=True,
     help="Which cloud is tested; local is a rehearsal.",
 )
-@region_option("Region of the instances.")
+@region_option
 @click.option(
     "-t",
     "--type",

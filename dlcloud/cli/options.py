@@ -27,16 +27,13 @@ FORMATS = ("table", "json", "csv", "markdown")
 CLOUDS = ("aws", "local")
 MARKETS = ("on-demand", "spot", "spot-then-on-demand")
 MOST_NODES = 1000
+REGION = "AWS Region. Default: that of the recipe or profile, AWS_REGION, or us-east-1."
 
 
-def region_option(help_text: str) -> Callable[[Command], Command]:
-    """Return the option of one region, by default the one that recipes without a region have."""
-    return click.option(
-        "--region",
-        default=default_region,
-        metavar="REGION",
-        help=f"{help_text} [default: that of the profile or AWS_REGION, else us-east-1]",
-    )
+def region_option(command: Command) -> Command:
+    """Add the Region, by default the one that recipes without a Region have."""
+    option = click.option("--region", default=default_region, metavar="REGION", help=REGION)
+    return option(command)
 
 
 class Day(click.ParamType[datetime]):
@@ -322,7 +319,7 @@ def override_options(command: Command) -> Command:
         ),
         type_options("Instance type, or g6.*; repeat it for several, in the order of trying."),
         requirement_options,
-        click.option("--region", default="", metavar="REGION", help="The AWS Region."),
+        click.option("--region", default="", metavar="REGION", help=REGION),
         market_options("The market of the instances."),
         click.option("--count", default="", metavar="N", help="Number of instances, or a range such as 1-4."),
         click.option(

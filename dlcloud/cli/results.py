@@ -157,7 +157,7 @@ def compare(*, first: str, second: str, output: str, verbose: bool) -> None:
 @commands.command("predict")
 @click.argument("names", metavar="[RUNS]...", nargs=-1)
 @selection_options
-@region_option("Region of the types and prices.")
+@region_option
 @click.option(
     "--market",
     type=click.Choice(["on-demand", "spot"]),

@@ -11,6 +11,7 @@ import click
 from dlcloud.cli.complete import complete_recipes
 from dlcloud.cli.options import (
     CLOUDS,
+    REGION,
     Hours,
     NodeCounts,
     cidr_option,
@@ -201,7 +202,7 @@ def plan(
     "--region",
     default=None,
     metavar="REGION",
-    help="The AWS Region. [default: that of the profile or AWS_REGION, else us-east-1]",
+    help=REGION,
 )
 @market_options("The market of the instances. [default: on-demand]")
 @click.option(
