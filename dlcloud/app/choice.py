@@ -1,4 +1,4 @@
-"""The instance types of a recipe that states requirements: chosen from what the account is offered.
+"""Regions and instance types of a recipe that leaves them open, chosen from what the account is offered.
 
 The recipe that a command continues with names the chosen types, in its text too. Its hash is that of the
 requirements, so that an interrupted `up` finds its cluster at other prices.
@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from dlcloud.app.context import Context
 from dlcloud.cloud.offers.catalog import Catalog
-from dlcloud.model.errors import CloudError
+from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.instance import Market, Price
 from dlcloud.planning.choice import Choice, match_types
 from dlcloud.recipe.instances import Requirements
 from dlcloud.recipe.recipe import Recipe, RecipeFile
+from dlcloud.system.parallel import all_or_raise, fan_out
 
 
 def with_chosen_types(context: Context, file: RecipeFile) -> tuple[RecipeFile, tuple[str, ...]]:
@@ -25,30 +26,53 @@ def with_chosen_types(context: Context, file: RecipeFile) -> tuple[RecipeFile, t
     recipe, instances = file.recipe, file.recipe.instances
     if not instances.describe():
         return file, ()
-    choice = choose_types(
-        context, instances, cloud=recipe.cloud, region=recipe.region, markets=instances.rounds
-    )
+    regions = regions_of(context, recipe)
+    choice = choose_types(context, instances, cloud=recipe.cloud, regions=regions, markets=instances.rounds)
     recipe = recipe.with_types(choice.names)
     return replace(file, recipe=recipe, text=recipe.to_yaml()), choice.notes
 
 
+def regions_of(context: Context, recipe: Recipe) -> list[str]:
+    """Return the Regions that a recipe may run in: for `any` those that the account can use.
+
+    Raises:
+        CloudError: EC2 does not list them.
+        RecipeError: None is of the recipe's geography.
+    """
+    if recipe.regions != ["any"]:
+        return recipe.regions or [recipe.region]
+    every = context.clouds.cloud(recipe.cloud, recipe.region).caller.regions()
+    chosen = [name for name in every if recipe.geography in {None, name.partition("-")[0]}]
+    if not chosen:
+        near = ", ".join(sorted({name.partition("-")[0] for name in every}))
+        raise RecipeError(f"geography {recipe.geography}: the account has no region of it", f"it has {near}")
+    return chosen
+
+
 def choose_types(
-    context: Context, wanted: Requirements, *, cloud: str, region: str, markets: Sequence[Market]
+    context: Context, wanted: Requirements, *, cloud: str, regions: Sequence[str], markets: Sequence[Market]
 ) -> Choice:
-    """Choose among what the Region offers the account; from the bundled tables if EC2 does not answer.
+    """Choose among what the Regions offer the account, by the price of the cheapest one.
+
+    If EC2 does not answer, the bundled tables count.
 
     Raises:
         RecipeError, CapacityError: A word is unknown, or no type is like that.
     """
     notes: tuple[str, ...] = ()
     try:
-        ec2 = context.clouds.cloud(cloud, region)
-        matches = match_types(wanted, ec2.types.offered())
-        prices = ec2.prices.find(matches.names, markets) if matches.names else []
+        places = [context.clouds.cloud(cloud, region) for region in regions]
+        offered = all_or_raise(fan_out(lambda place: place.types.offered(), places, failures=CloudError))
+        matches = match_types(wanted, list({one.name: one for types in offered for one in types}.values()))
+        names = matches.names
+        found = all_or_raise(
+            fan_out(lambda place: place.prices.find(names, markets), places if names else [])
+        )
+        prices = [price for listed in found for price in listed]
     except CloudError as error:
         notes = (f"types and prices are those of the bundled tables: {error.message}",)
         matches = match_types(wanted, Catalog().every())
-        prices = _bundled_prices(matches.names, region)
+        prices = _bundled_prices(matches.names, regions[0])
     choice = matches.cheapest(prices, markets)
     return replace(choice, notes=(*choice.notes, *notes))
 

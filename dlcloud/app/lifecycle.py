@@ -50,7 +50,7 @@ def confirm_spending(context: Context, plan: Plan, *, yes: bool, cluster: Cluste
 
 
 def acquire_for_command(context: Context, file: RecipeFile, *, name: str = "") -> ClusterLock:
-    """Acquire a cluster; first finish what an earlier command left half terminated.
+    """Acquire a cluster; first finish what an earlier command left half terminated, or in another region.
 
     Raises:
         StoreError, RecipeError: As `acquire_cluster`.
@@ -67,7 +67,7 @@ def acquire_for_command(context: Context, file: RecipeFile, *, name: str = "") -
     if controller is not None:
         acquired.release()
         raise detached_error(cluster, controller)
-    if cluster.state is ClusterState.STOPPING:
+    if cluster.state is ClusterState.STOPPING or cluster.region != file.recipe.region:
         destroy_cluster(context.machines.launcher(cluster))
         acquired.release()
         return acquire_for_command(context, file, name=name)

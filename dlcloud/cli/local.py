@@ -72,7 +72,7 @@ def interrupt(*, instance: str, grace: float, rebalance: bool, output: str, verb
 @local.command("capacity")
 @click.argument("instance_type")
 @click.argument("count", type=int, required=False)
-@click.option("--zone", default=None, metavar="ZONE", help="Only in this Availability Zone.")
+@click.option("--zone", default=None, metavar="ZONE", help="Only in this Availability Zone, or Region.")
 @click.option(
     "--trace",
     "traces",

@@ -5,6 +5,7 @@ import shlex
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from dlcloud.model.errors import CloudError, CredentialsError, RecipeError
 from dlcloud.model.events import Info, Warned, stage
 from dlcloud.model.remote import Connection
 from dlcloud.planning.policies import storage_policy
-from dlcloud.planning.storage import copy_key, describe_data, reads_buckets
+from dlcloud.planning.storage import copy_key, describe_data, reads_buckets, traffic_usd
 from dlcloud.recipe.data import DataItem
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload import Setup
@@ -294,8 +295,8 @@ def _describe_newest(buckets: S3Buckets, recipe: Recipe) -> str:
     return f"continues from checkpoint {state.get('number')} of {state.get('made_at')}; --fresh removes it"
 
 
-def describe_storage(buckets: S3Buckets, recipe: Recipe) -> tuple[list[str], int]:
-    """Return what a plan says of the recipe's data and checkpoints, and the bytes that are copied.
+def describe_storage(buckets: S3Buckets, recipe: Recipe) -> tuple[list[str], int, Decimal]:
+    """Return what a plan says of data and checkpoints, the bytes that are copied, and what traffic costs.
 
     It looks at the buckets; folders of this machine are not counted.
 
@@ -308,4 +309,5 @@ def describe_storage(buckets: S3Buckets, recipe: Recipe) -> tuple[list[str], int
     if recipe.checkpoints is not None:
         reasons.append(f"checkpoints in {recipe.checkpoints}: {_describe_newest(buckets, recipe)}")
     copied = {item.source for item in recipe.data if item.is_remote and item.mode == "copy"}
-    return reasons, sum(sets[source].size for source in copied)
+    usd = [traffic_usd(data, recipe.region, recipe.instances.maximum) for data in sets.values()]
+    return reasons, sum(sets[source].size for source in copied), sum(usd, Decimal(0))

@@ -11,6 +11,7 @@ allows.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import partial
 from operator import call, not_
 
@@ -93,8 +94,8 @@ class Launcher(ManagedCluster):
             CapacityError, QuotaError, BudgetError: The recipe cannot be launched.
         """
         clusters = self.store.clusters
-        storage, size_of_data = (
-            ([], 0) if members is not None else describe_storage(self.cloud.buckets, recipe)
+        storage, size_of_data, traffic_usd = (
+            ([], 0, Decimal(0)) if members is not None else describe_storage(self.cloud.buckets, recipe)
         )
         size = size or clusters.size(self.cluster_id)
         resized = (recipe if size is None else recipe.resized(size)).keeping_free(
@@ -110,7 +111,7 @@ class Launcher(ManagedCluster):
             members = self.members() if clusters.has_intents(self.cluster_id) else []
         plan = make_plan(resized, facts, self.existing_capacity(resized, members, facts.prices))
         room = describe_room(size_of_data, plan, facts.hardware)
-        return replace(plan, reasons=(*plan.reasons, *storage, *room))
+        return replace(plan, reasons=(*plan.reasons, *storage, *room), traffic_usd=traffic_usd)
 
     def launch(self, plan: Plan) -> LaunchedMembers:
         """Launch the plan's instances, or what is missing of them, and connect to all that can be used.

@@ -69,6 +69,20 @@ class CapacityPool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegionOffer:
+    """What the job costs in one Region at most, by its first pool; or why the Region refuses it."""
+
+    region: str
+    instance_type: str = ""
+    price: Price | None = None
+    traffic_usd: Decimal = Decimal(0)
+    """To read the recipe's data from a bucket in another Region."""
+    job_usd: Decimal | None = None
+    """With disks, addresses and traffic; None if the price is unknown."""
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The actions of `up`; `--dry-run` prints the same plan."""
 
@@ -100,6 +114,10 @@ class Plan:
     """The instances share one zone, as far as it has capacity."""
     reserved: tuple[ReservedCapacity, ...] = ()
     """What is taken of reservations, before every market; a shortfall is not bought instead."""
+    traffic_usd: Decimal = Decimal(0)
+    """Of data in a bucket of another Region."""
+    regions: tuple[RegionOffer, ...] = ()
+    """The offers of all Regions that the recipe names, the cheapest first; empty if it names one."""
     quota_needs: Mapping[str, tuple[Quota, int]] = field(default_factory=dict)
     """By the code of each quota that a pool counts against: the quota, and the most vCPUs taken of it."""
 

@@ -54,6 +54,13 @@ def results_uri(recipe: "Recipe", cluster_id: str) -> str:
     return f"{recipe.results}/{RESULTS}/{cluster_id}"
 
 
+def traffic_usd(data: DataSet, region: str, instances: int) -> Decimal:
+    """Return what it costs about to read data from its bucket, once per instance."""
+    if data.region == region:
+        return Decimal(0)
+    return Decimal(data.size) / GB * _usd_per_gb(data) * instances
+
+
 def describe_data(sets: Sequence[DataSet], region: str, instances: int) -> list[str]:
     """Return what the plan says of data in buckets: how much, from where, and what its traffic costs."""
     return [_describe(data, region, instances) for data in sets]
@@ -92,7 +99,11 @@ def _describe(data: DataSet, region: str, instances: int) -> str:
     text = f"data: {data.files} file(s), {size} from {data.uri}, once per instance"
     if data.region == region:
         return f"{text}; traffic from S3 within {region} is free"
-    is_usual = data.region.startswith(_USUAL_TRAFFIC)
-    usd = REGION_TRAFFIC_USD_PER_GB if is_usual else DEAR_TRAFFIC_USD_PER_GB
-    cost = f"{gb * usd * instances:.2f} USD for {instances} instance(s) at {usd} USD per GB"
+    usd = traffic_usd(data, region, instances)
+    cost = f"{usd:.2f} USD for {instances} instance(s) at {_usd_per_gb(data)} USD per GB"
     return f"{text}; its bucket is in {data.region}: traffic to {region} costs about {cost}, not in the total"
+
+
+def _usd_per_gb(data: DataSet) -> Decimal:
+    is_usual = data.region.startswith(_USUAL_TRAFFIC)
+    return REGION_TRAFFIC_USD_PER_GB if is_usual else DEAR_TRAFFIC_USD_PER_GB

@@ -83,6 +83,8 @@ class Overrides:
         if self.cloud == "aws":
             content.pop("rehearsal", None)
         if self.region:
+            for key in ("regions", "geography"):
+                content.pop(key, None)
             content["region"] = self.region
         workload = content["workload"]
         if self.settings:

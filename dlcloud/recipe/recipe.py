@@ -178,15 +178,36 @@ class Keep(Part):
         return 0.0 if length is None else length.total_seconds()
 
 
+RegionName = Annotated[str, Form(r"[a-z]{2}(-[a-z]+)+-\d", "a region, as us-east-1")]
+_AnyRegion = Annotated[str, Form(r"any|[a-z]{2}(-[a-z]+)+-\d", "a region, as us-east-1, or any")]
+
+
+def _same(value: object) -> object:
+    return value
+
+
 class Recipe(Part):
-    """A whole recipe."""
+    """A whole recipe.
+
+    `region` is where its cluster lives. `regions` are those that it may be chosen from; none: it is fixed.
+    """
 
     name: Name = Field(description="Name of the cluster and its results. Default: the name of the file.")
     cloud: Literal["aws", "local"] = Field(
         default="aws", description="local rehearses on this machine: no account, no bill, same code."
     )
-    region: Annotated[str, Form(r"[a-z]{2}(-[a-z]+)+-\d", "a region, as us-east-1")] = Field(
-        default=DEFAULT_REGION, description="The AWS Region."
+    region: Annotated[
+        RegionName, BeforeValidator(_same, json_schema_input_type=_AnyRegion | list[RegionName])
+    ] = Field(
+        default=DEFAULT_REGION,
+        description="The AWS Region; or several, or any: the cheapest that has capacity.",
+    )
+    regions: list[_AnyRegion] = Field(
+        default_factory=list,
+        description="Written by dlcloud: the regions that `region` was chosen from.",
+    )
+    geography: Annotated[str, Form(r"[a-z]{2}", "us, eu, ap or so")] | None = Field(
+        default=None, description="Beginning of the names of Regions, for `region: any`: us, eu, ap."
     )
     instances: Instances
     setup: Setup = Setup()
@@ -223,6 +244,18 @@ class Recipe(Part):
         description="s3://BUCKET/PREFIX for results of each run as it ends (--on batch, --detach).",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _several_regions(cls, written: Any) -> Any:  # noqa: ANN401  whatever is written there
+        """Take a list, `a,b` or `any` as the regions to choose from; the first stands until then."""
+        region = written.get("region") if isinstance(written, dict) else None
+        names = region.replace(",", " ").split() if isinstance(region, str) else region
+        if not isinstance(names, list) or not names or (len(names) == 1 and names != ["any"]):
+            return written | {"region": names[0]} if isinstance(names, list) and names else written
+        first = [] if names == ["any"] else [("region", names[0])]
+        others = {key: value for key, value in written.items() if key != "region"}
+        return dict(first) | others | {"regions": names}
+
     @field_validator("deadline", mode="after")
     @classmethod
     def _has_a_choice(cls, deadline: Deadline | None, info: ValidationInfo) -> Deadline | None:
@@ -252,6 +285,30 @@ class Recipe(Part):
         if self.experiment is not None:
             refuse_unfit(self.experiment, self.workload)
         return self
+
+    @model_validator(mode="after")
+    def _free_to_move(self) -> Self:
+        if self.geography is not None and self.regions != ["any"]:
+            raise ValueError("geography belongs to region: any")
+        if len(set(self.regions)) < len(self.regions) or (len(self.regions) > 1 and "any" in self.regions):
+            raise ValueError("region: each region once, or any alone")
+        if self.regions and (bound := self._bound_by()):
+            raise ValueError(f"{bound} is of one region: name that in region, or leave it out")
+        return self
+
+    def _bound_by(self) -> str:
+        """Return the first key whose value exists in one region only; empty if there is none."""
+        instances = self.instances
+        own_key = instances.kms_key and not instances.kms_key.startswith(("alias/", "mrk-"))
+        bound = {
+            "network": self.network is not None,
+            "instances.zones": instances.zones,
+            "instances.image": instances.image.startswith(("ami-", "dlcloud-")),
+            "instances.kms_key": own_key,
+            "instances.reservations": instances.reservations is not None and instances.reservations.ids,
+            "instances.placement_group": instances.own_group,
+        }
+        return next((key for key, is_bound in bound.items() if is_bound), "")
 
     @model_validator(mode="after")
     def _zones_in_region(self) -> Self:
@@ -320,6 +377,10 @@ class Recipe(Part):
         instances = self.instances.model_copy(update={"reservations": kept})
         return self.model_copy(update={"instances": instances})
 
+    def in_region(self, region: str) -> Self:
+        """Return the recipe for a cluster in one of its regions; its hash stays."""
+        return self.model_copy(update={"region": region})
+
     def with_types(self, types: Sequence[str]) -> Self:
         """Return the recipe with the types that were chosen for its requirements; its hash stays."""
         kept = {
@@ -355,6 +416,8 @@ class Recipe(Part):
                 is_unset = not values[key] or values[key] == field.get_default(call_default_factory=True)
                 if key not in first_keys and is_unset:
                     del values[key]
+        if self.regions:
+            del content["region"]  # wherever its cluster is
         if wanted := self.instances.wanted:  # whatever was chosen for it
             for key in (*Requirements.model_fields.keys() - {"max_usd_per_hour"}, "chosen_for"):
                 content["instances"].pop(key, None)

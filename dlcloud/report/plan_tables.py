@@ -26,10 +26,49 @@ def plan_report(plan: Plan, *, command: str = "up", detached: bool = False) -> R
             *(_reserved_record(plan, one) for one in plan.reserved),
             *(_record(plan, pool) for pool in plan.pools),
         ],
-        sections=[_section(plan, detached=detached)],
+        sections=[*_regions(plan), _section(plan, detached=detached)],
         empty="",
-        extra={"plan": _whole(plan) | {"detached": detached}},
+        extra={"plan": _whole(plan) | {"detached": detached}, **_regions_record(plan)},
     )
+
+
+def _regions(plan: Plan) -> list[Section]:
+    """Return the table of the regions that the recipe names, in the order in which they are tried."""
+    rows = [
+        (
+            offer.region,
+            offer.instance_type,
+            exact(offer.price.hourly_usd) if offer.price else "",
+            money(offer.traffic_usd) if offer.traffic_usd else "",
+            money(offer.job_usd) if offer.job_usd is not None else "",
+            offer.refusal.partition("\n")[0],
+        )
+        for offer in plan.regions
+    ]
+    note = f"job: {plan.max_count} instance(s) of the first pool for {plan.life_minutes} minutes, with disks"
+    section = Section(
+        heading=f"regions for {plan.name}, the cheapest first",
+        titles=("region", "first", "USD/h each", "traffic", "job at most", "left out"),
+        rows=rows,
+        notes=[f"{note}, addresses and the traffic of data between regions"],
+        numeric=frozenset({2, 3, 4}),
+    )
+    return [section] if rows else []
+
+
+def _regions_record(plan: Plan) -> dict[str, list[dict[str, Cell]]]:
+    records: list[dict[str, Cell]] = [
+        {
+            "region": offer.region,
+            "instance_type": offer.instance_type or None,
+            "hourly_usd": offer.price.hourly_usd if offer.price else None,
+            "traffic_usd": offer.traffic_usd,
+            "job_usd": offer.job_usd,
+            "refusal": offer.refusal or None,
+        }
+        for offer in plan.regions
+    ]
+    return {"regions": records} if records else {}
 
 
 def _section(plan: Plan, *, detached: bool) -> Section:

@@ -10,7 +10,7 @@ from terminal import TIMEOUT_S
 SIGNALS = (signal.SIGINT, signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def press(process, chance, *, trigger, within_s):
+def press(process, chance, *, trigger, within_s, signals=SIGNALS):
     """Send some signals at a random moment after a line of the command; return what it printed."""
     lines, is_reached = [], threading.Event()
 
@@ -27,7 +27,7 @@ def press(process, chance, *, trigger, within_s):
     time.sleep(chance.uniform(0, within_s))
     for _ in range(chance.randint(1, 5)):
         if process.poll() is None:
-            process.send_signal(chance.choice(SIGNALS))
+            process.send_signal(chance.choice(signals))
             time.sleep(chance.choice((0, 0.05, 0.3, 1.1)))
     process.stdout.read()
     process.wait(TIMEOUT_S)

@@ -145,10 +145,10 @@ class User:
         """Return a client of the local EC2, as its owner."""
         return self.client("ec2")
 
-    def client(self, service: str) -> Any:
+    def client(self, service: str, region: str = "us-east-1") -> Any:
         """Return a client of any service of the local EC2, as its owner."""
         endpoint = self._endpoint()
-        return _client(service, endpoint.url, *endpoint.owner_key())
+        return _client(service, region, endpoint.url, *endpoint.owner_key())
 
     @property
     def control(self) -> HarnessControl:
@@ -176,12 +176,12 @@ def _commands() -> Commands:
 
 
 @functools.cache
-def _client(service: str, url: str, key_id: str, secret: str) -> Any:
+def _client(service: str, region: str, url: str, key_id: str, secret: str) -> Any:
     """Return a client in this process: tests ask often, and the AWS command line takes a second to start."""
     return boto3.client(
         service,
         endpoint_url=url,
-        region_name="us-east-1",
+        region_name=region,
         aws_access_key_id=key_id,
         aws_secret_access_key=secret,
     )

@@ -458,7 +458,7 @@ def _choose(
         rounds = (Market.ON_DEMAND,) if market == Market.ON_DEMAND else (Market.SPOT,)
     cloud = keys["cloud"] or usual.get("cloud", "aws")
     region = keys["region"] or usual.get("region", DEFAULT_REGION)
-    choice = choose_types(context, wanted, cloud=cloud, region=region, markets=rounds)
+    choice = choose_types(context, wanted, cloud=cloud, regions=[region], markets=rounds)
     return choice.names, choice.notes
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from dlcloud.analysis.result import Run
 from dlcloud.app.account.caches import trim_caches
+from dlcloud.app.choice import regions_of
 from dlcloud.app.clusters.batch import BatchUp, take_late, uses_batch
 from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
@@ -29,11 +30,20 @@ from dlcloud.elastic.rescue import bring_home
 from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluster
 from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher
-from dlcloud.model.cluster import Cluster, Member
-from dlcloud.model.errors import BudgetError, DlcloudError, InstanceError, RecipeError
+from dlcloud.model.cluster import Cluster, ClusterState, Member
+from dlcloud.model.errors import (
+    BudgetError,
+    CapacityError,
+    CloudError,
+    DlcloudError,
+    InstanceError,
+    QuotaError,
+    RecipeError,
+)
 from dlcloud.model.events import PREFLIGHT, Info, Warned, stage
 from dlcloud.model.money import billed_seconds
 from dlcloud.planning.plan import Plan
+from dlcloud.planning.regions import dearest, rank_regions
 from dlcloud.recipe.batch import describe_batch, refuse_no_batch
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
@@ -43,6 +53,7 @@ from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.replacement import Interruptions, Replacements, interruptions_of
 from dlcloud.runs.run import Runner
+from dlcloud.system.parallel import fan_out
 
 
 def run(
@@ -150,12 +161,19 @@ class Up:
     cidrs: tuple[str, ...] = ()
     fresh: bool = False
     on_batch: bool = False
+    elsewhere: list[Plan] = field(default_factory=list, init=False)
+    """Plans of other regions, the cheapest first, if the recipe names several and its cluster is new."""
 
     def plan(self, cluster: Cluster | None) -> Plan:
         """Check everything that can be checked before anything is created, and decide.
 
+        Of a recipe with several regions, the workload is placed in the cheapest one.
+
         Args:
             cluster: The one that this `up` continues; None for a new one.
+
+        Raises:
+            CloudError: Every region refuses the plan.
         """
         context, workload = self.context, self.workload
         if cluster is None:
@@ -167,14 +185,50 @@ class Up:
         self._warn_of_others()
         _ = workload.environment  # a secret that is missing is refused before anything is asked of EC2
         with stage(context.emit, context.clock, PREFLIGHT):
-            cluster = cluster or new_cluster(workload.file, name=self.name, clock=context.clock)
-            recipe = workload.recipe if self.experiment is None else self.experiment.resize(workload.recipe)
-            plan = context.machines.launcher(cluster).plan(recipe, cidrs=self.cidrs)
+            has_instances = cluster is not None and bool(context.clusters.members(cluster.cluster_id))
+            if cluster is not None and (has_instances or not workload.recipe.regions):
+                regions = [cluster.region]
+            else:  # also after an `up` that was killed before any region gave an instance
+                regions = regions_of(context, workload.recipe)
+            if len(regions) > 1:
+                plan, *self.elsewhere[:] = self._plan_everywhere(regions)
+                workload.place(plan.region)
+            else:
+                workload.place(regions[0])
+                plan = self._launcher(cluster).plan(self._recipe, cidrs=self.cidrs)
         notes = [*workload.notes(), *([] if self.experiment is None else self.experiment.notes())]
         notes += describe_batch(workload.recipe) if self.on_batch else []
         if source := workload.file.region_source:
-            notes.append(f"region {recipe.region}, by {source}: neither recipe nor --region names one")
+            notes.append(f"region {plan.region}, by {source}: neither recipe nor --region names one")
         return replace(plan, reasons=(*plan.reasons, *notes))
+
+    @property
+    def _recipe(self) -> Recipe:
+        recipe = self.workload.recipe
+        return recipe if self.experiment is None else self.experiment.resize(recipe)
+
+    def _launcher(self, cluster: Cluster | None) -> Launcher:
+        cluster = cluster or new_cluster(self.workload.file, name=self.name, clock=self.context.clock)
+        return self.context.machines.launcher(cluster)
+
+    def _plan_everywhere(self, regions: Sequence[str]) -> list[Plan]:
+        """Plan in all regions in parallel; return the plans, the cheapest first."""
+        places = []
+        for region in regions:
+            self.workload.place(region)
+            places.append((self._launcher(None), self._recipe))
+        outcomes = fan_out(
+            lambda place: place[0].plan(place[1], cidrs=self.cidrs), places, failures=CloudError
+        )
+        answers = dict(zip(regions, outcomes, strict=True))
+        return rank_regions(
+            {name: outcome.value for name, outcome in answers.items() if outcome.value is not None},
+            {
+                name: outcome.error
+                for name, outcome in answers.items()
+                if isinstance(outcome.error, CloudError)
+            },
+        )
 
     def _warn_of_others(self) -> None:
         """Emit which other `up` runs the same recipe now: it pays for the same work a second time."""
@@ -195,9 +249,33 @@ class Up:
         context, workload = self.context, self.workload
         if not context.quiet:
             say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
-        confirm_spending(context, plan, yes=yes, cluster=cluster)
+        confirm_spending(context, dearest([plan, *self.elsewhere]), yes=yes, cluster=cluster)
         if workload.recipe.cloud == "local":
             trim_caches(context)
+        for following in self.elsewhere:
+            refused: list[tuple[CloudError, Cluster]] = []
+            try:
+                self._carry_out(plan, refused)
+            except (CapacityError, QuotaError) as error:
+                ended = [context.clusters.find(one.cluster_id) for cause, one in refused if cause is error]
+                if not any(one is not None and one.state is ClusterState.DOWN for one in ended):
+                    raise
+                message = f"{plan.region} gives no instances: trying {following.region}"
+                context.emit(Warned(message=message))
+                workload.place(following.region)
+                plan = following
+            else:
+                return
+        self._carry_out(plan, [])
+
+    def _carry_out(self, plan: Plan, refused: list[tuple[CloudError, Cluster]]) -> None:
+        """Launch the plan in its region, run the workload and show the result.
+
+        Args:
+            plan: What is launched.
+            refused: Takes the error if the region gives too few instances, with the cluster.
+        """
+        context, workload = self.context, self.workload
         with acquire_for_command(context, workload.file, name=self.name) as acquired:
             launcher = context.machines.launcher(acquired.cluster)
             if context.clusters.last_hand_over(acquired.cluster.cluster_id) is not None:
@@ -215,7 +293,11 @@ class Up:
                     self._run_on_batch(launcher, plan)
                     return
                 prepare_access(launcher, workload.recipe)
-                members = launcher.launch(plan).members
+                try:
+                    members = launcher.launch(plan).members
+                except (CapacityError, QuotaError) as error:
+                    refused.append((error, acquired.cluster))
+                    raise
                 if acquired.kept:
                     stop_ending(launcher, members)
                 if workload.is_elastic:

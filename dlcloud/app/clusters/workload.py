@@ -64,6 +64,12 @@ class RecipeWorkload:
     def recipe(self) -> Recipe:
         return self.file.recipe
 
+    def place(self, region: str) -> None:
+        """Let the cluster be launched in one of the recipe's regions; a recipe of one region stays there."""
+        if self.recipe.regions and region != self.recipe.region:
+            recipe = self.recipe.in_region(region)
+            self.file = replace(self.file, recipe=recipe, text=recipe.to_yaml())
+
     @property
     def folder(self) -> Path:
         """The folder that the recipe's paths are relative to."""

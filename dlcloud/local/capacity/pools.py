@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from dlcloud.model.instance import Market
+from dlcloud.model.money import region_of
 from dlcloud.planning.quotas import CODES, quota_key
 
 NOT_ELIGIBLE = (
@@ -45,8 +46,13 @@ class Pool:
     zone: str
 
 
+def is_in(zone: str, place: str | None) -> bool:
+    """True if a zone is a place or in it: a zone or a region; None is everywhere."""
+    return place in {None, zone, region_of(zone)}
+
+
 class Capacity:
-    """Limits of how many instances of a type, or of a type in a zone, live at the same time.
+    """Limits of how many instances of a type live at the same time: anywhere, in a region, or in a zone.
 
     Args:
         occupied: Returns one pool per living instance.
@@ -57,25 +63,27 @@ class Capacity:
         self._lock = threading.Lock()
         self._limits: dict[tuple[str, str | None], int] = {}
 
-    def set_limit(self, instance_type: str, zone: str | None, count: int | None) -> None:
-        """Set the limit of a type, in one zone or in all together; None removes it."""
+    def set_limit(self, instance_type: str, place: str | None, count: int | None) -> None:
+        """Set the limit of a type, in one zone, in a region or everywhere; None removes it."""
         with self._lock:
             if count is None:
-                self._limits.pop((instance_type, zone), None)
+                self._limits.pop((instance_type, place), None)
             else:
-                self._limits[instance_type, zone] = count
+                self._limits[instance_type, place] = count
 
-    def left(self, instance_type: str, zone: str | None = None) -> int:
-        """Return how many more instances of a type fit, in one zone or in all; UNLIMITED without a limit."""
+    def left(self, instance_type: str, place: str | None = None) -> int:
+        """Return how many more instances of a type fit in a zone, in a region, or in all.
+
+        UNLIMITED without a limit.
+        """
+        places = {None, place, region_of(place or "") or None}
         with self._lock:
-            of_type = self._limits.get((instance_type, None))
-            of_zone = None if zone is None else self._limits.get((instance_type, zone))
-        if of_type is None and of_zone is None:
+            limits = {at: self._limits[key] for at in places if (key := (instance_type, at)) in self._limits}
+        if not limits:
             return UNLIMITED
         zones = [pool.zone for pool in self._occupied() if pool.instance_type == instance_type]
-        left_of_type = UNLIMITED if of_type is None else of_type - len(zones)
-        left_of_zone = UNLIMITED if of_zone is None else of_zone - zones.count(str(zone))
-        return max(0, min(left_of_type, left_of_zone))
+        left = [count - sum(is_in(zone, at) for zone in zones) for at, count in limits.items()]
+        return max(0, min(left))
 
     def report(self) -> list[dict[str, object]]:
         """Return the limits as plain values, for the status page."""
@@ -85,15 +93,15 @@ class Capacity:
 
 
 class VcpuQuotas:
-    """The account's vCPU quotas by family and market; instances of all regions count together.
+    """The account's vCPU quotas by family and market, the same in each region, where they are counted.
 
     Args:
-        running: Returns the type and market of each running or pending instance.
+        running: Returns the type, the market and the zone of each running or pending instance.
         vcpus: The vCPUs of each instance type.
     """
 
     def __init__(
-        self, *, running: Callable[[], Iterable[tuple[str, Market]]], vcpus: Mapping[str, int]
+        self, *, running: Callable[[], Iterable[tuple[str, Market, str]]], vcpus: Mapping[str, int]
     ) -> None:
         self._running = running
         self._vcpus = vcpus
@@ -123,14 +131,18 @@ class VcpuQuotas:
         key = quota_key(instance_type, market)
         return None if key is None or instance_type not in self._vcpus else CODES[key]
 
-    def instances_left(self, instance_type: str, market: Market) -> int:
-        """Return how many more instances of a type the quota allows."""
+    def instances_left(self, instance_type: str, market: Market, region: str) -> int:
+        """Return how many more instances of a type the quota allows in a region."""
         code = self.code(instance_type, market)
-        return UNLIMITED if code is None else self.vcpus_left(code) // self._vcpus[instance_type]
+        return UNLIMITED if code is None else self.vcpus_left(code, region) // self._vcpus[instance_type]
 
-    def vcpus_left(self, code: str) -> int:
-        """Return how many vCPUs a quota still allows."""
-        used = sum(self._vcpus[name] for name, market in self._running() if self.code(name, market) == code)
+    def vcpus_left(self, code: str, region: str) -> int:
+        """Return how many vCPUs a quota still allows in a region."""
+        used = sum(
+            self._vcpus[name]
+            for name, market, zone in self._running()
+            if self.code(name, market) == code and is_in(zone, region)
+        )
         return max(0, self.limits()[code] - used)
 
     def vcpus(self, instance_type: str) -> int:

@@ -296,13 +296,16 @@ class _Config:
         return market is Market.ON_DEMAND and specification.get("CapacityReservationPreference") != "none"
 
     def _shared_limits(self, name: str, market: Market) -> tuple[SharedLimit, ...]:
-        """Return the limits of a type in all its zones together, and of its quota."""
-        quotas = self._responses.quotas
-        left = self._responses.instances.left(name, None, market)
+        """Return the limits of a type everywhere and in the region, and of its quota."""
+        quotas, region = self._responses.quotas, self._responses.region
+        left = min(
+            self._responses.instances.left(name, None, market),
+            self._responses.instances.capacity.left(name, region),
+        )
         limits = [SharedLimit(name=f"type {name}", left=left)]
         code = quotas.code(name, market)
         if code is not None:
-            left = quotas.vcpus_left(code)
+            left = quotas.vcpus_left(code, region)
             limits.append(SharedLimit(name=code, left=left, per_instance=quotas.vcpus(name)))
         return tuple(limits)
 

@@ -23,7 +23,7 @@ from itertools import count
 from operator import or_
 from typing import Any
 
-from dlcloud.local.capacity.pools import Capacity
+from dlcloud.local.capacity.pools import Capacity, is_in
 from dlcloud.local.capacity.reservations import LocalReservations
 from dlcloud.local.capacity.spot_market import SpotMarket
 from dlcloud.local.ec2.record import InstanceRecord, StateReason
@@ -396,7 +396,7 @@ class SiteInstances:
             if entry.record.occupies_capacity
             and entry.instance.notices.ends_at is None
             and entry.record.pool.instance_type == instance_type
-            and zone in (None, entry.record.pool.zone)
+            and is_in(entry.record.pool.zone, zone)
             and entry.record.market in markets
         ]
         spot = [record for record in records if record.market is Market.SPOT]
@@ -425,14 +425,14 @@ class SiteInstances:
         living = [entry for entry in self._all() if entry.record.state is not InstanceState.TERMINATED]
         return [report_instance(entry.record, entry.instance) for entry in living]
 
-    def running(self) -> list[tuple[str, Market]]:
-        """Return the type and market of each instance that counts against the account's quotas.
+    def running(self) -> list[tuple[str, Market, str]]:
+        """Return the type, the market and the zone of each instance that counts against the account's quotas.
 
         What a reservation holds counts, too. Source: EC2 user guide, "Capacity Reservation limitations".
         """
-        idle = [(pool.instance_type, Market.ON_DEMAND) for pool in self.reservations.idle()]
+        idle = [(pool.instance_type, Market.ON_DEMAND, pool.zone) for pool in self.reservations.idle()]
         return idle + [
-            (entry.record.pool.instance_type, entry.record.market)
+            (entry.record.pool.instance_type, entry.record.market, entry.record.pool.zone)
             for entry in self._all()
             if entry.record.is_booting_or_running
         ]

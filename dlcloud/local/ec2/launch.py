@@ -276,7 +276,7 @@ class LocalResponses(ReservationResponses):
         `reserved` more may run in reservations, which the quota has counted.
         """
         market = self._market()
-        left = self.quotas.instances_left(instance_type, market) + reserved
+        left = self.quotas.instances_left(instance_type, market, self.region) + reserved
         if left < low:
             limit = self.quotas.limits()[self.quotas.code(instance_type, market) or ""]
             message = (

@@ -278,7 +278,7 @@ class ReservationResponses(PlacementGroupResponses):
 
         Source: EC2 user guide, "Capacity Reservation limitations".
         """
-        if self.quotas.instances_left(instance_type, Market.ON_DEMAND) < count:
+        if self.quotas.instances_left(instance_type, Market.ON_DEMAND, self.region) < count:
             raise refuse(OVER_QUOTA[Market.ON_DEMAND], "The reservation exceeds your current vCPU limit.")
         if self.instances.left(instance_type, zone, Market.ON_DEMAND) < count:
             message = f"There is not enough capacity of {instance_type} in {zone} for {count} instances."

@@ -13,7 +13,7 @@ import pytest
 
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.faults import Fault, FaultInjector
-from dlcloud.local.capacity.pools import UNLIMITED, Capacity, Offer, Pool, Strategy, allocate
+from dlcloud.local.capacity.pools import UNLIMITED, Capacity, Offer, Pool, Strategy, VcpuQuotas, allocate
 from dlcloud.local.ec2.services import on_demand_price, spot_usd
 from dlcloud.local.instance import processes
 from dlcloud.local.instance.addresses import AddressPool
@@ -25,6 +25,7 @@ from dlcloud.local.instance.sshd import LoginFiles, SshServer
 from dlcloud.local.site_files import SiteState, read_state, write_state
 from dlcloud.local.tree import instance_tree
 from dlcloud.local.tree.instance_tree import InstanceTree
+from dlcloud.model.instance import Market
 
 LIMIT_S = 60.0
 
@@ -79,6 +80,19 @@ def test_capacity_counts_type_and_zone():
     assert capacity.left("x") == 1
     capacity.set_limit("x", None, None)
     assert capacity.left("x", "a") == 4
+
+
+def test_capacity_and_quotas_are_those_of_a_region():
+    zones = ["us-east-1a", "us-east-1b", "us-west-2a"]
+    capacity = Capacity(lambda: [Pool(instance_type="c7i.large", zone=zone) for zone in zones])
+    capacity.set_limit("c7i.large", "us-east-1", 3)
+    assert capacity.left("c7i.large", "us-east-1a") == capacity.left("c7i.large", "us-east-1") == 1
+    assert capacity.left("c7i.large", "us-west-2a") == capacity.left("c7i.large") == UNLIMITED
+    running = [("c7i.large", Market.ON_DEMAND, zone) for zone in zones]
+    quotas = VcpuQuotas(running=lambda: running, vcpus={"c7i.large": 2})
+    quotas.set_limit("c7i.large", Market.ON_DEMAND, 6)
+    assert quotas.instances_left("c7i.large", Market.ON_DEMAND, "us-east-1") == 1
+    assert quotas.instances_left("c7i.large", Market.ON_DEMAND, "us-west-2") == 2
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25, 1 / 3, 0.5, 1.0])

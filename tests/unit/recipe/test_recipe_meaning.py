@@ -222,3 +222,37 @@ def test_a_recipe_with_requirements_is_the_same_recipe_whatever_types_they_give(
 def test_instances_are_named_or_required():
     with pytest.raises(RecipeError, match="name types, or what they must have: gpu"):
         read_recipe("name: own\ninstances: {count: 2}\nworkload: {command: 'true'}\n", "r.yaml")
+
+
+@pytest.mark.parametrize("region", ["[us-east-1, us-west-2]", "us-east-1,us-west-2"])
+def test_several_regions_are_one_recipe_wherever_its_cluster_is(region):
+    text = f"name: own\nregion: {region}\ninstances: {{types: [c7i.large]}}\nworkload: {{command: x}}\n"
+    written = read_recipe(text, "r.yaml")
+    assert (written.region, written.regions) == ("us-east-1", ["us-east-1", "us-west-2"])
+    placed = written.in_region("us-west-2")
+    again = read_recipe(placed.to_yaml(), "again")
+    assert (again.region, again.regions) == ("us-west-2", written.regions)
+    assert written.hash == placed.hash == again.hash
+    assert read_recipe(text.replace(region, "us-east-1"), "r.yaml").hash != written.hash
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("network: {vpc: vpc-12345678}", "network is of one region"),
+        ("geography: eu", "geography belongs to region: any"),
+    ],
+)
+def test_what_binds_a_recipe_to_a_region_is_named(lines, message):
+    text = (
+        "name: own\nregion: [us-east-1, us-west-2]\ninstances: {types: [c7i.large]}\nworkload: {command: x}\n"
+    )
+    with pytest.raises(RecipeError, match=message):
+        read_recipe(text + lines, "r.yaml")
+    with pytest.raises(RecipeError, match=r"instances\.image is of one region"):
+        read_recipe(text.replace("[c7i.large]", "[c7i.large], image: ami-12345678"), "r.yaml")
+
+
+def test_any_region_may_be_of_a_geography():
+    text = "name: own\nregion: any\ngeography: eu\ninstances: {types: [c7i.large]}\nworkload: {command: x}\n"
+    assert (read_recipe(text, "r.yaml").regions, read_recipe(text, "r.yaml").geography) == (["any"], "eu")
