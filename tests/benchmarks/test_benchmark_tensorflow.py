@@ -343,6 +343,7 @@ SHORT = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_tiny_network_trains_in_every_setting(alone, tensorflow_python):
     done = subprocess.run(
         [tensorflow_python, "-m", "benchmarks.tensorflow_cpu", *SHORT, "--output", "records.jsonl"],
@@ -388,7 +389,6 @@ print(json.dumps([program.count_work(graph, 4).flop, profiled / 4]))
 """
 
 
-@pytest.mark.long
 def test_operations_are_those_that_tensorflows_profiler_counts(alone, tensorflow_python):
     done = subprocess.run(
         [tensorflow_python, "-c", COUNT], cwd=alone, capture_output=True, text=True, timeout=600, check=True
@@ -413,7 +413,6 @@ print(json.dumps({"facts": facts, "losses": scaled.outputs()[0], "gpu": kernel_f
 """
 
 
-@pytest.mark.long
 def test_bf16_is_proven_by_onednn_log_and_fp16_overflows_are_left_out(alone, tensorflow_python):
     done = subprocess.run(
         [tensorflow_python, "-c", PROVE], cwd=alone, capture_output=True, text=True, timeout=600, check=True,

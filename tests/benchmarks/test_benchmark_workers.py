@@ -51,7 +51,7 @@ def children(pid):
 
 def test_settings_run_in_processes_with_their_own_environment(alone):
     variants = [spin("slow"), {**spin("fast", 5_000), "environment": {"SAMPLE_VARIABLE": "here"}}]
-    status, stdout, stderr = run(alone, variants, "--max-seconds", "3")
+    status, stdout, stderr = run(alone, variants, "--max-seconds", "1")
     assert status == 0, stderr
     assert "slow" in stdout
     slow, fast = records(alone, "result")
@@ -155,7 +155,7 @@ def test_what_a_worker_starts_counts_with_it_and_ends_with_it(alone):
 
 def test_identical_settings_show_no_difference_or_little(alone):
     """A real small check; `identical_settings.py` is the long one."""
-    status, _, stderr = run(alone, [spin("a"), spin("same")], "--max-seconds", "3")
+    status, _, stderr = run(alone, [spin("a"), spin("same")], "--max-seconds", "1")
     assert status == 0, stderr
     (comparison,) = records(alone, "comparison")
     assert comparison["verdict"] == "no difference seen" or abs(comparison["ratio"] - 1) < 0.2

@@ -146,9 +146,8 @@ def down(home, where):
     assert_nothing_left(home, where)
 
 
-@pytest.mark.parametrize(
-    "instances", [pytest.param(SINGLE, marks=pytest.mark.long), FLEET], ids=["run-instances", "fleet"]
-)
+@pytest.mark.long  # an `up` that cleans up, below, passes the same points and more
+@pytest.mark.parametrize("instances", [SINGLE, FLEET], ids=["run-instances", "fleet"])
 def test_a_second_up_ends_in_exactly_one_right_cluster(homes, instances):
     def up(home, kill_at=0, expect=None):
         path = recipe(home, instances)

@@ -1,5 +1,6 @@
 """dlcloud elsewhere: one loopback address as on macOS, names beyond ASCII, folders that are read-only."""
 
+import pytest
 from terminal import User
 
 from tests.fakes.read_only import read_only
@@ -35,6 +36,7 @@ print("images/sec: 5")
 """
 
 
+@pytest.mark.long
 def test_a_machine_with_one_loopback_address_has_several_instances(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(ONE_ADDRESS)

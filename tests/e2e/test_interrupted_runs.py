@@ -42,7 +42,7 @@ def end(user, name, process):
     return out, err
 
 
-@pytest.mark.parametrize("grace", ["0", "3"])
+@pytest.mark.parametrize("grace", [pytest.param("0", marks=pytest.mark.long), "3"])
 def test_one_instance_is_reclaimed_and_the_run_ends_on_another(user, grace):
     name = f"spot{grace}"
     process = begin(user, name)

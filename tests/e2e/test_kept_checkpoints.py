@@ -89,7 +89,7 @@ def end(user, name, process):
     return out, err
 
 
-@pytest.mark.parametrize("grace", ["0", "40"])
+@pytest.mark.parametrize("grace", [pytest.param("0", marks=pytest.mark.long), "40"])
 def test_a_script_resumes_on_the_replacement_with_and_without_a_notice(user, grace):
     name = f"resumes{grace}"
     process = begin(user, name)
