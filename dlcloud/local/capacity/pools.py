@@ -151,12 +151,10 @@ class VcpuQuotas:
 
 
 class Strategy(StrEnum):
-    """Allocation strategies of CreateFleet, in the spelling of its API."""
+    """Allocation strategies of CreateFleet: its default, and those that dlcloud asks for."""
 
     LOWEST_PRICE = "lowest-price"
     PRICE_CAPACITY = "price-capacity-optimized"
-    CAPACITY = "capacity-optimized"
-    CAPACITY_PRIORITIZED = "capacity-optimized-prioritized"
     PRIORITIZED = "prioritized"
 
 
@@ -213,7 +211,7 @@ def allocate(
     *,
     target: int,
     strategy: Strategy,
-    group_by: Callable[[Pool], str] = lambda _: "",
+    one_zone: bool = False,
 ) -> Allocation:
     """Choose launches that reach the target, or come as near as the pools allow.
 
@@ -221,12 +219,12 @@ def allocate(
         offers: The pools that the request names, in its order.
         target: Instances requested, at least 1.
         strategy: The order in which pools are asked.
-        group_by: Pools of one group only are used: the first, in the strategy's order, that gives most.
+        one_zone: Pools of one zone only are used: the first, in the strategy's order, that gives most.
     """
     ordered = sorted(offers, key=_sort_key(strategy, target))
     groups: dict[str, list[Offer]] = {}
     for offer in ordered:
-        groups.setdefault(group_by(offer.pool), []).append(offer)
+        groups.setdefault(offer.pool.zone if one_zone else "", []).append(offer)
     attempts = [_fill(group, target) for group in groups.values()]
     if not attempts:
         return Allocation(grants=(), refused=())
@@ -264,15 +262,8 @@ def _sort_key(strategy: Strategy, target: int) -> Callable[[Offer], tuple[float 
 
     def key(offer: Offer) -> tuple[float | Decimal, ...]:
         price = _UNKNOWN_PRICE if offer.price is None else offer.price
-        match strategy:
-            case Strategy.PRIORITIZED:
-                return (offer.priority,)
-            case Strategy.CAPACITY_PRIORITIZED:
-                return (-min(offer.left, target), offer.priority)
-            case Strategy.CAPACITY:
-                return (-offer.left, price)
-            case Strategy.PRICE_CAPACITY:
-                return (offer.left < target, price)
-        return (price,)
+        if strategy is Strategy.PRIORITIZED:
+            return (offer.priority,)
+        return (strategy is Strategy.PRICE_CAPACITY and offer.left < target, price)
 
     return key

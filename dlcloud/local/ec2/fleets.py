@@ -123,22 +123,14 @@ class LocalFleetResponses(LocalResponses):
         return EC2ClientError(*errors[market]) if market in errors else None
 
     def _allocate(self, offers: list[Offer], target: int, market: Market) -> Allocation:
-        """Allocate; grant nothing below the request's MinTargetCapacity."""
         options = self.params.get("SpotOptions" if market is Market.SPOT else "OnDemandOptions") or {}
         name = options.get("AllocationStrategy") or Strategy.LOWEST_PRICE
-        if name not in list(Strategy):
-            message = f"The local cloud has no allocation strategy {name}."
+        unknown = {"MinTargetCapacity", "SingleInstanceType"} & set(options)
+        if name not in list(Strategy) or unknown:
+            message = f"The local cloud has no {', '.join(unknown) or f'allocation strategy {name}'}."
             raise EC2ClientError("UnsupportedOperation", message)
-        one_type, one_zone = options.get("SingleInstanceType"), options.get("SingleAvailabilityZone")
-        allocation = allocate(
-            offers,
-            target=target,
-            strategy=Strategy(name),
-            group_by=lambda pool: f"{one_type and pool.instance_type} {one_zone and pool.zone}",
-        )
-        if allocation.fulfilled < int(options.get("MinTargetCapacity") or 0):
-            return Allocation(grants=(), refused=allocation.refused)
-        return allocation
+        one_zone = bool(options.get("SingleAvailabilityZone"))
+        return allocate(offers, target=target, strategy=Strategy(name), one_zone=one_zone)
 
     def _refusal(self, offer: Offer, market: Market, allocation: Allocation) -> EC2ClientError:
         """Return the error of a pool: its quota's if that leaves no room for one more instance."""

@@ -20,7 +20,7 @@ from moto.core.responses import ActionResult
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 
 from dlcloud.cloud.offers.catalog import Catalog
-from dlcloud.local.capacity.pools import DEFAULT_VCPUS, LocalAccountPlan
+from dlcloud.local.capacity.pools import LocalAccountPlan
 from dlcloud.local.ec2.differences import MendedResponses
 from dlcloud.local.ec2.instances import NotRunningError, SiteInstances
 from dlcloud.model.cluster import DEFAULT_REGION
@@ -83,23 +83,28 @@ def answer_pricing(action: str, request: Mapping[str, Any], catalog: Catalog) ->
 
 
 def answer_quotas(action: str, request: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
-    """Answer GetServiceQuota, ListServiceQuotas and the defaults of either; `limits` are vCPUs by code.
+    """Answer GetServiceQuota; `limits` are vCPUs by code.
 
     Raises:
         ServiceError: It is another action, service or quota.
     """
-    default = action.endswith(("AWSDefaultServiceQuota", "AWSDefaultServiceQuotas"))
-    quotas = {
-        code: _quota(code, family, market, DEFAULT_VCPUS if default else limits[code])
-        for (family, market), code in CODES.items()
+    code = str(request.get("QuotaCode"))
+    named = {of_family: key for key, of_family in CODES.items()}.get(code)
+    if action != "GetServiceQuota" or request.get("ServiceCode") != "ec2" or named is None:
+        raise ServiceError("NoSuchResourceException", "The local cloud has the vCPU quotas of ec2.")
+    family, market = named
+    spot, on_demand = f"All {family} Spot Instance Requests", f"Running On-Demand {family} instances"
+    return {
+        "Quota": {
+            "ServiceCode": "ec2",
+            "QuotaCode": code,
+            "QuotaName": spot if market is Market.SPOT else on_demand,
+            "Value": float(limits[code]),
+            "Unit": "None",
+            "Adjustable": True,
+            "GlobalQuota": False,
+        }
     }
-    if request.get("ServiceCode") == "ec2":
-        if action in ("ListServiceQuotas", "ListAWSDefaultServiceQuotas"):
-            return {"Quotas": list(quotas.values())}
-        code = request.get("QuotaCode")
-        if action in ("GetServiceQuota", "GetAWSDefaultServiceQuota") and code in quotas:
-            return {"Quota": quotas[code]}
-    raise ServiceError("NoSuchResourceException", "The local cloud has the vCPU quotas of ec2.")
 
 
 def answer_account_plan(action: str, plan: LocalAccountPlan) -> dict[str, Any]:
@@ -171,20 +176,6 @@ def _product(hardware: InstanceType, region: str, catalog: Catalog) -> dict[str,
 def _matches(product: dict[str, Any], filters: Mapping[str, str]) -> bool:
     attributes = product["product"]["attributes"]
     return all(attributes.get(field, value).lower() == value.lower() for field, value in filters.items())
-
-
-def _quota(code: str, family: str, market: Market, vcpus: int) -> dict[str, Any]:
-    spot, on_demand = f"All {family} Spot Instance Requests", f"Running On-Demand {family} instances"
-    return {
-        "ServiceCode": "ec2",
-        "ServiceName": "Amazon Elastic Compute Cloud (Amazon EC2)",
-        "QuotaCode": code,
-        "QuotaName": spot if market is Market.SPOT else on_demand,
-        "Value": float(vcpus),
-        "Unit": "None",
-        "Adjustable": True,
-        "GlobalQuota": False,
-    }
 
 
 _LINUX = {"Linux/UNIX", "Linux/UNIX (Amazon VPC)"}

@@ -65,7 +65,7 @@ def test_two_overrides_of_one_pool_share_its_room():
 
 def test_one_zone_takes_the_best_zone():
     offers = [offer("x", 1, 1, zone="a"), offer("x", 5, 2, zone="b"), offer("y", 5, 3, zone="b")]
-    allocation = allocate(offers, target=4, strategy=Strategy.LOWEST_PRICE, group_by=lambda pool: pool.zone)
+    allocation = allocate(offers, target=4, strategy=Strategy.LOWEST_PRICE, one_zone=True)
     assert {grant.offer.pool.zone for grant in allocation.grants} == {"b"}
     assert allocation.fulfilled == 4
 
