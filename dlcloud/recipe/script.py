@@ -94,6 +94,10 @@ PER_ITEM = re.compile(rf"(?<![0-9.,_])[0-9][0-9.]{{0,15}}\s?(?:s|ms|us|µs)/({_U
 RESUMED = (
     ("dlcloud_report", r"\bcheckpoint\(", "dlcloud_report.checkpoint"),
     ("transformers", r"\b\w*Trainer\(", "Hugging Face's Trainer"),
+    ("lightning", r"\bTrainer\(", "Lightning"),
+    ("pytorch_lightning", r"\bTrainer\(", "Lightning"),
+    ("keras", r"\.fit\(", "Keras"),
+    ("tensorflow", r"\bkeras\b[\s\S]*\.fit\(", "Keras"),
     ("xgboost", r"\.(?:fit|train)\(", "XGBoost"),
     ("lightgbm", r"\.(?:fit|train)\(", "LightGBM"),
 )

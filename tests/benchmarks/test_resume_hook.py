@@ -42,7 +42,9 @@ def work(tmp_path):
     return folder
 
 
-def start(work: Path, hook: Path, *words: str, up: str = "1", **variables: str) -> "subprocess.Popen[str]":
+def start(
+    work: Path, hook: Path, *words: str, up: str = "1", start_new_session: bool = False, **variables: str
+) -> "subprocess.Popen[str]":
     environment = {
         **os.environ,
         "PYTHONPATH": str(hook),
@@ -60,6 +62,7 @@ def start(work: Path, hook: Path, *words: str, up: str = "1", **variables: str) 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=start_new_session,
     )
 
 
@@ -93,6 +96,32 @@ def test_a_noticed_loop_saves_after_its_step_and_stops(work, hook):
     log = interrupt(work, hook, "stop", number=signal.SIGTERM)
     assert "saved step 10 of train.py (checkpoint)" in log
     assert run(work, hook, "stop")[1].splitlines()[0] == "step 10"
+
+
+def test_processes_that_load_samples_outlive_the_notice_and_end_with_the_program(work, hook):
+    pool = LOOP.replace(
+        "done = []", "from multiprocessing import Pool\nimport time\npool = Pool(1)\ndone = []"
+    )
+    pool = pool.replace("sys.stdin.read()", "pool.apply(time.sleep, (0.1,))")  # it must return its task
+    (work / "train.py").write_text(pool)
+    program = start(work, hook, "stop", start_new_session=True)
+    assert program.stdout is not None
+    for line in program.stdout:
+        if line == "step 9\n":
+            break
+    os.killpg(program.pid, signal.SIGTERM)
+    assert "saved step 10 of train.py (checkpoint)" in program.communicate("", timeout=60)[1]
+
+
+def test_a_child_of_the_script_still_ends_at_a_signal(work, hook):
+    child = "import multiprocessing, time\n    child = multiprocessing.Process(target=time.sleep, args=(99,))"
+    (work / "train.py").write_text(
+        LOOP.replace(
+            "    done.append",
+            f"    {child}\n    child.start(); child.terminate(); child.join()\n    done.append",
+        )
+    )
+    assert run(work, hook)[0] == 0
 
 
 def test_a_state_that_was_not_copied_whole_is_not_used(work, hook):

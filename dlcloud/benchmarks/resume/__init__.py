@@ -1,7 +1,7 @@
 """The import hook by which a program resumes after an interruption, unchanged: `workload.resume: auto`.
 
 `install` makes a folder for PYTHONPATH. Its `sitecustomize` does nothing unless DLCLOUD_RESUME is auto. Then
-it waits for the import of Hugging Face's Trainer, XGBoost or LightGBM. Their training saves
+it waits for the import of Hugging Face's Trainer, Lightning, Keras, XGBoost or LightGBM. Their training saves
 its whole state at intervals and at SIGTERM, and begins with the newest state. `states.py` says where the
 states lie and when one is refused. Each framework has a module, which is imported with the framework. Plain
 loops call `dlcloud_report.checkpoint`, see `plain.py`.

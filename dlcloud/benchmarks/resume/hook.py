@@ -7,9 +7,14 @@ from types import ModuleType
 from typing import Any
 
 PATCHES = {
+    "torch.utils.data._utils.worker": "plain",
+    "multiprocessing.pool": "plain",
     "transformers.trainer": "huggingface",
     "xgboost.training": "boosting",
     "lightgbm.engine": "boosting",
+    "lightning.pytorch.trainer.trainer": "lightning",
+    "pytorch_lightning.trainer.trainer": "lightning",
+    "keras.src.models.model": "keras",
 }
 """Modules of frameworks, and the module of this package whose `patch` changes each."""
 

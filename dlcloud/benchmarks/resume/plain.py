@@ -7,13 +7,19 @@
 
 The objects have `state_dict` and `load_state_dict`, or are lists, dictionaries or generators of random
 numbers. The random numbers of Python, NumPy and PyTorch are saved with them.
+
+`patch` is for all frameworks: processes that load samples outlive the signal, which reaches them, too.
 """
 
 import atexit
+import functools
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from .states import States, dump, load, random_state, restore_random
@@ -105,3 +111,23 @@ def _restore(item: Any, saved: Any) -> None:
         item.set_state(saved)
     else:
         item.setstate(saved)
+
+
+def patch(module: ModuleType) -> None:
+    """Have processes that load samples end with their parent only: it fails if one ends before."""
+    name = "_worker_loop" if hasattr(module, "_worker_loop") else "worker"
+    work = getattr(module, name)
+
+    @functools.wraps(work)
+    def working(*arguments: Any, **named: Any) -> Any:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        return work(*arguments, **named)
+
+    setattr(module, name, working)
+
+
+def _end_with_parent() -> None:
+    while (sender := signal.sigwaitinfo({signal.SIGTERM}).si_pid) != os.getppid() and sender:
+        pass
+    os._exit(0)

@@ -28,6 +28,7 @@ FOLDER = "dlcloud-resume"
 DESCRIPTION = "dlcloud.json"
 FINISHED = "finished"
 PARTIAL = "partial-"
+FILES = "files"
 KEPT = 2
 """States: the newest, and the one before it in case the newest was not copied whole."""
 
@@ -113,6 +114,7 @@ class States:
             with suppress(ValueError):  # a training in another thread
                 signal.signal(signal.SIGTERM, self._notice)
                 self._before = before
+                _let_children_end(self._notice)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -323,6 +325,60 @@ class States:
         new.replace(path)
 
 
+def _let_children_end(notice: Callable[[int, FrameType | None], None]) -> None:
+    """Have SIGTERM end the processes that a script forks, as by `Process.terminate`."""
+
+    def begin() -> None:
+        if signal.getsignal(signal.SIGTERM) == notice:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        allow()
+
+    def allow() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+    def hold() -> None:  # Python forgets a signal of a child that has just begun
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    os.register_at_fork(before=hold, after_in_parent=allow, after_in_child=begin)
+
+
+class KeptFiles:
+    """What a training has written, such as its best model: kept in its states, and restored to its place.
+
+    A file that has not changed is linked to its copy in the state before. A link to the file itself would
+    change with it.
+    """
+
+    def __init__(self, states: States) -> None:
+        self._states = states
+        self._copies: dict[tuple[str, int, int], Path] = {}  # by name, time and size
+
+    def keep(self, folder: Path, paths: Iterable[Path]) -> dict[str, str]:
+        """Copy files into a state, and return their places by the names of their copies."""
+        (folder / FILES).mkdir(exist_ok=True)
+        state = self._states.folder / folder.name.replace(PARTIAL, "step-")
+        copies, places = {}, {}
+        for number, path in enumerate(sorted({path.absolute() for path in paths if path.is_file()})):
+            found = path.stat()
+            key, name = (str(path), found.st_mtime_ns, found.st_size), f"{FILES}/{number}"
+            copy = self._copies.get(key)
+            if copy is not None and copy.is_file():
+                link(copy, folder / name)
+            else:
+                shutil.copy2(path, folder / name)
+            copies[key] = state / name
+            places[name] = os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+        self._copies = copies
+        return places
+
+    @staticmethod
+    def restore(state: Path, places: Mapping[str, str]) -> None:
+        for name, place in places.items():
+            path = Path(place)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(state / name, path)
+
+
 def _identify(
     kind: str, version: str, settings: Mapping[str, Any], world: int
 ) -> tuple[list[Any], dict[str, Any]]:
@@ -438,6 +494,11 @@ def _is_plain(value: Any) -> bool:
     return type(value).__module__ in {"numpy", "torch"} and hasattr(value, "dtype")
 
 
+def is_torch_metric(item: object) -> bool:
+    """Return whether an object is a metric of torchmetrics, which accumulates what no checkpoint has."""
+    return hasattr(item, "_defaults") and hasattr(item, "_reductions")
+
+
 def dump(path: Path, value: object) -> None:
     """Write any object."""
     torch = sys.modules.get("torch")
@@ -447,15 +508,15 @@ def dump(path: Path, value: object) -> None:
         path.write_bytes(pickle.dumps(value))
 
 
-def load(path: Path) -> Any:
-    """Read what `dump` wrote in this program."""
+def load(path: Path, device: str | None = "cpu") -> Any:
+    """Read what `dump` wrote in this program; tensors come to a device, or to where each was."""
     with path.open("rb") as file:
         if file.read(2) != b"PK":
             file.seek(0)
             return pickle.load(file)
     import torch  # noqa: PLC0415 - it wrote the file
 
-    return torch.load(path, "cpu", weights_only=False)
+    return torch.load(path, device, weights_only=False)
 
 
 def link(source: str | Path, target: str | Path) -> None:

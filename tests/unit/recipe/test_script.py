@@ -268,6 +268,10 @@ def test_the_recipe_of_an_elastic_script_says_what_spot_needs():
     [
         ("from transformers import Trainer\nTrainer(model).train()", "Hugging Face's Trainer"),
         ("from transformers import Seq2SeqTrainer\nSeq2SeqTrainer(model).train()", "Hugging Face's Trainer"),
+        ("import lightning as L\nL.Trainer(max_epochs=3).fit(model)", "Lightning"),
+        ("import pytorch_lightning as pl\npl.Trainer().fit(model)", "Lightning"),
+        ("import keras\nmodel.fit(x, y)", "Keras"),
+        ("import tensorflow as tf\ntf.keras.Sequential().fit(x, y)", "Keras"),
         ("import xgboost as xgb\nxgb.train({}, data)", "XGBoost"),
         ("from lightgbm import LGBMRegressor\nLGBMRegressor().fit(x, y)", "LightGBM"),
         ("import torch, dlcloud_report\ndlcloud_report.checkpoint(model)", "dlcloud_report.checkpoint"),
