@@ -65,7 +65,11 @@ def _part(title: str, part: dict[str, Any], schema: dict[str, Any]) -> Iterator[
     yield from [part["description"], ""] if "description" in part else []
     required = part.get("required", ())
     yield from listing(
-        (key, "; ".join(filter(None, _values(key, value, schema, required))), _meaning(value, schema))
+        (
+            key,
+            "; ".join(filter(None, _values(key, value, schema, required))),
+            value.get("description") or _link(key, value, schema),
+        )
         for key, value in part["properties"].items()
     )
 
@@ -122,7 +126,9 @@ def _default(value: dict[str, Any]) -> str:
     return f"`{'yes' if default else 'no'}`" if isinstance(default, bool) else f"`{default}`"
 
 
-def _meaning(value: dict[str, Any], schema: dict[str, Any]) -> str:
-    if "description" in value or "$ref" not in value:
-        return str(value.get("description", ""))
-    return str(schema["$defs"][value["$ref"].rpartition("/")[2]].get("description", ""))
+def _link(key: str, value: dict[str, Any], schema: dict[str, Any]) -> str:
+    """Return a link to the section of a part, or what the type of a key says of it."""
+    if "$ref" not in value:
+        return ""
+    inner = schema["$defs"][value["$ref"].rpartition("/")[2]]
+    return f"[keys](#{key})" if "properties" in inner else str(inner.get("description", ""))

@@ -23,29 +23,28 @@ class Samples(Protocol):
 
 
 Loss = Callable[[nn.Module, Any], Tensor]
-"""`loss(model, batch) -> Tensor`: gets the model in training mode and a batch that `collate` made of this
-worker's samples, moved to the model's device. It is `[(n, ...), (n, ...)]` for a data set of pairs. Returns
-the mean loss over those n samples, a tensor of one element; `train` calls `backward`.
+"""`loss(model, batch) -> Tensor`: gets the model in training mode and a batch that `collate` made, on the
+model's device. Returns the mean loss over its samples, a tensor of one element; `train` calls `backward`.
 """
 
 Schedule = Callable[[int], float]
-"""`schedule(step) -> float`: gets the step, from 0, and returns the factor of the optimizer's initial
-learning rates for it. The same on all workers: a function of the step alone.
+"""`schedule(step) -> float`: returns the factor of the optimizer's initial learning rates at a step, from 0.
+It depends on the step alone.
 """
 
 BeforeStep = Callable[[], None]
-"""`before_step() -> None`: called on every worker once a step, between the sum of the gradients over all
-workers, which `parameter.grad` then holds, and `optimizer.step()`: for clipping.
+"""`before_step() -> None`: called on every worker once a step, when `parameter.grad` holds the sum over all
+workers, before `optimizer.step()`.
 """
 
 AfterStep = Callable[[int, float], None]
-"""`after_step(steps, loss) -> None`: called on every worker after a committed step: the number of steps
-committed so far, from 1, and the mean loss over the whole batch of that step.
+"""`after_step(steps, loss) -> None`: called on every worker after a step, with the number of steps so far,
+from 1, and the mean loss over the whole batch.
 """
 
 Collate = Callable[[Sequence[Any]], Any]
-"""`collate(samples) -> batch`: gets what `dataset[index]` returned, n of them, and makes the batch that
-`loss` gets: tensors, or lists, tuples and dictionaries of tensors, which are moved to the model's device.
+"""`collate(samples) -> batch`: gets a list of what `dataset[index]` returned, and makes the batch that `loss`
+gets: tensors, or lists, tuples and dictionaries of tensors.
 """
 
 

@@ -13,8 +13,8 @@ from tests.needs import needs
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = needs("bash")
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([\w.-]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-PAGES = ["debugging", "experiments"]
-LONG = ["hugging-face", "tensorflow"]
+PAGES = ["data", "debugging", "experiments", "nodes", "profiles"]
+LONG = ["hugging-face", "language-models", "tensorflow"]
 """They install a framework: with DLCLOUD_TEST_PAGES=all."""
 
 
