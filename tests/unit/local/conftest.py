@@ -2,9 +2,10 @@
 
 import pytest
 
+from dlcloud.local import site as site_module
 from dlcloud.local.site import LocalSite
 from tests.fakes.local_ec2 import Rig
-from tests.prefork import Daemons
+from tests.prefork import Daemons, fork_daemons
 
 
 @pytest.fixture(scope="module")
@@ -15,6 +16,19 @@ def rig(tmp_path_factory):
     yield rig
     site.stop()
     assert not list(rig.folder.glob("instances/*"))
+
+
+@pytest.fixture
+def starts_anew():
+    """Let a test start its daemon as a new process of Python, with all that it imports."""
+
+
+@pytest.fixture(autouse=True)
+def _forked(request, monkeypatch):
+    """Fork the daemons that a test starts itself: a new process of Python takes two seconds."""
+    if "starts_anew" not in request.fixturenames:
+        monkeypatch.setattr(site_module, "subprocess", site_module.subprocess)
+        fork_daemons(Daemons.of_this_process().address)
 
 
 @pytest.fixture(autouse=True)

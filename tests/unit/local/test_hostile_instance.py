@@ -130,7 +130,7 @@ def test_an_instance_has_a_limit_of_processes(rig, instance):
     assert rig.on(instance, limit)[1].split() == [str(MOST_PROCESSES)] * 2
     script = (
         "import resource as r, subprocess; r.setrlimit(r.RLIMIT_NPROC, (40, 40))\n"
-        "try:\n  [subprocess.Popen(['sleep', '30']) for _ in range(200)]\n"
+        "try:\n  [subprocess.Popen(['sleep', '30'], stdout=-3, stderr=-3) for _ in range(200)]\n"
         "except BlockingIOError: print('refused')"
     )
     assert rig.on(instance, "python3 -", script.encode())[1] == "refused\n"

@@ -273,12 +273,6 @@ def test_shutdown_terminates_where_the_behavior_says_so(rig):
     assert not root.exists()
 
 
-def test_shutdown_stops_by_default(rig):
-    instance = rig.up()
-    rig.on(instance, "sudo poweroff")
-    rig.await_state(instance["InstanceId"], "stopped")
-
-
 def test_a_time_that_means_nothing_is_refused(rig, instance):
     status, _, text = rig.on(instance, "shutdown -P soon")
     assert (status, "soon" in text) == (1, True)

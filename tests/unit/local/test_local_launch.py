@@ -278,8 +278,8 @@ def test_terminating_shows_shutting_down_then_terminated(rig):
 
 def test_an_instance_that_shuts_down_stops_or_terminates_as_its_launch_says(rig):
     kept, gone = (rig.up(InstanceInitiatedShutdownBehavior=end) for end in ("stop", "terminate"))
-    for instance, state in ((kept, "stopped"), (gone, "terminated")):
-        rig.on(instance, "sudo shutdown now")
+    for instance, state, command in ((kept, "stopped", "poweroff"), (gone, "terminated", "shutdown now")):
+        rig.on(instance, f"sudo {command}")
         ended = rig.await_state(instance["InstanceId"], state)
         assert ended["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
 

@@ -135,9 +135,7 @@ def test_sigterm_ends_everything(site):
     rig = Rig(site, site.start())
     rig.run(3)
     os.kill(rig.endpoint.pid, signal.SIGTERM)
-    wait_for(
-        lambda: not is_running(rig.endpoint.pid) or os.waitpid(rig.endpoint.pid, os.WNOHANG)[0], "it ends"
-    )
+    wait_for(lambda: not is_running(rig.endpoint.pid), "it ends")
     assert site.find() is None
     assert not list(site._paths.folder.glob("instances/*"))
     assert not site._paths.state.exists()
@@ -176,6 +174,7 @@ def test_a_start_that_fails_shows_the_log(site):
     assert "daemon.log" in caught.value.hint
 
 
+@pytest.mark.usefixtures("starts_anew")
 def test_a_missing_library_is_named_with_its_cure(site, tmp_path, monkeypatch):
     (tmp_path / "moto.py").write_text("raise ModuleNotFoundError(\"No module named 'moto'\", name='moto')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
