@@ -5,6 +5,7 @@ into a finding for each entry of `RISKS`, and `report/account.py` prints these. 
 fact that was seen: without one it is "not seen", or failed with the command that should have shown it.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -14,41 +15,65 @@ from typing import Any
 from dlcloud.model.money import money
 from dlcloud.model.untrusted import parse_json, printable
 
-MAX_USD = Decimal("0.05")
-"""The most that a self-test may cost."""
-
 MAX_HOURS = Decimal("0.25")
 """After this its instances end themselves."""
 
 SWITCH_S = float(MAX_HOURS) * 3600 + 600
 """By then an instance whose launcher was killed is to be gone."""
 
-PARTS = ("round-trip", "switch")
+MAX_USD = {
+    "round-trip": Decimal("0.05"),
+    "switch": Decimal("0.05"),
+    "policy": Decimal("0.05"),
+    "detach": Decimal("0.05"),
+    "batch": Decimal("0.10"),
+    "gpu": Decimal("0.25"),
+}
+"""The parts, and the most that each may cost."""
+
+RECIPES = {
+    "round-trip": {"on-demand": 2, "spot": 1},
+    "switch": {"on-demand": 1},
+    "policy": {"on-demand": 2, "spot": 1},
+    "detach": {"detach": 1},
+    "batch": {"batch": 2},
+    "gpu": {"gpu": 1},
+}
+"""The recipes of each part, with the number of instances that each has at most."""
 
 INSTANCE_TYPES = ("t3.micro", "t4g.micro")
 """The cheapest types with memory for a virtual environment, x86_64 and arm64."""
 
-_RECIPE = """
-name: selftest
-cloud: {cloud}
-region: {region}
-instances:
-  types: [{instance_type}]
-  market: {market}
-  disk_gib: 8
-setup:
-  commands: |
-{commands}
-workload:
-  command: python3 --version
-  repeats: 1
-budget:
-  max_hours: {max_hours}
-  idle_minutes: 15
-  max_usd: {max_usd}
-"""
 _INSTALL = "sudo apt-get install -y -q --no-install-recommends hello"
 """Proves that packages can be installed at first boot; the local EC2 shares the packages of its machine."""
+
+RESULT = "selftest.txt"
+"""What the command of the part `detach` writes once GO is there."""
+GO = "selftest-go"
+_WAITS = f"until [ -e $HOME/{GO} ]; do sleep 0.2; done; echo done > {RESULT}"
+
+GPU_RESULT = "selftest.json"
+GPU_PROBE = """
+import json, os, subprocess
+def ask(*words):
+    try:
+        return subprocess.run(words, stdout=subprocess.PIPE, timeout=60).stdout.decode().strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+try:
+    import torch
+    gpu = torch.ones(1000, device="cuda").sum().item() == 1000 and torch.cuda.get_device_name(0)
+    computed = "PyTorch %s on %s" % (torch.__version__, gpu) if gpu else "a wrong sum"
+except Exception as error:
+    computed = "failed: %s" % error
+data = os.path.expanduser("~/dlcloud/data")
+with open("selftest.json", "w") as result:
+    json.dump({
+        "driver": ask("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
+        "computed": computed, "data": os.path.realpath(data), "is_store": os.path.islink(data),
+    }, result)
+"""
+"""Run by the environment's Python; writes one JSON object to GPU_RESULT."""
 
 PROBE = """
 import glob, json, os, platform, shutil, subprocess
@@ -112,6 +137,11 @@ class Observations:
         down_s: Seconds of each `down`: until EC2 says that all instances are terminated.
         notice: A spot instance's metadata after an interruption, which only the local EC2 gives at no cost.
         switch_s: Seconds from the end of the launcher, by SIGKILL, to that of its instance; None: not seen.
+        role: The role under which the commands ran, which has the printed policy and no other; empty: none.
+        controller_s: Seconds from the end of a detached cluster's controller, by SIGKILL, to the next one.
+        result: What another home downloaded of the detached command.
+        trials: Records of the experiment on AWS Batch.
+        gpu: What a GPU instance said to GPU_PROBE.
         left: Records of `gc` at the end; None: it was not asked.
         errors: Messages of the commands that failed.
     """
@@ -124,6 +154,11 @@ class Observations:
     down_s: list[float] = field(default_factory=list)
     notice: str | None = None
     switch_s: float | None = None
+    role: str = ""
+    controller_s: float | None = None
+    result: str | None = None
+    trials: Sequence[Mapping[str, Any]] = ()
+    gpu: Mapping[str, Any] = field(default_factory=dict)
     left: Sequence[Mapping[str, Any]] | None = None
     errors: list[str] = field(default_factory=list)
 
@@ -138,16 +173,45 @@ class Finding:
     evidence: str
 
 
-def recipe_text(*, cloud: str, region: str, instance_type: str, market: str) -> str:
-    return _RECIPE.format(
-        cloud=cloud,
-        region=region,
-        instance_type=instance_type,
-        market=market,
-        commands=f"    {_INSTALL if cloud == 'aws' else 'true'}",
-        max_hours=MAX_HOURS,
-        max_usd=MAX_USD,
-    )
+def recipe_text(kind: str, *, cloud: str, region: str, instance_type: str, results: str = "") -> str:
+    """Return a recipe of RECIPES as JSON, which YAML includes.
+
+    Args:
+        kind: A market, or a part.
+        cloud: `aws` or `local`.
+        region: Where it launches.
+        instance_type: Of its instances; those of `gpu` and `batch` are given.
+        results: The folder in S3 for the results of `batch`.
+    """
+    most_usd = min(MAX_USD[part] for part, kinds in RECIPES.items() if kind in kinds)
+    instances = {"types": [instance_type], "market": "on-demand", "disk_gib": 8}
+    recipe: dict[str, Any] = {
+        "name": f"selftest-{kind}",
+        "cloud": cloud,
+        "region": region,
+        "instances": instances,
+        "budget": {
+            "max_hours": float(MAX_HOURS),
+            "idle_minutes": 15,
+            "max_usd": float(most_usd),
+        },
+    }
+    if kind == "detach":
+        recipe["workload"] = {"command": _WAITS}
+    elif kind == "batch":
+        instances |= {"types": ["c5.large", "c6i.large"], "market": "spot", "disk_gib": 30}
+        recipe["workload"] = {"command": "echo score $DLCLOUD_VALUE_X", "facts": {"score": "score (.*)"}}
+        recipe |= {"experiment": {"list": [{"x": 1}, {"x": 2}], "metric": "score"}, "results": results}
+    elif kind == "gpu":
+        instances |= {"types": ["g4dn.xlarge"], "market": "spot", "disk_gib": 75}
+        recipe["workload"] = {"command": "python3 probe.py", "files": "probe.py"}
+        recipe["data"] = [{"from": "data", "to": "data/selftest"}]
+        recipe |= {"setup": {"requirements": ["torch", "numpy"]}} if cloud == "aws" else {}
+    else:
+        instances["market"] = kind
+        recipe["setup"] = {"commands": _INSTALL if cloud == "aws" else "true"}
+        recipe["workload"] = {"command": "python3 --version"}
+    return json.dumps(recipe, indent=1)
 
 
 def judge(observations: Observations) -> list[Finding]:
@@ -294,6 +358,48 @@ def _switch(observations: Observations) -> Judged:
     )
 
 
+def _policy(observations: Observations) -> Judged:
+    if not observations.role:
+        return SelftestVerdict.NOT_SEEN, "the commands ran with your own rights: --part policy"
+    denied = [error for error in observations.errors if "denied" in error or "not authorized" in error]
+    return _held(
+        not denied and observations.down_s, denied[0] if denied else f"all ran as {observations.role}"
+    )
+
+
+def _controller(observations: Observations) -> Judged:
+    if observations.controller_s is None:
+        return SelftestVerdict.NOT_SEEN, "no controller was killed: --part detach"
+    return _held(
+        observations.result == "done",
+        f"again in charge after {observations.controller_s:.0f} s; elsewhere: {observations.result}",
+    )
+
+
+def _batch(observations: Observations) -> Judged:
+    if not observations.trials:
+        return SelftestVerdict.NOT_SEEN, "no trials were run: --part batch"
+    done = [trial for trial in observations.trials if trial["state"] == "done"]
+    types = ", ".join(sorted({str(trial["instance_type"]) for trial in done}))
+    return _held(
+        len(done) == len(observations.trials), f"{len(done)} of {len(observations.trials)} on {types}"
+    )
+
+
+def _gpu(key: str, good: Callable[[Mapping[str, Any]], object]) -> Callable[[Observations], Judged]:
+    """Judge what a GPU instance said; a rehearsal's has no GPU and no instance store."""
+
+    def observe(observations: Observations) -> Judged:
+        if not observations.gpu:
+            return SelftestVerdict.NOT_SEEN, "no GPU instance was launched: --part gpu"
+        said = printable(str(observations.gpu[key]))
+        if observations.gpu["rehearsal"]:
+            return SelftestVerdict.NOT_SEEN, f"a rehearsal has no GPU: {said or 'no driver'}"
+        return _held(good(observations.gpu), said or "no driver")
+
+    return observe
+
+
 def _nothing_left(observations: Observations) -> Judged:
     if observations.left is None:
         return _UNSEEN
@@ -341,5 +447,36 @@ RISKS: tuple[tuple[str, str, str, Callable[[Observations], Judged]], ...] = (
     ("b3", "instances end in the time that an end waits", "seconds of `dlcloud down`", _ends),
     ("b4", "EC2's dry run sees what a launch meets", "the dry run, of `doctor`", _check("dry run")),
     ("c1", "an instance ends without its launcher", "`gc`, after SIGKILL (`--part switch`)", _switch),
+    (
+        "d1",
+        "the printed policy is enough",
+        "all commands, as a role with it alone (`--part policy`)",
+        _policy,
+    ),
+    (
+        "d2",
+        "a detached command outlives its controller",
+        "its file, elsewhere (`--part detach`)",
+        _controller,
+    ),
+    ("d3", "AWS Batch runs trials on spot", "two trials (`--part batch`)", _batch),
+    (
+        "e1",
+        "the image of GPU types has its driver",
+        "`nvidia-smi` (`--part gpu`)",
+        _gpu("driver", lambda gpu: gpu["driver"]),
+    ),
+    (
+        "e2",
+        "PyTorch computes on the GPU",
+        "a sum (`--part gpu`)",
+        _gpu("computed", lambda gpu: " on " in gpu["computed"] and not gpu["computed"].startswith("failed")),
+    ),
+    (
+        "e3",
+        "data lie on the instance store",
+        "the folder's place (`--part gpu`)",
+        _gpu("data", lambda gpu: gpu["is_store"]),
+    ),
 )
 """The risks of a first run on AWS: number, claim, what is looked at, and how it is judged."""

@@ -71,6 +71,7 @@ class AccountClients:
                 made.began_at = datetime.fromisoformat(endpoint.started_at)
             if not made.on_instance:
                 made.access_key = endpoint.owner_key()
+                made.session_token = endpoint.access_key.token if endpoint.access_key else ""
         return made
 
     def _show_call(self, message: str, is_begun: bool) -> None:  # noqa: FBT001  a sink of two values

@@ -33,6 +33,7 @@ ENDPOINT_VARIABLE = "DLCLOUD_LOCAL_ENDPOINT"
 TOKEN_VARIABLE = "DLCLOUD_LOCAL_TOKEN"  # noqa: S105  a variable's name
 KEY_ID_VARIABLE = "DLCLOUD_LOCAL_ACCESS_KEY_ID"
 SECRET_VARIABLE = "DLCLOUD_LOCAL_SECRET_ACCESS_KEY"  # noqa: S105  a variable's name
+SESSION_VARIABLE = "DLCLOUD_LOCAL_SESSION_TOKEN"
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost")
 _CONNECT_S = 5.0
 _START_S = 60.0
@@ -242,7 +243,9 @@ class SharedSite:
         return cls(
             url=environ[ENDPOINT_VARIABLE],
             token=environ.get(TOKEN_VARIABLE, ""),
-            access_key=AccessKey(key_id=key_id, secret=secret) if key_id and secret else None,
+            access_key=AccessKey(key_id=key_id, secret=secret, token=environ.get(SESSION_VARIABLE, ""))
+            if key_id and secret
+            else None,
         )
 
     def find(self) -> LocalEndpoint | None:

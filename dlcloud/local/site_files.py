@@ -25,10 +25,11 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessKey:
-    """The access key of a local EC2's owner, who may do anything there."""
+    """The access key of a local EC2's owner, who may do anything there; or another caller's."""
 
     key_id: str
     secret: str = field(repr=False)
+    token: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

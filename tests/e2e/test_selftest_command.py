@@ -11,7 +11,7 @@ def test_it_proves_a_round_trip_and_leaves_nothing(user):
     assert result["errors"] == []
     verdicts = {record["number"]: record["verdict"] for record in result["records"]}
     not_seen = {number for number, verdict in verdicts.items() if verdict == "not seen"}
-    assert not_seen == {"1", "2", "4", "12", "14", "b2", "c1"}
+    assert not_seen == {"1", "2", "4", "12", "14", "b2", "c1", "d1", "d2", "d3", "e1", "e2", "e3"}
     assert "FAILED" not in verdicts.values()
     assert user.json("status")["result"]["records"] == []
 
@@ -57,3 +57,31 @@ def test_an_instance_whose_launcher_is_killed_ends_itself(user):
     assert "after its launcher was killed" in verdicts["c1"]["evidence"]
     assert user.alive() == []
     assert user.json("status")["result"]["records"] == []
+
+
+def part(user, name):
+    """Return the rows of a part of the self-test, by number."""
+    result = user.json("selftest", "--cloud", "local", "--part", name)["result"]
+    assert result["errors"] == []
+    assert user.alive() == []
+    return {record["number"]: record["verdict"] for record in result["records"]}
+
+
+def test_the_printed_policy_is_enough_and_its_role_goes(user):
+    rows = part(user, "policy")
+    assert (rows["d1"], rows["16"], rows["17"]) == ("held", "held", "held")
+    assert user.aws("iam", "list-roles", "--path-prefix", "/dlcloud/")["Roles"] == []
+
+
+def test_a_detached_command_outlives_its_controller(user):
+    assert part(user, "detach")["d2"] == "held"
+
+
+def test_batch_runs_two_trials(user):
+    assert part(user, "batch")["d3"] == "held"
+
+
+def test_a_rehearsal_has_no_gpu_and_says_so_of_each_row(user):
+    rows = part(user, "gpu")
+    assert not {"e1", "e2", "e3"} & set(rows)
+    assert rows["a2"] == "held"

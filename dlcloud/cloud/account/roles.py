@@ -5,7 +5,8 @@ IAM has no regions: the region stands in the role's path, so that leftovers are 
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from dlcloud.cloud.api.clients import Clients
@@ -28,6 +29,8 @@ GONE = {"NoSuchEntity"}
 DENIED = {"AccessDenied"}
 DENIED_PAUSES_S = (1.0, 2.0, 3.0)
 """Between repetitions of a denied call: few, as most denials are meant."""
+NEW_ROLE_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 8.0)
+"""Between attempts to assume a role that was created a moment ago."""
 IN_USE = {"DeleteConflict"}
 
 
@@ -40,18 +43,29 @@ class Role:
     principals: tuple[str, ...]
     tags: Mapping[str, str]
     boundary: str = ""
+    kind: str = "Service"
 
     @property
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of CreateRole except name and path."""
         statement = {
             "Effect": "Allow",
-            "Principal": {"Service": list(self.principals)},
+            "Principal": {self.kind: list(self.principals)},
             "Action": "sts:AssumeRole",
         }
         boundary = {"PermissionsBoundary": self.boundary} if self.boundary else {}
         trust = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
         return {"AssumeRolePolicyDocument": trust, "Tags": tag_list(self.tags), **boundary}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """The credentials of a session of a role, for an hour."""
+
+    arn: str
+    key_id: str
+    secret: str = field(repr=False)
+    token: str = field(repr=False)
 
 
 class IamRoles:
@@ -147,16 +161,7 @@ class IamRoles:
         The role is created first and deleted last, so that the others are always found through a role. Calls
         are repeated while IAM does not yet know everywhere what was created a moment ago.
         """
-        name, path, tags = (
-            control_role_name(role.cluster_id),
-            _path(self._clients.region),
-            tag_list(role.tags),
-        )
-        with translate_errors(f"creating the role {name} (iam:CreateRole)", ignore=EXISTS):
-            self._clients.get("iam").create_role(RoleName=name, Path=path, **role.arguments)
-        with translate_errors(f"giving the role {name} its policy (iam:PutRolePolicy)"):
-            arguments = {"RoleName": name, "PolicyName": POLICY_NAME, "PolicyDocument": role.policy}
-            _repeat(self._put_policy, arguments, GONE, pause=self._pause)
+        name, path, tags = self._put_with_policy(role), _path(self._clients.region), tag_list(role.tags)
         with translate_errors(
             f"creating the instance profile {name} (iam:CreateInstanceProfile)", ignore=EXISTS
         ):
@@ -167,6 +172,47 @@ class IamRoles:
             arguments = {"InstanceProfileName": name, "RoleName": name}
             _repeat(self._clients.get("iam").add_role_to_instance_profile, arguments, GONE, pause=self._pause)
         return name
+
+    def _put_with_policy(self, role: Role) -> str:
+        """Create a role and give it its policy, where they are missing; return its name."""
+        name, path = control_role_name(role.cluster_id), _path(self._clients.region)
+        with translate_errors(f"creating the role {name} (iam:CreateRole)", ignore=EXISTS):
+            self._clients.get("iam").create_role(RoleName=name, Path=path, **role.arguments)
+        with translate_errors(f"giving the role {name} its policy (iam:PutRolePolicy)"):
+            arguments = {"RoleName": name, "PolicyName": POLICY_NAME, "PolicyDocument": role.policy}
+            _repeat(self._put_policy, arguments, GONE, pause=self._pause)
+        return name
+
+    @contextmanager
+    def session_under(
+        self, policy: str, account: str, *, name: str, tags: Mapping[str, str]
+    ) -> Iterator[Session]:
+        """Yield a session of a role that has a policy and no other right; the role is deleted at the end.
+
+        Args:
+            policy: A document of IAM.
+            account: The id of the caller's account.
+            name: Of the role, without its prefix.
+            tags: Of the role, by which its owner finds what a killed command left.
+        """
+        partition = partition_of(self._clients.region).name
+        root = f"arn:{partition}:iam::{account}:root"
+        role = Role(cluster_id=name, policy=policy, principals=(root,), tags=tags, kind="AWS")
+        try:
+            path, role_name = _path(self._clients.region), self._put_with_policy(role)
+            arn = f"arn:{partition}:iam::{account}:role{path}{role_name}"
+            with translate_errors(f"assuming the role {arn} (sts:AssumeRole)"):
+                arguments = {"RoleArn": arn, "RoleSessionName": "selftest"}
+                assume = self._clients.get("sts").assume_role
+                answer = retry_codes(assume, arguments, DENIED, pauses_s=NEW_ROLE_PAUSES_S, pause=self._pause)
+            yield Session(
+                arn=answer["AssumedRoleUser"]["Arn"],
+                key_id=answer["Credentials"]["AccessKeyId"],
+                secret=answer["Credentials"]["SecretAccessKey"],
+                token=answer["Credentials"]["SessionToken"],
+            )
+        finally:
+            self.delete_role(name)
 
     def _put_policy(self, **arguments: object) -> None:
         """Give a role its policy; IAM may deny it, for want of the role's path, until it sees the role."""

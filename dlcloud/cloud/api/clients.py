@@ -90,6 +90,7 @@ class Clients:
     region: str
     endpoint_url: str = ""
     access_key: tuple[str, str] = ("local", "local")
+    session_token: str = ""
     on_instance: bool = False
     pause: Callable[[float], None] = time.sleep
     ask: Callable[[str], str] = getpass
@@ -212,6 +213,7 @@ class Clients:
                 region_name=region,
                 aws_access_key_id=key_id,
                 aws_secret_access_key=secret,
+                aws_session_token=self.session_token or None,
                 botocore_session=core,
             )
         return open_session(self.login, region, self.ask)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from dlcloud.analysis.selftest import Observations, SelftestVerdict, judge, read_probe, recipe_text
+from dlcloud.analysis.selftest import RECIPES, Observations, SelftestVerdict, judge, read_probe, recipe_text
 from dlcloud.recipe.recipe import read_recipe
 
 
@@ -23,13 +23,16 @@ def probe(**changes):
 
 
 @pytest.mark.parametrize("cloud", ["aws", "local"])
-@pytest.mark.parametrize("market", ["on-demand", "spot"])
-def test_its_recipe_is_valid_and_cheap(cloud, market):
-    text = recipe_text(cloud=cloud, region="eu-west-1", instance_type="t4g.micro", market=market)
+@pytest.mark.parametrize("kind", sorted({kind for part in RECIPES.values() for kind in part}))
+def test_its_recipes_are_valid_and_end_soon(cloud, kind):
+    text = recipe_text(
+        kind, cloud=cloud, region="eu-west-1", instance_type="t4g.micro", results="s3://bucket/folder"
+    )
     recipe = read_recipe(text, "selftest")
-    assert (recipe.cloud, recipe.region, recipe.instances.market) == (cloud, "eu-west-1", market)
-    assert recipe.budget.max_hours == 0.25
-    assert ("apt-get install" in recipe.setup.commands) == (cloud == "aws")
+    assert (recipe.cloud, recipe.region, recipe.budget.max_hours) == (cloud, "eu-west-1", 0.25)
+    market = {"detach": "on-demand", "batch": "spot", "gpu": "spot"}.get(kind, kind)
+    assert recipe.instances.market == market
+    assert ("apt-get install" in str(recipe.setup.commands)) == (cloud == "aws" and market == kind)
 
 
 def test_nothing_is_claimed_where_nothing_was_seen():
@@ -49,10 +52,18 @@ def test_what_is_wrong_has_failed():
         probes=[probe(), probe(watchdogs=2, nologin=True, timer="inactive")],
         left=[{"id": "sg-1"}],
         checks={"default network": ("REFUSED", "no default subnet")},
-        errors=["dlcloud up: refused"],
+        errors=["dlcloud up: ec2:CreateTags is denied"],
+        role="arn:aws:sts::123456789012:assumed-role/x",
+        controller_s=4.0,
+        result="nothing",
+        trials=[{"state": "done", "instance_type": "c5.large"}, {"state": "failed", "instance_type": None}],
+        gpu={"driver": "", "computed": "failed: no CUDA", "data": "/", "is_store": False, "rehearsal": False},
     )
     failed = {number for number, verdict in verdicts(seen).items() if verdict is SelftestVerdict.FAILED}
-    assert failed == {"a5", "a6", "1", "6", "7", "14", "17", "b2"}
+    assert failed == {
+        *("a5", "a6", "1", "6", "7", "14", "17", "b2"),
+        *("d1", "d2", "d3", "e1", "e2", "e3"),
+    }
 
 
 def test_an_answer_to_the_probe_is_read_without_what_it_adds():
