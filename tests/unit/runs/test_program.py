@@ -31,7 +31,7 @@ def test_a_benchmark_is_its_module_with_its_parameters():
     assert made.name == "quantization"
     assert made.arguments == ("--network", "tiny", "vgg16", "--batch", "1")
     assert made.files is None
-    assert (made.package / "quantization" / "arguments.py").is_file()
+    assert (made.package / "quantization" / "settings.py").is_file()
     assert any(line.startswith("onnxruntime==") for line in packages_of(made.requirements))
 
 
