@@ -3,6 +3,7 @@
 import signal
 import time
 
+import pytest
 from terminal import TIMEOUT_S, wait_until
 
 
@@ -54,6 +55,7 @@ def test_an_instance_whose_launcher_is_killed_ends_itself(user):
     assert result["errors"] == []
     verdicts = {record["number"]: record for record in result["records"]}
     assert (verdicts["c1"]["verdict"], verdicts["17"]["verdict"]) == ("held", "held")
+    user.control.set_minute(60.0)
     assert "after its launcher was killed" in verdicts["c1"]["evidence"]
     assert user.alive() == []
     assert user.json("status")["result"]["records"] == []
@@ -67,20 +69,24 @@ def part(user, name):
     return {record["number"]: record["verdict"] for record in result["records"]}
 
 
+@pytest.mark.long
 def test_the_printed_policy_is_enough_and_its_role_goes(user):
     rows = part(user, "policy")
     assert (rows["d1"], rows["16"], rows["17"]) == ("held", "held", "held")
     assert user.aws("iam", "list-roles", "--path-prefix", "/dlcloud/")["Roles"] == []
 
 
+@pytest.mark.long
 def test_a_detached_command_outlives_its_controller(user):
     assert part(user, "detach")["d2"] == "held"
 
 
+@pytest.mark.long
 def test_batch_runs_two_trials(user):
     assert part(user, "batch")["d3"] == "held"
 
 
+@pytest.mark.long
 def test_a_rehearsal_has_no_gpu_and_says_so_of_each_row(user):
     rows = part(user, "gpu")
     assert not {"e1", "e2", "e3"} & set(rows)
