@@ -127,7 +127,10 @@ def run(
         warn_of_requirements(workload.recipe.setup.requirements, context.emit)
         show(plan_report(plan))
     else:
-        up.run(up.plan(cluster), cluster, yes=yes)
+        plan = up.plan(cluster)
+        up.confirm(plan, cluster, yes=yes)
+        while not up.run(plan):
+            plan = up.move_on(plan)
 
 
 def is_trained(workload: RecipeWorkload, show: Show) -> bool:
@@ -238,8 +241,8 @@ class Up:
             message = f"{holder} runs this recipe on {name} already: {effect}"
             self.context.emit(Warned(message=message))
 
-    def run(self, plan: Plan, cluster: Cluster | None, *, yes: bool) -> None:
-        """Carry the plan out, show the result, and destroy what was launched, whatever happens.
+    def confirm(self, plan: Plan, cluster: Cluster | None, *, yes: bool) -> None:
+        """Show the plan, and ask before money is spent.
 
         Args:
             plan: What is launched.
@@ -252,61 +255,61 @@ class Up:
         confirm_spending(context, dearest([plan, *self.elsewhere]), yes=yes, cluster=cluster)
         if workload.recipe.cloud == "local":
             trim_caches(context)
-        for following in self.elsewhere:
-            refused: list[tuple[CloudError, Cluster]] = []
-            try:
-                self._carry_out(plan, refused)
-            except (CapacityError, QuotaError) as error:
-                ended = [context.clusters.find(one.cluster_id) for cause, one in refused if cause is error]
-                if not any(one is not None and one.state is ClusterState.DOWN for one in ended):
-                    raise
-                message = f"{plan.region} gives no instances: trying {following.region}"
-                context.emit(Warned(message=message))
-                workload.place(following.region)
-                plan = following
-            else:
-                return
-        self._carry_out(plan, [])
 
-    def _carry_out(self, plan: Plan, refused: list[tuple[CloudError, Cluster]]) -> None:
-        """Launch the plan in its region, run the workload and show the result.
+    def move_on(self, plan: Plan) -> Plan:
+        """Return the plan of the next region, and place the workload there."""
+        following = self.elsewhere.pop(0)
+        self.context.emit(Warned(message=f"{plan.region} gives no instances: trying {following.region}"))
+        self.workload.place(following.region)
+        return following
 
-        Args:
-            plan: What is launched.
-            refused: Takes the error if the region gives too few instances, with the cluster.
+    def run(self, plan: Plan) -> bool:
+        """Carry the plan out, show the result, and destroy what was launched, whatever happens.
+
+        Returns:
+            False if its region gave too few instances and there is another one to try; nothing is left there.
         """
-        context, workload = self.context, self.workload
-        with acquire_for_command(context, workload.file, name=self.name) as acquired:
-            launcher = context.machines.launcher(acquired.cluster)
-            if context.clusters.last_hand_over(acquired.cluster.cluster_id) is not None:
-                self._refuse_detached(launcher)
-            with (
-                self._tracked(launcher),
-                destroy_at_end(
-                    launcher,
-                    acquired,
-                    keep=plan.keep or acquired.kept,
-                    failed_s=workload.recipe.keep.failed_s,
-                ),
-            ):
-                if self.on_batch or uses_batch(context, acquired.cluster):
-                    self._run_on_batch(launcher, plan)
-                    return
-                prepare_access(launcher, workload.recipe)
-                try:
-                    members = launcher.launch(plan).members
-                except (CapacityError, QuotaError) as error:
-                    refused.append((error, acquired.cluster))
-                    raise
-                if acquired.kept:
-                    stop_ending(launcher, members)
-                if workload.is_elastic:
-                    self._train(launcher, plan, members)
-                else:
-                    self.measure(launcher, plan, members)
+        context, workload, refusal = self.context, self.workload, None
+        try:
+            with acquire_for_command(context, workload.file, name=self.name) as acquired:
+                launcher = context.machines.launcher(acquired.cluster)
+                if context.clusters.last_hand_over(acquired.cluster.cluster_id) is not None:
+                    self._refuse_detached(launcher)
+                with (
+                    self._tracked(launcher),
+                    destroy_at_end(
+                        launcher,
+                        acquired,
+                        keep=plan.keep or acquired.kept,
+                        failed_s=workload.recipe.keep.failed_s,
+                    ),
+                ):
+                    if self.on_batch or uses_batch(context, acquired.cluster):
+                        self._run_on_batch(launcher, plan)
+                        return True
+                    prepare_access(launcher, workload.recipe)
+                    try:
+                        members = launcher.launch(plan).members
+                    except (CapacityError, QuotaError) as error:
+                        refusal = error
+                        raise
+                    if acquired.kept:
+                        stop_ending(launcher, members)
+                    if workload.is_elastic:
+                        self._train(launcher, plan, members)
+                    else:
+                        self.measure(launcher, plan, members)
+        except (CapacityError, QuotaError) as error:
+            if error is not refusal or not self.elsewhere:
+                raise
+            ended = context.clusters.find(acquired.cluster.cluster_id)
+            if ended is None or ended.state is not ClusterState.DOWN:
+                raise
+            return False
         if workload.is_elastic:
             # Only now is the bill of every instance known.
             self.show(newest_training(context, acquired.cluster.name, command="up"))
+        return True
 
     def _refuse_detached(self, launcher: Launcher) -> None:
         """Finish a hand-over that an earlier `up --detach` began and that was cut off.

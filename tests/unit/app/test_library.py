@@ -77,7 +77,7 @@ def test_a_recipe_in_code_is_the_one_in_yaml():
 def test_all_faults_of_a_recipe_in_code_are_named_at_once():
     with pytest.raises(dlcloud.DlcloudError) as caught:
         dlcloud.Recipe(name="No", instances={"count": 1}, other={1, 2})
-    for path in ("name: ", "workload: is missing", "instances.types: is missing", "other: unknown key"):
+    for path in ("name: ", "workload: is missing", "instances: name types", "other: unknown key"):
         assert path in str(caught.value)
 
 
