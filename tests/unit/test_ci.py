@@ -36,7 +36,7 @@ pytestmark = needs("bash")
 def ci(tmp_path):
     """Run CI on a small project of that shape; return the exit status and the output."""
 
-    def run(chosen):
+    def run(chosen, *options):
         for folder in (".ci", ".venv/bin", "programs", "tests"):
             (tmp_path / folder).mkdir(parents=True)
         (tmp_path / "tests" / "programs.py").write_text("print('sh dash everything')")
@@ -50,7 +50,11 @@ def ci(tmp_path):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         environment |= {"PATH": f"{tmp_path / 'programs'}:{os.environ['PATH']}", "CI": ""}
         done = subprocess.run(
-            ["bash", tmp_path / ".ci" / "run"], env=environment, capture_output=True, text=True, check=False
+            ["bash", tmp_path / ".ci" / "run", *options],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         return done.returncode, done.stdout + done.stderr
 
@@ -66,6 +70,6 @@ def test_a_test_that_passes_at_the_second_try_is_named_and_fails_ci(ci):
     assert "test_sound" not in again
 
 
-def test_ci_runs_no_test_twice_where_all_pass(ci):
-    status, output = ci("sound")
+def test_ci_runs_no_test_twice_where_all_pass_and_hands_options_on(ci):
+    status, output = ci("", "-k", "sound")
     assert (status, "once more" in output) == (0, False), output

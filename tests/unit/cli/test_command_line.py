@@ -41,16 +41,18 @@ def test_help_imports_nothing_heavy(dlcloud, words):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_every_command_imports_nothing_heavy(dlcloud, command):
-    done = dlcloud(command, "--help")
+    done = dlcloud(command, "--help", COLUMNS="80")
     assert done.status == 0, done.stderr
     assert done.stdout.startswith("Usage:")
     assert done.modules & HEAVY == set()
-    assert max(map(len, done.stdout.splitlines())) <= 100
+    # The kinds of policies and of simulations are one word of their usage.
+    assert max(map(len, done.stdout.splitlines())) <= (100 if command in {"policy", "simulate"} else 80)
 
 
-def test_help_names_every_command(dlcloud):
-    output = dlcloud("--help").stdout
+def test_help_names_every_command_in_whole_lines(dlcloud):
+    output = dlcloud("--help", COLUMNS="80").stdout
     assert [name for name in COMMANDS if f"  {name} " not in output] == []
+    assert "..." not in output.partition("Commands:")[2]
 
 
 @pytest.mark.parametrize("words", [["status"], ["status", "--all"], ["status", "-o", "json"]])
@@ -196,16 +198,6 @@ def test_a_store_that_is_none_is_no_bug(dlcloud, home):
 
 def test_the_schema_is_json(dlcloud):
     assert json.loads(dlcloud("schema").stdout)["title"] == "dlcloud recipe"
-
-
-def test_init_writes_a_recipe_once(dlcloud, home):
-    assert dlcloud("init").status == 0
-    text = (home.parent / "recipe.yaml").read_text()
-    assert "name: my-first" in text
-    done = dlcloud("init")
-    assert done.status == 2
-    assert "was not changed" in done.stderr
-    assert (home.parent / "recipe.yaml").read_text() == text
 
 
 def test_without_credentials_aws_is_unreachable_and_not_called(dlcloud, home):
