@@ -250,7 +250,7 @@ def image(
     type=click.Choice(("round-trip", "switch", "policy", "detach", "batch", "gpu")),
     default="round-trip",
     show_default=True,
-    help="What to prove; docs/selftest.md says which rows each part settles.",
+    help="Check to run: docs/selftest.md lists rows, minutes and prices.",
 )
 @click.option(
     "--results", default="", metavar="s3://BUCKET/FOLDER", help="Folder for the results of --part batch."
@@ -262,11 +262,10 @@ def selftest(
 ) -> int | None:
     """Launch, resize and terminate the cheapest instances to check that dlcloud works with your account.
 
-    It checks the account, launches one on-demand and one spot instance, runs a command on each, adds an
-    instance, terminates all and looks for what is left. The other parts prove what a round trip cannot:
-    policy runs it as a role that has the printed policy only; switch kills the launcher and waits until the
-    instance terminates itself; detach kills a controller; batch runs two trials; gpu uses a g4dn.xlarge. The
-    most that it may cost is shown before anything is launched. Exits with 5 if a row of the table has FAILED.
+    It launches one on-demand and one spot instance, runs a command on each, adds an instance, terminates all
+    and looks for what is left. --part chooses another check: of the printed policy, an instance without its
+    launcher, a lost controller, AWS Batch, or a GPU. The most that it may cost is shown before anything is
+    launched. Exits with 5 if a row of the table has FAILED.
     """
     from dlcloud.app.account.selftest import run
     from dlcloud.app.context import Context
