@@ -145,7 +145,7 @@ def sentences(text: str) -> Iterator[str]:
         r"\n\s*\n|\n(?=\s*(?:- |\d+\. |> |\|))|\x08", re.sub(r"^\|.*$", "", prose(text), flags=re.MULTILINE)
     )
     for paragraph in paragraphs:
-        yield from re.split(r"(?<=[.!?])[)*]*\s+(?=[A-Z`*\[])", " ".join(paragraph.split()))
+        yield from re.split(r"(?<=[.!?])[)*]*\s+(?=[-A-Z`*\[])", " ".join(paragraph.split()))
 
 
 def test_every_performance_program_is_described():
