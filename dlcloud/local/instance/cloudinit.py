@@ -6,11 +6,8 @@ GetConsoleOutput. Source: cloud-init documentation, "User data formats" and the 
 bootcmd, runcmd, ssh.
 """
 
-import base64
-import binascii
 import json
 import shlex
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,17 +16,13 @@ import yaml
 
 from dlcloud.local.tree.instance_tree import InstanceTree
 
-_GZIP = b"\x1f\x8b"
-_MOST_PLAIN = 128 * 1024
-"""Bytes of user data when it is decompressed; EC2 takes 16 KiB of it."""
-_MOST_FILE = 16 * 1024 * 1024
 _DEEPEST = 50  # of lists in lists
-_UNREADABLE = (zlib.error, yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
-_DEFAULT_MODE = 0o644
+_UNREADABLE = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+_DEFAULT_MODE, _LONGEST_WARNING = 0o644, 300
 
 
 # Writes files below the folder that stands for the root; a path that leaves it is skipped.
-WRITE_FILES = """import base64, json, os, sys
+WRITE_FILES = """import json, os, sys
 request = json.load(sys.stdin)
 base = os.path.realpath(request["base"])
 for file in request["files"]:
@@ -38,8 +31,8 @@ for file in request["files"]:
         print("user data asks for a file outside of the instance; left out")
         continue
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "ab" if file["append"] else "wb") as stream:
-        stream.write(base64.b64decode(file["content"]))
+    with open(path, "w") as stream:
+        stream.write(file["content"])
     os.chmod(path, file["mode"])
 """
 
@@ -49,9 +42,8 @@ class WrittenFile:
     """A file that the user data asks for; the path lies below the instance's root."""
 
     path: str
-    content: bytes
+    content: str
     mode: int = _DEFAULT_MODE
-    append: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +59,20 @@ class UserData:
 
 
 def read_user_data(content: bytes) -> UserData:
-    """Read user data: `#cloud-config` YAML, a `#!` script, either of them gzipped, or nothing.
+    """Read user data: `#cloud-config` YAML, a `#!` script, or nothing.
 
     Unreadable user data becomes a warning, as on EC2: the instance boots all the same.
     """
     try:
-        plain = _decompress(content, _MOST_PLAIN) if content.startswith(_GZIP) else content
-        if plain.startswith(b"#!"):
-            return UserData(script=plain)
-        if plain.startswith(b"#cloud-config"):
-            return _read_config(yaml.load(plain, _PlainLoader) or {})  # noqa: S506 - a SafeLoader
+        if content.startswith(b"#!"):
+            return UserData(script=content)
+        if content.startswith(b"#cloud-config"):
+            return _read_config(yaml.load(content, _PlainLoader) or {})  # noqa: S506 - a SafeLoader
     except _UNREADABLE as error:
-        return UserData(warnings=(f"user data cannot be read: {type(error).__name__}",))
-    return UserData(warnings=("user data in an unknown format is ignored",) if plain.strip() else ())
+        return UserData(
+            warnings=(f"user data cannot be read: {type(error).__name__}: {error}"[:_LONGEST_WARNING],)
+        )
+    return UserData(warnings=("user data in an unknown format is ignored",) if content.strip() else ())
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -96,15 +89,6 @@ class _PlainLoader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
-
-
-def _decompress(content: bytes, most: int) -> bytes:
-    """Undo gzip. Raises ValueError if there is more than `most` bytes in it, or not all of it is there."""
-    stream = zlib.decompressobj(wbits=31)
-    plain: bytes = stream.decompress(content, most)
-    if not stream.eof:
-        raise ValueError(f"it has more than {most} bytes, or is cut off")
-    return plain
 
 
 def root_key(public_key: str, user: str) -> str:
@@ -135,24 +119,13 @@ def _read_config(config: dict[str, Any]) -> UserData:
 
 
 def _read_file(entry: dict[str, Any]) -> WrittenFile:
-    text = entry.get("content", "")
-    content = text if isinstance(text, bytes) else str(text).encode()
+    if unknown := set(entry) - {"path", "content", "permissions"}:
+        raise ValueError(f"write_files: {', '.join(sorted(unknown))} is not supported")
     return WrittenFile(
         path=str(entry["path"]),
-        content=_decode(content, str(entry.get("encoding") or "")),
+        content=str(entry.get("content", "")),
         mode=_mode(entry.get("permissions", _DEFAULT_MODE)),
-        append=bool(entry.get("append", False)),
     )
-
-
-def _decode(content: bytes, encoding: str) -> bytes:
-    """Undo the encoding of a file's content: b64, gzip, or gzip in b64, under cloud-init's names."""
-    parts = encoding.lower().replace("base64", "b64").replace("gzip", "gz").split("+")
-    try:
-        plain = base64.b64decode(content) if "b64" in parts else content
-    except binascii.Error as error:
-        raise ValueError(str(error)) from error
-    return _decompress(plain, _MOST_FILE) if "gz" in parts else plain
 
 
 def _mode(value: int | str) -> int:
@@ -168,15 +141,7 @@ def _command(entry: object) -> str:
 
 def describe_files(files: tuple[WrittenFile, ...], base: Path) -> bytes:
     """Return the input of the program that writes files below the folder that stands for the root."""
-    entries = [
-        {
-            "path": file.path,
-            "content": base64.b64encode(file.content).decode(),
-            "mode": file.mode,
-            "append": file.append,
-        }
-        for file in files
-    ]
+    entries = [{"path": file.path, "content": file.content, "mode": file.mode} for file in files]
     return json.dumps({"base": str(base), "files": entries}).encode()
 
 
