@@ -4,11 +4,10 @@ Source: EC2 user guide, "Reserve compute capacity with EC2 On-Demand Capacity Re
 reference, CapacityReservation.
 """
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from dlcloud.local.capacity.pools import Pool
@@ -28,7 +27,6 @@ class Reservation:
     instance_type: str
     total: int
     created_at: datetime
-    ends_at: datetime | None = None
     platform: str = LINUX
     tenancy: str = "default"
     targeted: bool = False
@@ -36,15 +34,12 @@ class Reservation:
     cancelled: bool = False
     tags: Callable[[], Mapping[str, str]] = field(default=dict)
 
-    def state(self, now: datetime) -> str:
+    @property
+    def state(self) -> str:
         """Return EC2's word for the state."""
-        if self.cancelled:
-            return "cancelled"
-        if self.ends_at is not None and now >= self.ends_at:
-            return "expired"
-        return "active"
+        return "cancelled" if self.cancelled else "active"
 
-    def describe(self, available: int, now: datetime) -> dict[str, Any]:
+    def describe(self, available: int) -> dict[str, Any]:
         """Return the answer of DescribeCapacityReservations."""
         arn = f"arn:aws:ec2:{self.region}:{self.account}:capacity-reservation/{self.reservation_id}"
         answer: dict[str, Any] = {
@@ -60,16 +55,14 @@ class Reservation:
             "AvailableInstanceCount": available,
             "EbsOptimized": False,
             "EphemeralStorage": False,
-            "State": self.state(now),
+            "State": self.state,
             "StartDate": self.created_at,
             "CreateDate": self.created_at,
-            "EndDateType": "unlimited" if self.ends_at is None else "limited",
+            "EndDateType": "unlimited",
             "InstanceMatchCriteria": "targeted" if self.targeted else "open",
             "ReservationType": "default",
             "Tags": [{"Key": key, "Value": value} for key, value in self.tags().items()],
         }
-        if self.ends_at is not None:
-            answer["EndDate"] = self.ends_at
         if self.placement_group_arn:
             answer["PlacementGroupArn"] = self.placement_group_arn
         return answer
@@ -80,29 +73,16 @@ class LocalReservations:
 
     Args:
         records: Returns the instances that take capacity: objects with `reservation_id`.
-        now: The time.
-        loop: Waits for the ends of reservations.
     """
 
-    def __init__(
-        self,
-        records: Callable[[], Iterable[Any]],
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
+    def __init__(self, records: Callable[[], Iterable[Any]]) -> None:
         self._records = records
-        self.now = now
-        self._loop = loop
         self._lock = threading.Lock()
         self._reservations: dict[str, Reservation] = {}
 
     def add(self, reservation: Reservation) -> None:
-        """Add a reservation; its instances leave it when it ends."""
         with self._lock:
             self._reservations[reservation.reservation_id] = reservation
-        if self._loop is not None and reservation.ends_at is not None:
-            delay_s = max(0.0, (reservation.ends_at - self.now()).total_seconds())
-            self._loop.call_soon_threadsafe(self._loop.call_later, delay_s, self.release, reservation)
 
     def of_region(self, region: str) -> list[Reservation]:
         """Return the reservations of a region, the oldest first."""
@@ -119,13 +99,12 @@ class LocalReservations:
 
     def available(self, reservation: Reservation) -> int:
         """Return how many instances can still be launched into a reservation."""
-        now = self.now()
-        if reservation.state(now) != "active":
+        if reservation.cancelled:
             return 0
         return max(0, reservation.total - len(self.instances(reservation)))
 
     def describe(self, reservation: Reservation) -> dict[str, Any]:
-        return reservation.describe(self.available(reservation), self.now())
+        return reservation.describe(self.available(reservation))
 
     def open_to(self, instance_type: str, zone: str, *, group_arn: str = "") -> list[Reservation]:
         """Return the open reservations that an instance of a type runs in by itself, where there is room.
@@ -154,7 +133,8 @@ class LocalReservations:
             for _ in range(self.available(one))
         ]
 
-    def release(self, reservation: Reservation) -> None:
-        """Let the instances of a reservation that was cancelled, or has expired, run on outside of it."""
+    def cancel(self, reservation: Reservation) -> None:
+        """Cancel a reservation; its instances run on outside of it."""
+        reservation.cancelled = True
         for record in self.instances(reservation):
             record.leave_reservation()

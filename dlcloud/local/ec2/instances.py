@@ -245,7 +245,7 @@ class SiteInstances:
         self.boots = Boots()
         self.apt_lock_s = 0.0
         self.machine = ""
-        self.reservations = LocalReservations(self._occupying, loop=loop)
+        self.reservations = LocalReservations(self._occupying)
         self.capacity = Capacity(
             lambda: [*(record.pool for record in self._occupying()), *self.reservations.idle()]
         )

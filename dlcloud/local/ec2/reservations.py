@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from moto.core.responses import ActionResult
@@ -117,7 +117,7 @@ def read_choice(
     target = None
     if named:
         target = find_reservation(str(named.get("CapacityReservationId")), reservations, region)
-        _check_target(target, reservations, instance_type=instance_type, group_arn=group.arn if group else "")
+        _check_target(target, instance_type=instance_type, group_arn=group.arn if group else "")
     return ReservationChoice(
         reservations=reservations,
         instance_type=instance_type,
@@ -143,10 +143,8 @@ def find_reservation(reservation_id: str, reservations: LocalReservations, regio
     return reservation
 
 
-def _check_target(
-    target: Reservation, reservations: LocalReservations, *, instance_type: str, group_arn: str
-) -> None:
-    if target.state(reservations.now()) != "active":
+def _check_target(target: Reservation, *, instance_type: str, group_arn: str) -> None:
+    if target.cancelled:
         # [from memory]: EC2's code; its text is another.
         message = f"The capacity reservation '{target.reservation_id}' is not active."
         raise refuse("InvalidCapacityReservationState", message)
@@ -185,7 +183,8 @@ class ReservationResponses(PlacementGroupResponses):
         instance_type, platform = self._type(), str(self.params.get("InstancePlatform") or "")
         if platform == "":
             raise refuse("MissingParameter", "The request must contain the parameter instancePlatform")
-        ends_at = self._end_date()
+        if self.params.get("EndDateType") == "limited":
+            raise refuse("UnsupportedOperation", "The local EC2 has no reservations that end by themselves.")
         self.error_on_dryrun()
         with self.instances.launching:
             self._take(instance_type, zone, count)
@@ -193,7 +192,6 @@ class ReservationResponses(PlacementGroupResponses):
                 zone=zone,
                 instance_type=instance_type,
                 total=count,
-                ends_at=ends_at,
                 platform=platform,
                 tenancy=str(self.params.get("Tenancy") or "default"),
                 targeted=self.params.get("InstanceMatchCriteria") == "targeted",
@@ -215,27 +213,25 @@ class ReservationResponses(PlacementGroupResponses):
         reservations = self.instances.reservations
         name = str(self.params.get("CapacityReservationId"))
         reservation = find_reservation(name, reservations, self.region)
-        if reservation.state(reservations.now()) != "active":
+        if reservation.cancelled:
             # [from memory]: EC2's code; its text is another.
             message = f"The capacity reservation '{name}' is not active."
             raise refuse("InvalidCapacityReservationState", message)
         self.error_on_dryrun()
-        reservation.cancelled = True
-        reservations.release(reservation)
+        reservations.cancel(reservation)
         return ActionResult({"Return": True})
 
     def _add(self, **properties: Any) -> Reservation:  # noqa: ANN401 - those of a Reservation
         """Make a reservation of the request's tags."""
         reservations, backend = self.instances.reservations, self.ec2_backend
         name = f"cr-{secrets.token_hex(8)}{secrets.choice('0123456789abcdef')}"
-        now = reservations.now()
         zone_ids = {zone.name: zone.zone_id for zone in backend.describe_availability_zones()}
         reservation = Reservation(
             reservation_id=name,
             account=self.current_account,
             region=self.region,
             zone_id=str(zone_ids.get(properties["zone"], "")),
-            created_at=now,
+            created_at=datetime.now(UTC),
             tags=lambda: backend.tags.get(name, {}),
             **properties,
         )
@@ -264,15 +260,6 @@ class ReservationResponses(PlacementGroupResponses):
             raise refuse("Unsupported", f"The instance type {self._type()} is not offered in {zone}.")
         return zone
 
-    def _end_date(self) -> datetime | None:
-        ends_at = _date(self.params.get("EndDate"))
-        if (self.params.get("EndDateType") == "limited") != (ends_at is not None):
-            # [from memory]: EC2's code; its text is another.
-            raise refuse("InvalidParameterCombination", "EndDate and EndDateType limited belong together.")
-        if ends_at is not None and ends_at <= self.instances.reservations.now():
-            raise refuse("InvalidParameterValue", "EndDate must be in the future.")
-        return ends_at
-
     def _take(self, instance_type: str, zone: str, count: int) -> None:
         """Refuse more than the zone or the quota has; a reservation counts as if its instances ran.
 
@@ -283,11 +270,3 @@ class ReservationResponses(PlacementGroupResponses):
         if self.instances.left(instance_type, zone, Market.ON_DEMAND) < count:
             message = f"There is not enough capacity of {instance_type} in {zone} for {count} instances."
             raise refuse("InsufficientInstanceCapacity", message)
-
-
-def _date(value: object) -> datetime | None:
-    """Return a time of the request, which moto may have parsed already."""
-    if not value:
-        return None
-    moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
-    return moment if moment.tzinfo else moment.astimezone()

@@ -1,11 +1,8 @@
 """Capacity Reservations, placement groups and EFA of the local EC2, as boto3 sees them."""
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.local.capacity.reservations import LocalReservations, Reservation
 from tests.fakes.local_ec2 import UBUNTU, wait_for
 
 ZONE, TYPE = "us-east-1a", "c7i.large"
@@ -183,26 +180,6 @@ class Record:
 
     def leave_reservation(self):
         self.reservation_id = ""
-
-
-def test_reservation_that_expires_lets_its_instances_run_on():
-    now, records = datetime(2026, 1, 1, tzinfo=UTC), [Record("cr-1")]
-    times = [now]
-    reservations = LocalReservations(lambda: records, now=lambda: times[-1])
-    common = {"account": "1", "region": "us-east-1", "zone": ZONE, "zone_id": "", "instance_type": TYPE}
-    one = Reservation(
-        reservation_id="cr-1",
-        total=2,
-        created_at=now,
-        ends_at=now + timedelta(hours=1),
-        **common,
-    )
-    reservations.add(one)
-    assert (reservations.available(one), len(reservations.idle())) == (1, 1)
-    times.append(now + timedelta(hours=1))
-    assert (one.state(times[-1]), reservations.available(one)) == ("expired", 0)
-    reservations.release(one)
-    assert records[0].reservation_id == ""
 
 
 def test_cluster_placement_group_is_in_one_zone_and_kept_while_used(rig, reserve):
