@@ -95,33 +95,21 @@ def _any_equals(values: Values, allowed: Values) -> bool:
     return any(value in allowed for value in values)
 
 
-def _none_equals(values: Values, denied: Values) -> bool:
-    """Also true where the request has no such key."""
-    return not _any_equals(values, denied)
-
-
 def _any_matches(values: Values, patterns: Values) -> bool:
     return any(_matches(pattern, value) for value in values for pattern in patterns)
 
 
-def _all_equal(values: Values, allowed: Values) -> bool:
-    return all(value in allowed for value in values)
-
-
-def _is_missing(values: Values, want: Values) -> bool:
-    return ("true" in want) is not bool(values)
-
-
 _OPERATORS: Mapping[str, Callable[[Values, Values], bool]] = {
     "Bool": _any_equals,
-    "Null": _is_missing,
+    "Null": lambda values, want: ("true" in want) is not bool(values),
     "NumericEquals": _any_equals,
     "StringEquals": _any_equals,
     "StringLike": _any_matches,
-    "StringNotEquals": _none_equals,
+    # Also true where the request has no such key.
+    "StringNotEquals": lambda values, denied: not _any_equals(values, denied),
     "ArnLike": _any_matches,
     "ForAnyValue:StringEquals": _any_equals,
-    "ForAllValues:StringEquals": _all_equal,
+    "ForAllValues:StringEquals": lambda values, allowed: all(value in allowed for value in values),
 }
 
 

@@ -14,8 +14,6 @@ from typing import Any, cast
 from moto.core.responses import ActionResult
 from moto.core.types import Base64EncodedString
 from moto.ec2.exceptions import EC2ClientError
-from moto.ec2.utils import filter_iam_instance_profiles
-from moto.iam.exceptions import NotFoundException
 
 from dlcloud.local.capacity.pools import OVER_QUOTA
 from dlcloud.local.ec2.launch_checks import (
@@ -130,14 +128,7 @@ class LocalResponses(ReservationResponses):
         self.error_on_dryrun()
         profile = self.params.get("IamInstanceProfile") or {}
         (instance,) = self.ec2_backend.get_multi_instances_by_id([self.params["InstanceId"]])
-        try:
-            filter_iam_instance_profiles(
-                self.current_account, self.partition, profile.get("Arn"), profile.get("Name")
-            )
-        except NotFoundException as error:
-            name = profile.get("Arn") or profile.get("Name")
-            message = f"Value ({name}) for parameter iamInstanceProfile is invalid."
-            raise EC2ClientError("InvalidParameterValue", message) from error
+        check_profile(self.current_account, profile)
         if instance.state not in ("running", "stopped"):
             message = f"The instance '{instance.id}' is not in the 'running' or 'stopped' states."
             raise EC2ClientError("IncorrectInstanceState", message)

@@ -205,36 +205,21 @@ def content_md5(body: bytes) -> bytes:
     return hashlib.md5(body, usedforsecurity=False).digest()
 
 
-def _crc32(body: bytes) -> bytes:
-    return zlib.crc32(body).to_bytes(4, "big")
+def _of_awscrt(name: str, length: int) -> Callable[[bytes], bytes]:
+    def compute(body: bytes) -> bytes:
+        from awscrt import checksums  # noqa: PLC0415 - its library of 12 MB is of use to few requests
 
+        return int(getattr(checksums, name)(body)).to_bytes(length, "big")
 
-def _crc32c(body: bytes) -> bytes:
-    from awscrt import checksums  # noqa: PLC0415 - its library of 12 MB is of use to few requests
-
-    return int(checksums.crc32c(body)).to_bytes(4, "big")
-
-
-def _crc64nvme(body: bytes) -> bytes:
-    from awscrt import checksums  # noqa: PLC0415 - as above
-
-    return int(checksums.crc64nvme(body)).to_bytes(8, "big")
-
-
-def _sha1(body: bytes) -> bytes:
-    return hashlib.sha1(body, usedforsecurity=False).digest()
-
-
-def _sha256(body: bytes) -> bytes:
-    return hashlib.sha256(body).digest()
+    return compute
 
 
 CHECKSUMS: Mapping[str, Callable[[bytes], bytes]] = {
-    "CRC32": _crc32,
-    "CRC32C": _crc32c,
-    "CRC64NVME": _crc64nvme,
-    "SHA1": _sha1,
-    "SHA256": _sha256,
+    "CRC32": lambda body: zlib.crc32(body).to_bytes(4, "big"),
+    "CRC32C": _of_awscrt("crc32c", 4),
+    "CRC64NVME": _of_awscrt("crc64nvme", 8),
+    "SHA1": lambda body: hashlib.sha1(body, usedforsecurity=False).digest(),
+    "SHA256": lambda body: hashlib.sha256(body).digest(),
 }
 
 
