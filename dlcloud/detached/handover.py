@@ -193,9 +193,6 @@ class HandOver:
             cloud.network.allow_peers(cloud.network.find_group(cluster.cluster_id))
             boundary = recipe.permissions_boundary
             storage = storage_policy(recipe) if reads_buckets(recipe) else ""
-            if storage:
-                # For the instances that the controller will launch.
-                cloud.roles.put_storage(cluster.cluster_id, storage, cluster.tags, boundary=boundary)
             groups = recipe.network.security_groups if recipe.network is not None else []
             profile = cloud.roles.put_control(
                 cluster.cluster_id,

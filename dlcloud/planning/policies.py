@@ -6,7 +6,7 @@ right beyond the cluster that it is for.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlcloud.model.instance import Image
@@ -15,8 +15,6 @@ from dlcloud.recipe.data import split_uri
 if TYPE_CHECKING:  # pydantic, which most commands never need
     from dlcloud.recipe.recipe import Recipe
 
-EC2_SERVICES = ("ec2.amazonaws.com", "ec2.amazonaws.com.cn")
-"""To which roles are passed; the second in China. Source: AWS managed policy AWSEC2FleetServiceRolePolicy."""
 GIVES_RIGHTS = ("iam:CreateRole", "iam:PutRolePolicy")
 """The actions by which the holder of a policy could give a role any right."""
 
@@ -50,31 +48,6 @@ def results_policy(uri: str) -> str:
         "Condition": {"StringLike": {"kms:ViaService": "s3.*"}},
     }
     return json.dumps({"Version": "2012-10-17", "Statement": [objects, keys, _list(uri)]})
-
-
-def pass_policy(region: str, cluster_id: str, role: str) -> str:
-    """Return the policy by which a cluster's controller gives new instances the role for its buckets."""
-    tag = {"StringEquals": {"aws:ResourceTag/dlcloud:cluster": cluster_id}}
-    statements: list[Mapping[str, Any]] = [
-        {
-            "Effect": "Allow",
-            "Action": "iam:PassRole",
-            "Resource": f"arn:@PARTITION@:iam::*:role/dlcloud/{region}/{role}",
-            "Condition": {"StringEquals": {"iam:PassedToService": list(EC2_SERVICES)}},
-        },
-        {
-            "Effect": "Allow",
-            "Action": "ec2:AssociateIamInstanceProfile",
-            "Resource": f"arn:@PARTITION@:ec2:{region}:*:instance/*",
-            "Condition": tag,
-        },
-        {
-            "Effect": "Allow",
-            "Action": "ec2:DescribeIamInstanceProfileAssociations",
-            "Resource": "*",
-        },
-    ]
-    return json.dumps({"Version": "2012-10-17", "Statement": statements})
 
 
 def join_policies(policies: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from dlcloud.cloud.api.partitions import partition_of
 from dlcloud.cloud.compute.requests import tag_list
 from dlcloud.model.account import Owner, owner_of
 from dlcloud.model.cluster import Leftover, control_role_name
-from dlcloud.planning.policies import join_policies, pass_policy
+from dlcloud.planning.policies import join_policies
 
 POLICY_NAME = "control-own-cluster"
 STORAGE = "-storage"
@@ -107,10 +107,9 @@ class IamRoles:
             own: The policy that the recipe adds.
         """
         region, partition = self._clients.region, partition_of(self._clients.region)
-        more = [own] if own else []
-        more += [storage, pass_policy(region, cluster_id, storage_role_name(cluster_id))] if storage else []
         policy = self._control_policy(cluster_id, region, partition.name)
-        policy = join_policies([policy, *(_in_partition(text, partition.name) for text in more)])
+        more = [_in_partition(text, partition.name) for text in (own, storage) if text]
+        policy = join_policies([policy, *more])
         role = Role(
             cluster_id=cluster_id,
             policy=policy,
@@ -125,8 +124,8 @@ class IamRoles:
     ) -> str:
         """Return the name of the instance profile for a cluster's buckets; made if missing."""
         if self._clients.on_instance:
-            # The launcher has made it: a controller may hand it on, and not change it.
-            return storage_role_name(cluster_id)
+            # An instance has one profile. With the controller's, which has these rights, it can stand by.
+            return control_role_name(cluster_id)
         partition = partition_of(self._clients.region)
         role = Role(
             cluster_id=storage_id(cluster_id),

@@ -1,12 +1,14 @@
 """The role of a cluster: whole again wherever its making broke off, gone wherever its deletion did."""
 
+import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import moto
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud.account.roles import TRIES, IamRoles, Role
+from dlcloud.cloud.account.roles import POLICY_NAME, TRIES, IamRoles, Role
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.compute.instances import PROFILE_PAUSES_S, Ec2Instances
 from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
@@ -224,3 +226,14 @@ def test_a_role_that_iam_does_not_see_yet_is_given_its_policy_later(account):
     assert pauses == [1.0, 2.0]
     with pytest.raises(CredentialsError):
         roles(Blind(account, 9), pauses.append).put_role(ROLE)
+
+
+def test_workers_of_a_controller_that_read_buckets_can_stand_by_too(account, iam):
+    buckets = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::data/*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [buckets]})
+    control = roles(account).put_control("c0ffee", TAGS, storage=policy)
+    given = roles(replace(account, on_instance=True)).put_storage("c0ffee", policy, TAGS)
+    assert given == control, "EC2 gives an instance one profile"
+    document = iam.get_role_policy(RoleName=given, PolicyName=POLICY_NAME)["PolicyDocument"]
+    assert buckets in document["Statement"]
+    assert [role["RoleName"] for role in iam.list_roles(PathPrefix="/dlcloud/")["Roles"]] == [control]

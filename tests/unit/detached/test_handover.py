@@ -11,6 +11,7 @@ import pytest
 from dlcloud.detached.handover import GIVEN_UP, OLDEST_PYTHON, RUNTIME, HandOver, job_state
 from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, ClusterState
 from dlcloud.model.errors import InstanceError, UnreachableError
+from dlcloud.model.instance import Image
 from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.planning.resize import coordinator
 from dlcloud.ssh.keys import KnownHosts, fingerprint
@@ -58,6 +59,7 @@ class Handing:
             recipe(ELASTIC),
             self.folder,
             cidrs=("203.0.113.7/32",),
+            image=Image(image_id="ami-1", name="ubuntu", root_device="/dev/sda1"),
             variables={"A": "b c"},
         )
 
