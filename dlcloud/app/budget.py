@@ -56,7 +56,11 @@ def run(context: Context, *, amount: str, shared: str, rehearsals: bool | None, 
     if amount or shared or rehearsals is not None:
         budget = _changed(budget, amount, shared, rehearsals)
     if budget.monthly_usd is None and budget.shared is None:
-        raise RecipeError("no limit of a month is set", "dlcloud budget 500/month sets one")
+        if rehearsals is not None:
+            raise RecipeError("no limit of a month is set", "dlcloud budget 500/month sets one")
+        empty = "no limit of a month is set: dlcloud budget 500/month sets one"
+        say(render(Report(command="budget", records=[], sections=[], empty=empty), Format(output)))
+        return
     if budget != before:
         _write(budget)
     cloud = "local" if budget.rehearsals else "aws"

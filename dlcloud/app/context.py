@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -274,7 +275,8 @@ class Context:
         if len(chosen) == 1:
             return chosen[0]
         if name and not chosen:
-            hint = f"dlcloud status {alike[0].name}" if alike else "dlcloud status lists what is up"
+            near = [one.name for one in alike] or get_close_matches(name, [one.name for one in active], n=1)
+            hint = f"dlcloud status {near[0]}" if near else "dlcloud status lists what is up"
             raise RecipeError(f"no cluster {name} is up", hint)
         if not chosen:
             raise RecipeError("no cluster is up", "dlcloud up quickstart")

@@ -11,6 +11,7 @@ import shutil
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
+from dlcloud.analysis.result import RunState
 from dlcloud.model.account import Owner
 from dlcloud.model.clock import Clock
 from dlcloud.model.cluster import NO_OWNER, Cluster, ClusterState
@@ -61,8 +62,8 @@ def acquire_cluster(
         for cluster in store.clusters.active():
             if name and cluster.name == name:
                 acquired = _acquire_named(cluster, file, store)
-            elif not name and file.is_of(cluster):
-                acquired = _acquire_unfinished(cluster, store)
+            elif not name and (file.is_of(cluster) or is_kept_after_failure(cluster, file, store)):
+                acquired = _acquire_unfinished(cluster, file, store)
             else:
                 continue
             if acquired is not None:
@@ -77,7 +78,30 @@ def resolve_cluster(file: RecipeFile, *, name: str, store: Store) -> Cluster | N
             return cluster
         if not name and file.is_of(cluster) and cluster.state in BEGUN:
             return cluster
+        if not name and is_kept_after_failure(cluster, file, store):
+            return cluster
     return None
+
+
+def is_kept_after_failure(cluster: Cluster, file: RecipeFile, store: Store) -> bool:
+    """True if a cluster was kept up when a run of the same recipe file failed, and its instances still fit.
+
+    Its command, packages or budget may be corrected since.
+    """
+    if cluster.state is not ClusterState.READY or not file.path:
+        return False
+    if (cluster.recipe_path, cluster.profile) != (file.path, file.profile):
+        return False
+    old, recipe = read_recipe(cluster.recipe_text, cluster.recipe_path), file.recipe
+    asked = (old.name, old.regions, *_of_launch(old.in_region(recipe.region)))
+    if asked != (recipe.name, recipe.regions, *_of_launch(recipe)):
+        return False
+    if not recipe.regions and cluster.region != recipe.region:
+        return False
+    if store.clusters.controller_instance_id(cluster.cluster_id):
+        return False
+    runs = store.runs.of_cluster(cluster.cluster_id)
+    return bool(runs) and runs[-1].state is RunState.FAILED
 
 
 def clusters_at_work(file: RecipeFile, *, store: Store) -> dict[str, str]:
@@ -217,13 +241,13 @@ def _named(profile: str) -> str:
     return f"the profile {profile}" if profile else "no profile"
 
 
-def _acquire_unfinished(cluster: Cluster, store: Store) -> ClusterLock | None:
-    """Acquire a cluster that no command manages and that was not kept on purpose."""
+def _acquire_unfinished(cluster: Cluster, file: RecipeFile, store: Store) -> ClusterLock | None:
+    """Acquire a cluster that no command manages, and that was not kept, or kept because its run failed."""
     try:
         acquired = _acquire_earlier(cluster, store)
     except StoreError:
         return None
-    if acquired and acquired.kept:
+    if acquired and acquired.kept and not is_kept_after_failure(acquired.cluster, file, store):
         acquired.release()
         return None
     return acquired

@@ -28,7 +28,7 @@ from dlcloud.model.errors import DlcloudError, RemoteCommandError
 from dlcloud.model.events import Emit, Info, Warned, stage
 from dlcloud.model.job_environment import NAMES_VARIABLE, JobEnvironment
 from dlcloud.model.remote import Connection
-from dlcloud.model.untrusted import number_or_none, parse_json
+from dlcloud.model.untrusted import number_or_none, parse_json, printable
 from dlcloud.resources.texts import template
 from dlcloud.system.parallel import fan_out
 
@@ -76,6 +76,7 @@ _NO_INDEX = re.compile(
 _NEEDS_PYTHON = r"(?<![\w.]){version} Requires-Python ([^;\n]+)"
 _CONFLICT = re.compile(r"Cannot install (.+?) because these package versions have conflicting dependencies")
 _NOISE = re.compile(r"^(WARNING: Retrying|ERROR: Ignored the following|\[notice\]|\s*$)|\(from versions:")
+_SHOW_SETUP = f"{{ status=$?; tail -n 20 {FOLDER}/setup.log >&2; exit $status; }}"
 MOST_PEERS = 2
 """This many are asked before the environment is built; each may take a while to fail."""
 
@@ -183,7 +184,12 @@ def _run_commands(connection: Connection, setup: "Setup", *, clock: Clock, emit:
             connection.check(f"sh {FOLDER}/apt.sh >{FOLDER}/apt.log")
     with stage(emit, clock, "running the recipe's set-up commands", instance_id=instance_id):
         connection.send_bytes(setup.commands.encode(), f"{FOLDER}/setup.sh")
-        connection.check(f"sh -e {FOLDER}/setup.sh >{FOLDER}/setup.log")
+        done = connection.run(f"sh -e {FOLDER}/setup.sh >{FOLDER}/setup.log 2>&1 || {_SHOW_SETUP}")
+    if done.exit_status:
+        output = printable(done.stderr.decode(errors="replace").strip())
+        message = f"{instance_id}: setup.commands ended with status {done.exit_status}"
+        hint = f"up --keep keeps the instance: dlcloud exec NAME -- cat {FOLDER}/setup.log"
+        raise RemoteCommandError(f"{message}:\n{output}" if output else message, hint)
 
 
 def _ran_in_image(connection: Connection, setup: "Setup") -> bool:

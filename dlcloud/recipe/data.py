@@ -90,5 +90,7 @@ def split_uri(uri: str) -> tuple[str, str]:
         bucket = uri.removeprefix("s3://").partition("/")[0]
         is_short = uri.startswith("s3://") and re.fullmatch(r"[a-z0-9.-]{1,2}", bucket)
         reason = f": a bucket's name has at least 3 characters, {bucket!r} has fewer" if is_short else ""
+        if uri.startswith("s3://") and re.search(r"[^a-z0-9.-]", bucket):
+            reason = f": a bucket's name has lower-case letters, digits, dots and hyphens, not as {bucket!r}"
         raise ValueError(f"{uri!r} is not s3://BUCKET/PREFIX{reason}")
     return match["bucket"], (match["prefix"] or "").strip("/")

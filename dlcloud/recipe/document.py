@@ -238,6 +238,6 @@ def _message(kind: str, message: str, value: object) -> str:
     if value is None:
         return "has no value" + ('; write "" for an empty text' if kind == "string_type" else "")
     text = message.removeprefix("Value error, ")
-    if isinstance(value, str) and kind != UNQUOTED:
+    if isinstance(value, str) and kind != UNQUOTED and repr(value) not in text:
         return f"{text[:1].lower()}{text[1:]} (it is {value!r})"
     return text

@@ -261,7 +261,7 @@ def _on_aws(answer: CaseAnswer, question: Question) -> list[str]:
     """Return the command that measures on AWS what was rehearsed; none if it is not known."""
     prefix = question.commands.get(answer.rows[0].run.run_id, "")
     types = dict.fromkeys(row.run.instance_type for row in answer.rows)
-    words = [prefix, *(f"-i {name}" for name in types)]
+    words = [prefix, *(f"-t {name}" for name in types)]
     return ["to measure it on AWS:", f"  {' '.join(words)}"] if prefix and answer.is_rehearsal else []
 
 
@@ -294,9 +294,9 @@ def _settling_note(settling: Settling, question: Question) -> list[str]:
 def _command(settling: Settling, question: Question) -> str:
     """Return the command that measures the tied rows again; empty if it is not known."""
     prefix = question.commands.get(settling.rows[0].run.run_id, "")
-    if not prefix or settling.samples is None:
+    if not prefix or settling.samples is None or settling.rows[0].run.experiment:
         return ""
-    return " ".join([prefix, *(f"-i {name}" for name in settling.types), f"--repeats {settling.samples}"])
+    return " ".join([prefix, *(f"-t {name}" for name in settling.types), f"--repeats {settling.samples}"])
 
 
 def _rehearsal_note(answer: CaseAnswer) -> str:

@@ -278,7 +278,7 @@ def _sources(rows: Sequence[ResultRow]) -> list[str]:
         if sources:
             notes.append(f"{market} prices: {', '.join(sources)}")
     if any(row.tflops_per_usd is not None for row in rows):
-        notes.append("TFLOPS/USD: peak of the data sheet, of the tensor cores if any, by the on-demand hour")
+        notes.append("TFLOPS/USD: peak of the data sheet (of a GPU's tensor cores) for an on-demand USD")
     return notes
 
 
@@ -289,11 +289,14 @@ def run_cost_section(rows: Iterable[ResultRow], *, whole: bool) -> list[Section]
         return []
     shown = billed if whole else billed[:MOST_ROWS]
     costs = [row.measured.cost for row in shown if row.measured.cost]
-    notes = ["billed by the second, at least 60 s, EBS volume and public address included"]
+    notes = [
+        "billed by the second, at least 60 s, EBS volume and public address included",
+        "boot: also the idle time since the run before; rest: downloads and termination",
+    ]
     if any(cost.setup_s is None for cost in costs):
         notes.append("set-up of runs of an older dlcloud is in their boot")
     if not all(cost.final for cost in costs):
-        notes.append("+: the instance is still up")
+        notes.append("+: so far, with the instance still up")
     if any(row.rehearsal for row in shown):
         notes.append("* rehearsal: not billed, at the type's price")
     if len(shown) < len(billed):

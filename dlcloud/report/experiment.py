@@ -111,6 +111,11 @@ def means_over_seeds(table: ExperimentTable) -> list[MeanOverSeeds]:
     return sorted(means, key=lambda mean: mean.mean, reverse=table.maximize)
 
 
+def _short(text: str) -> str:
+    """Return a value with six digits, if it is a number with more, as those of a search are."""
+    return f"{float(text):.6g}" if re.fullmatch(r"-?\d+\.\d{6,}(e-?\d+)?", text) else text
+
+
 def _is_seed(name: str) -> bool:
     """True for `seed`, `data_seed`, `trainer.random-seed`."""
     return re.split(r"[^a-z]+", name.lower())[-1] == "seed"
@@ -226,7 +231,7 @@ def _row(table: ExperimentTable, status: TrialStatus, names: Sequence[str]) -> t
     usd = _usd(table, status)
     return (
         str(status.trial.number),
-        *(status.trial.values.get(name, "") for name in names),
+        *(_short(status.trial.values.get(name, "")) for name in names),
         status.printed if status.value is None else _figure(status.value),
         _seconds_text(status),
         "" if usd is None else money(usd),

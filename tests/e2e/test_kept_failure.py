@@ -1,5 +1,7 @@
 """`keep: {failed: 1m}`: the instance of a failed run stays up to look at, and ends by itself."""
 
+from pathlib import Path
+
 from terminal import wait_until
 
 
@@ -38,6 +40,21 @@ def test_the_next_up_on_it_goes_on_beyond_that_time(user):
     )
     assert "running" not in state.stdout
     user.run("down", "failing")
+    assert user.alive() == []
+
+
+def test_a_corrected_recipe_runs_on_the_instance_that_was_kept_and_terminates_it(user):
+    path = recipe(user, "30m")
+    text = Path(path).read_text().replace("count: 2", "count: 1")
+    Path(path).write_text(text)
+    user.run("up", path, expect=4)
+    (kept,) = user.alive()
+    Path(path).write_text(text.replace("exit 3", "echo mended > a.txt"))
+    plan = " ".join(user.run("plan", path).stdout.split())
+    assert "is used again: it was kept up when its run failed" in plan
+    done = user.run("up", path, "--output", "json")
+    assert kept in done.stderr
+    assert "1 file(s) downloaded" in done.stderr
     assert user.alive() == []
 
 

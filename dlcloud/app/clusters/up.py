@@ -24,7 +24,7 @@ from dlcloud.app.results.training import newest_training
 from dlcloud.app.terminal.console import MOST_LINES
 from dlcloud.app.terminal.screen import Show, say
 from dlcloud.app.terminal.signals import is_interrupted
-from dlcloud.app.termination import destroy_at_end, stop_ending
+from dlcloud.app.termination import destroy_at_end, files_left, stop_ending
 from dlcloud.elastic.controller import TrainingControl
 from dlcloud.elastic.rescue import bring_home
 from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluster
@@ -201,6 +201,8 @@ class Up:
                 plan = self._launcher(cluster).plan(self._recipe, cidrs=self.cidrs)
         notes = [*workload.notes(), *([] if self.experiment is None else self.experiment.notes())]
         notes += describe_batch(workload.recipe) if self.on_batch else []
+        if cluster is not None and cluster.state is ClusterState.READY and not self.name:
+            notes.append(f"{cluster.name} is used again: it was kept up when its run failed")
         if source := workload.file.region_source:
             notes.append(f"region {plan.region}, by {source}: neither recipe nor --region names one")
         return replace(plan, reasons=(*plan.reasons, *notes))
@@ -275,14 +277,13 @@ class Up:
                 launcher = context.machines.launcher(acquired.cluster)
                 if context.clusters.last_hand_over(acquired.cluster.cluster_id) is not None:
                     self._refuse_detached(launcher)
+                failed_s = workload.recipe.keep.failed_s
+                # `keep.failed` keeps it until its run succeeds, if nothing else is left on it.
+                ends = bool(acquired.kept and not self.name and failed_s and not files_left(launcher))
+                held = replace(acquired, kept=acquired.kept and not ends)
                 with (
                     self._tracked(launcher),
-                    destroy_at_end(
-                        launcher,
-                        acquired,
-                        keep=plan.keep or acquired.kept,
-                        failed_s=workload.recipe.keep.failed_s,
-                    ),
+                    destroy_at_end(launcher, held, keep=plan.keep or held.kept, failed_s=failed_s),
                 ):
                     if self.on_batch or uses_batch(context, acquired.cluster):
                         self._run_on_batch(launcher, plan)

@@ -135,7 +135,7 @@ def commands_again(context: Context, rows: Iterable[ResultRow]) -> Mapping[str, 
         if source:
             options = ["--cloud", "aws"] if run.rehearsal else ["--region", run.region]
             options += ["--market", "spot"] if run.market is Market.SPOT else []
-            words = ["dlcloud", "bench", *source, *options]
+            words = ["dlcloud", "up" if run.experiment else "bench", *source, *options]
             commands[run.run_id] = shlex.join(words)
     return commands
 

@@ -80,6 +80,9 @@ def test_the_beginning_of_a_name_means_the_only_cluster_that_has_it(context):
     with pytest.raises(RecipeError, match="no cluster train-t is up") as refusal:
         context.find_cluster("train-t", exact=True)
     assert refusal.value.hint == "dlcloud status train-two"
+    with pytest.raises(RecipeError, match="no cluster trian-one is up") as refusal:
+        context.find_cluster("trian-one")
+    assert refusal.value.hint == "dlcloud status train-one"
 
 
 class Contact:

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from dlcloud.analysis.result import RunState
 from dlcloud.launch.acquire import acquire_cluster, lock_cluster, remove_secrets, write_user_data
 from dlcloud.model.cluster import ClusterState
 from dlcloud.model.errors import RecipeError, StoreError
@@ -14,7 +15,7 @@ from dlcloud.store.database import Database
 from dlcloud.store.home import Paths, Store
 from dlcloud.store.runs import Runs
 from tests.fakes.clock import FakeClock
-from tests.fakes.samples import RECIPE, recipe
+from tests.fakes.samples import RECIPE, recipe, run
 
 
 class Home:
@@ -100,6 +101,16 @@ def test_one_that_was_kept_or_is_down_is_left_alone(home, state):
     claim = home.claim()
     assert claim.cluster.cluster_id != left
     assert lock_cluster(home.clusters.find(left), paths=home.paths).lock
+
+
+def test_one_that_was_kept_when_its_run_failed_is_used_again_with_a_corrected_command(home):
+    left = home.left(ClusterState.READY)
+    corrected = RECIPE.replace("quantization", "mixed_precision")
+    Runs(home.database).add(run(cluster_id=left, state=RunState.FAILED))
+    other = home.claim(text=RECIPE.replace("count: 2", "count: 3"))
+    assert other.cluster.cluster_id != left
+    claim = home.claim(text=corrected)
+    assert (claim.cluster.cluster_id, claim.kept) == (left, True)
 
 
 def test_one_of_another_recipe_is_left_alone(home):

@@ -52,6 +52,7 @@ def test_each_value_says_what_it_must_be(lines, message):
     [
         ('description: "([0-9.]+) im/s"', "unknown key"),
         ('tags: {a: "\\.x"}', "in single quotes, a backslash is a backslash"),
+        ("results: s3://my_bucket/p", "lower-case letters, digits, dots and hyphens, not as 'my_bucket'"),
         ("results: s3://b/p", "a bucket's name has at least 3 characters, 'b' has fewer"),
         ("budget: {max_hours: soon}", "budget.max_hours: input should be a valid number"),
     ],

@@ -65,7 +65,7 @@ def test_a_tie_names_the_command_that_would_settle_it():
     shown = " ".join(text(rows).split())
     assert "no cheapest is named: no difference seen between" in shown
     assert "would settle m7i.xlarge fp32 and c7i.xlarge fp32, about" in shown
-    assert "dlcloud bench -i m7i.xlarge -i c7i.xlarge --repeats" in shown
+    assert "dlcloud bench -t m7i.xlarge -t c7i.xlarge --repeats" in shown
 
 
 def test_compare_names_the_command_that_would_settle_it():
@@ -75,7 +75,7 @@ def test_compare_names_the_command_that_would_settle_it():
     commands = {row.run.run_id: "dlcloud bench" for row in (*first, *second)}
     report = compare_report(Sides(first="c7i", second="m7i"), pairs, [], commands)
     shown = " ".join(render(report, Format.TABLE, 80).split())
-    assert "dlcloud bench -i m7i.xlarge -i c7i.xlarge --repeats" in shown
+    assert "dlcloud bench -t m7i.xlarge -t c7i.xlarge --repeats" in shown
     decided = pairs_of(first, of_type("c5.large", result(throughput=metric(20.0, 19.5, 20.5))), free={"type"})
     report = compare_report(Sides(first="c7i", second="c5"), decided, [], commands)
     assert "dlcloud bench" not in render(report, Format.TABLE, 80)
@@ -87,7 +87,7 @@ def test_a_command_to_paste_is_one_line():
     command = "dlcloud bench --recipe '/home/ada/a project/train.yaml' --cloud aws"
     report = cost_report(rows, View(), commands={row.run.run_id: command for row in rows})
     (line,) = [line for line in render(report, Format.TABLE, 80).splitlines() if "dlcloud bench" in line]
-    assert line.startswith(f"  {command} -i m7i.xlarge -i c7i.xlarge --repeats")
+    assert line.startswith(f"  {command} -t m7i.xlarge -t c7i.xlarge --repeats")
     shown = page("@BODY@", "", report, [], title="", subtitle="")
     assert f"<li><code>{escape(line.strip())}</code></li>" in shown
 
@@ -137,7 +137,7 @@ def test_a_rehearsal_is_no_figure_of_a_type():
     answer = both.partition("your job")[2]
     assert "USD*" not in answer.partition("the answer")[0]
     assert "no cheapest is named: all types were rehearsed on this one machine" in answer
-    assert "dlcloud bench -i c7i.xlarge -i c5.large" in answer
+    assert "dlcloud bench -t c7i.xlarge -t c5.large" in answer
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

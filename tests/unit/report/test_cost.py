@@ -36,8 +36,8 @@ c7i.xlarge  us-east-1a  0.1785  2026-07-20  0.0714  2026-07-20         2.2
 
 on-demand prices: bundled table
 spot prices: bundled table
-TFLOPS/USD: peak of the data sheet, of the tensor cores if any, by the on-demand
-  hour
+TFLOPS/USD: peak of the data sheet (of a GPU's tensor cores) for an on-demand
+  USD
 
 what the runs cost
 
@@ -46,6 +46,7 @@ run               type        billed s  boot  set-up  run  rest      USD
 sample-1a2b-0001  c7i.xlarge       175    30      40  100     5  0.00900
 
 billed by the second, at least 60 s, EBS volume and public address included
+boot: also the idle time since the run before; rest: downloads and termination
 
 the answer: quantization, vgg16 batch 1
 
