@@ -102,7 +102,7 @@ def import_cluster(
         clusters.put_members(cluster_id, Clusters(fetched).members(cluster_id))
         _add_intents(fetched, home, cluster_id)
         intent_id = clusters.begin_intent(cluster_id, FETCH, controller_instance_id, now)
-        clusters.end_intent(intent_id, "brought home", now)
+        clusters.end_intent(intent_id, "downloaded", now)
         RunTransfer(home).import_lines([("the instance's store", (line.encode() for line in lines))])
     return earlier or cluster
 

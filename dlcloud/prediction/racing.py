@@ -40,7 +40,7 @@ _WIDEST = 64.0
 class Verdict(StrEnum):
     """How a race stands."""
 
-    GOES_ON = "goes on"
+    GOES_ON = "undecided"
     DECIDED = "decided"
     TIED = "tied"
     UNDECIDED = "not worth more"

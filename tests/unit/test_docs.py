@@ -1,5 +1,6 @@
 """The pages for people: generated tables are fresh, links and named files exist, the README stays short."""
 
+import ast
 import os
 import re
 import subprocess
@@ -127,6 +128,17 @@ def test_helps_are_plain_and_stand_alone():
     long = [s for text in (*helps, *meanings) for s in sentences(text) if len(s.split()) > LONGEST_SENTENCE]
     assert long == []
     assert [text for text in meanings if text.split()[:1] and text.split()[0].lower() in OPENINGS] == []
+
+
+def test_messages_are_plain():
+    found = []
+    for path in (ROOT / "dlcloud").rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+                found += [(path.name, node.value) for _ in AVOIDED.finditer(node.value) if " " in node.value]
+    assert found == []
 
 
 def commands(command: click.Command, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:

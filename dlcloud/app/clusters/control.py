@@ -167,7 +167,7 @@ def _end_others_at_end(
     if not keep:
         terminate_others()
     launcher.mark_ready()
-    emit(Info(message=f"the results wait here: dlcloud down {name} brings them home"))
+    emit(Info(message=f"the results wait here: dlcloud down {name} downloads them"))
 
 
 def _keep_failed(launcher: Launcher, own: str, seconds: float) -> list[str]:

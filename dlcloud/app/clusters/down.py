@@ -181,9 +181,9 @@ class Down:
             return True
         elif controller is not None:
             message = (
-                f"{controller}, which controlled {cluster.name}, is gone: another machine has brought its"
+                f"{controller}, which controlled {cluster.name}, is gone: another machine has downloaded"
             )
-            self.context.emit(Warned(message=f"{message} results home, or they are lost with it"))
+            self.context.emit(Warned(message=f"{message} its results, or they are lost with it"))
         return False
 
     def _fetch_from_bucket(self, cluster: Cluster) -> bool:
@@ -219,7 +219,7 @@ class Down:
         """Ask on a terminal before a training that still runs is ended."""
         if self.yes or not sys.stdin.isatty() or not self.context.detached.is_training(detached):
             return
-        question = f"{detached.name} still trains; end it, with its results so far brought home?"
+        question = f"{detached.name} still trains; download its results so far, and terminate it?"
         with self.context.console.suspended():
             confirm(question)
 

@@ -147,7 +147,7 @@ def print_detached(context: Context, cluster: Cluster, output: str, *, is_elasti
         (f"dlcloud status {name}", "what is up, and what it has cost so far"),
         (f"dlcloud logs -f {name}", "what its program prints"),
         *(training if is_elastic else ()),
-        (f"dlcloud down {name}", "bring the results home, end everything"),
+        (f"dlcloud down {name}", "download the results, terminate everything"),
     ]
     section = Section(
         heading=f"{name} is controlled by its own instance {controller}; this machine may be off",

@@ -154,7 +154,7 @@ class Resizer:
         name = cluster.name
         if self.context.controller_instance_id:
             raise RecipeError(
-                f"the training of {name} has ended", f"dlcloud down {name} brings its results home"
+                f"the training of {name} has ended", f"dlcloud down {name} downloads its results"
             )
         if cluster.state in {ClusterState.STOPPING, ClusterState.DOWN}:
             raise RecipeError(f"{name} is being taken down", f"dlcloud down {name}")

@@ -102,7 +102,7 @@ async def find_isolation(paths: SitePaths, *, interpreter: str, environ: Mapping
             owner, ids = _try_user(interpreter)
             return Isolation(level=Level.USER, reason=reasons[0], owner=owner, ids=ids)
         except (OSError, subprocess.SubprocessError) as error:
-            reasons.append(f"no user of their own: {error}")
+            reasons.append(f"no separate user: {error}")
     return Isolation(level=Level.NONE, reason="; ".join(reasons), owner=os.getuid())
 
 
