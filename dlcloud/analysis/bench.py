@@ -40,12 +40,14 @@ class BenchmarkMatrix:
         types: The instance types, each once.
         jobs: Run on each type, one after the other.
         recipe_path: Of the recipe's file; empty if there is none.
+        places: The region of each type, if the base has several.
     """
 
     base: Recipe
     types: tuple[str, ...]
     jobs: tuple[BenchJob, ...]
     recipe_path: str = ""
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -68,6 +70,7 @@ class BenchmarkMatrix:
         instances = self.base.instances.model_copy(update={"types": [name], "count": self.count})
         label = f"{self.base.name}-{name.replace('.', '-')}"[:LONGEST_NAME].rstrip("-")
         update = {"name": label, "instances": instances, "workload": self.jobs[0].workload}
+        update["region"] = self.places.get(name, self.base.region)
         return self.base.model_copy(update=update)
 
     def recipe_of_job(self, name: str, job: BenchJob) -> Recipe:

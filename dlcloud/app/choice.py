@@ -4,7 +4,7 @@ The recipe that a command continues with names the chosen types, in its text too
 requirements, so that an interrupted `up` finds its cluster at other prices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dlcloud.app.context import Context
@@ -12,6 +12,8 @@ from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.instance import Market, Price
 from dlcloud.planning.choice import Choice, match_types
+from dlcloud.planning.plan import Plan
+from dlcloud.planning.regions import rank_regions
 from dlcloud.recipe.instances import Requirements
 from dlcloud.recipe.recipe import Recipe, RecipeFile
 from dlcloud.system.parallel import all_or_raise, fan_out
@@ -26,27 +28,39 @@ def with_chosen_types(context: Context, file: RecipeFile) -> tuple[RecipeFile, t
     recipe, instances = file.recipe, file.recipe.instances
     if not instances.describe():
         return file, ()
-    regions = regions_of(context, recipe)
+    regions = regions_of(context, recipe.cloud, recipe.open_regions, recipe.geography)
     choice = choose_types(context, instances, cloud=recipe.cloud, regions=regions, markets=instances.rounds)
     recipe = recipe.with_types(choice.names)
     return replace(file, recipe=recipe, text=recipe.to_yaml()), choice.notes
 
 
-def regions_of(context: Context, recipe: Recipe) -> list[str]:
-    """Return the Regions that a recipe may run in: for `any` those that the account can use.
+def regions_of(context: Context, cloud: str, names: Sequence[str], geography: str | None = None) -> list[str]:
+    """Return Regions by their names: for `any` those that the account can use.
 
     Raises:
         CloudError: EC2 does not list them.
-        RecipeError: None is of the recipe's geography.
+        RecipeError: None is of the geography.
     """
-    if recipe.regions != ["any"]:
-        return recipe.regions or [recipe.region]
-    every = context.clouds.cloud(recipe.cloud, recipe.region).caller.regions()
-    chosen = [name for name in every if recipe.geography in {None, name.partition("-")[0]}]
+    if list(names) != ["any"]:
+        return list(names)
+    every = context.clouds.cloud(cloud, context.first_region).caller.regions()
+    chosen = [name for name in every if geography in {None, name.partition("-")[0]}]
     if not chosen:
         near = ", ".join(sorted({name.partition("-")[0] for name in every}))
-        raise RecipeError(f"geography {recipe.geography}: the account has no region of it", f"it has {near}")
+        raise RecipeError(f"geography {geography}: the account has no region of it", f"it has {near}")
     return chosen
+
+
+def plan_everywhere(regions: Sequence[str], plan_in: Callable[[str], Plan]) -> list[Plan]:
+    """Plan in all Regions in parallel; return the plans, the cheapest first.
+
+    Raises:
+        CloudError: Every Region refuses.
+    """
+    outcomes = fan_out(plan_in, regions, failures=CloudError)
+    plans = {outcome.item: outcome.value for outcome in outcomes if outcome.value is not None}
+    refusals = {one.item: one.error for one in outcomes if isinstance(one.error, CloudError)}
+    return rank_regions(plans, refusals)
 
 
 def choose_types(

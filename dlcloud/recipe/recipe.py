@@ -377,6 +377,11 @@ class Recipe(Part):
         instances = self.instances.model_copy(update={"reservations": kept})
         return self.model_copy(update={"instances": instances})
 
+    @property
+    def open_regions(self) -> list[str]:
+        """The regions that its cluster may be in; `any` stands for all of the account."""
+        return self.regions or [self.region]
+
     def in_region(self, region: str) -> Self:
         """Return the recipe for a cluster in one of its regions; its hash stays."""
         return self.model_copy(update={"region": region})

@@ -27,7 +27,8 @@ class Check:
 
 def describe_place(cloud: str, region: str) -> str:
     """Return which cloud is asked, for the first line of what it answered."""
-    return f"AWS, {region}" if cloud == "aws" else "the local EC2, a rehearsal on this machine, not AWS"
+    place = "AWS" if cloud == "aws" else "the local EC2, a rehearsal on this machine, not AWS"
+    return f"{place}, {region}"
 
 
 def findings_report(

@@ -27,6 +27,7 @@ class TypePlan:
         waiting: The jobs that fit and are not done yet.
         plan: The launch; None if nothing is waiting, or no instance is available.
         refused: Why no instance is available.
+        elsewhere: The launches in other regions, the cheapest first.
     """
 
     instance_type: str
@@ -34,6 +35,7 @@ class TypePlan:
     waiting: tuple[str, ...]
     plan: Plan | None = None
     refused: CloudError | None = None
+    elsewhere: tuple[Plan, ...] = ()
 
 
 def shared_needs(types: Sequence[TypePlan]) -> dict[str, tuple[Quota, int]]:
@@ -106,12 +108,19 @@ def _plan_section(
         if planned.refused is not None:
             notes.append(f"{planned.instance_type} is not available: {planned.refused.message}")
     is_job = any(plan.max_count > 1 for plan in plans)
+    has_regions = any(plan.regions for plan in plans)
+    if has_regions:
+        names = sorted({offer.region for plan in plans for offer in plan.regions})
+        notes.insert(0, f"each type is measured once, in its cheapest region of {', '.join(names)}")
     return Section(
         heading=f"plan of {matrix.base.name}: every type in parallel, each terminated as soon as it is done",
-        titles=("type", *(["instances"] if is_job else []), "market", "USD/h", "runs"),
-        rows=[_row(planned, is_job=is_job) for planned in types],
+        titles=(
+            *("type", *(["region"] if has_regions else []), *(["instances"] if is_job else [])),
+            *("market", "USD/h", "runs"),
+        ),
+        rows=[_row(planned, is_job=is_job, has_regions=has_regions) for planned in types],
         notes=notes,
-        numeric=frozenset({1, 3} if is_job else {2}),
+        numeric=frozenset(place + has_regions for place in ({1, 3} if is_job else {2})),
     )
 
 
@@ -143,14 +152,16 @@ def _about(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= LEAST_MINUTES_S else f"{seconds:.0f} s"
 
 
-def _row(planned: TypePlan, *, is_job: bool) -> tuple[str, ...]:
+def _row(planned: TypePlan, *, is_job: bool, has_regions: bool) -> tuple[str, ...]:
     """Return a type with the price of an hour of all its instances."""
     plan = planned.plan
     if plan is None:
-        return (planned.instance_type, *([""] if is_job else []), "", "", _why_not(planned))
+        unknown = [""] * (is_job + has_regions)
+        return (planned.instance_type, *unknown, "", "", _why_not(planned))
     pool, count = plan.pools[0], [str(plan.max_count)] if is_job else []
     usd = exact(pool.price.hourly_usd * plan.max_count) if pool.price else "unknown"
-    return (planned.instance_type, *count, pool.market, usd, ", ".join(planned.waiting))
+    region = [plan.region] if has_regions else []
+    return (planned.instance_type, *region, *count, pool.market, usd, ", ".join(planned.waiting))
 
 
 def _why_not(planned: TypePlan) -> str:
@@ -176,6 +187,7 @@ def _record(planned: TypePlan) -> dict[str, Cell]:
     pool = plan.pools[0] if plan else None
     return {
         "instance_type": planned.instance_type,
+        "region": plan.region if plan else None,
         "market": str(pool.market) if pool else None,
         "hourly_usd": plan.hourly_usd if plan else None,
         "worst_case_usd": plan.worst_case_usd if plan else None,

@@ -49,7 +49,7 @@ def instances_report(offers: Sequence[TypeOffer], *, region: str) -> Report:
     )
     return Report(
         command="instances",
-        records=[_record(offer) for offer in offers],
+        records=[_record(offer) | {"region": region} for offer in offers],
         sections=[section] if offers else [],
         empty="no instance type is like that",
         extra={"region": region},

@@ -101,6 +101,9 @@ def matrix_of_recipe(
         message = f"--nodes: {recipe.name} does not run one job over several instances"
         raise RecipeError(message, "set workload.nodes: all in the recipe")
     document = recipe.model_copy(update={"workload": workload}).model_dump(mode="json", exclude_none=True)
+    if options.get("region"):
+        for key in ("regions", "geography"):
+            document.pop(key, None)
     return _matrix(types, jobs, _merge(document, options))
 
 

@@ -82,3 +82,15 @@ def test_an_up_that_is_killed_on_its_way_to_another_region_leaves_nothing(newcom
         for region in ("us-east-1", "us-west-2"):
             assert (living(newcomer, region), groups(newcomer, region)) == ([], [])
     assert newcomer.run("status").stdout == "nothing is up\n"
+
+
+def test_bench_measures_a_type_once_in_the_cheapest_region_that_has_capacity(newcomer):
+    write(newcomer)
+    limit(newcomer, "us-east-1")
+    planned = newcomer.json("bench", "wide.yaml", "--dry-run")["result"]["records"]
+    assert [(row["instance_type"], row["region"]) for row in planned] == [("c7i.large", "us-east-1")]
+    done = newcomer.run("bench", "wide.yaml", "--yes", "--output", "json")
+    assert "us-east-1 gives no instances: trying us-west-2" in done.stderr
+    assert newcomer.store("SELECT region FROM runs") == [("us-west-2",)]
+    for region in ("us-east-1", "us-west-2"):
+        assert (living(newcomer, region), groups(newcomer, region)) == ([], [])

@@ -12,11 +12,10 @@ from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import acquire_for_command
 from dlcloud.app.recipe_files import profile_of
 from dlcloud.app.termination import destroy_at_end
-from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import LaunchedMembers, Launcher
 from dlcloud.model.cluster import Member
-from dlcloud.model.errors import CloudError, DlcloudError, InstanceError
+from dlcloud.model.errors import CapacityError, CloudError, DlcloudError, InstanceError, QuotaError
 from dlcloud.model.events import Emit, Event, Info, Warned
 from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.remote import Dial
@@ -45,7 +44,6 @@ class Shared:
         matrix: The types and the jobs.
         programs: By the names of the jobs.
         environment: Of the programs.
-        cloud: EC2 in the region of the bench.
         fresh: Measure again what an interrupted run had measured.
         stop: Set when all are to stop.
         slot: Held from a type's launch until all of it is measured.
@@ -58,7 +56,6 @@ class Shared:
     matrix: BenchmarkMatrix
     programs: Mapping[str, RunProgram]
     environment: JobEnvironment
-    cloud: Ec2Cloud
     fresh: bool
     stop: threading.Event
     slot: ExclusiveSlot
@@ -91,6 +88,7 @@ class TypeRun:
         plan: Of the instance.
         done: The jobs that are done; grows.
         failed: The messages of those that failed, by name; grows.
+        launched: Its instance was there.
     """
 
     shared: Shared
@@ -99,6 +97,7 @@ class TypeRun:
     plan: Plan
     done: list[str]
     failed: dict[str, str] = field(default_factory=dict)
+    launched: bool = False
 
     @property
     def name(self) -> str:
@@ -116,19 +115,33 @@ class TypeRun:
     def outcome(self) -> TypeResult:
         """Launch the instance, run all that fits, destroy it, and return the result of the type."""
         refused: CloudError | None = None
-        try:
-            self._measure()
-        except CloudError as error:
-            refused = error
-        except DlcloudError as error:
-            left = [name for name in self.planned.waiting if name not in {*self.done, *self.failed}]
-            self.failed |= dict.fromkeys(left or ["the end"], error.message)
+        for following in (*self.planned.elsewhere, None):
+            refused = self._attempt()
+            is_scarce = isinstance(refused, CapacityError | QuotaError) and not self.shared.stop.is_set()
+            if following is None or not is_scarce or self.launched:
+                break
+            message = f"{self.plan.region} gives no instances: trying {following.region}"
+            self.context.emit(Warned(message=message))
+            self.plan = following
+            places = {**self.shared.matrix.places, self.name: following.region}
+            self.shared = replace(self.shared, matrix=replace(self.shared.matrix, places=places))
         if self.shared.stop.is_set():
             raise StoppedError
         if self.shared.race is not None and not self.done:
             reason = refused.message if refused is not None else "; ".join(self.failed.values())
             self.shared.race.leave(self.name, reason or "nothing was measured")
         return TypeResult(instance_type=self.name, done=tuple(self.done), failed=self.failed, refused=refused)
+
+    def _attempt(self) -> CloudError | None:
+        """Measure in the plan's region; return the error if the cloud refused it."""
+        try:
+            self._measure()
+        except CloudError as error:
+            return error
+        except DlcloudError as error:
+            left = [name for name in self.planned.waiting if name not in {*self.done, *self.failed}]
+            self.failed |= dict.fromkeys(left or ["the end"], error.message)
+        return None
 
     def _measure(self) -> None:
         if self.shared.stop.is_set():
@@ -159,6 +172,7 @@ class TypeRun:
     def _run_all(self, launcher: Launcher) -> None:
         prepare_access(launcher, self.shared.matrix.recipe_of_type(self.name))
         launched = launcher.launch(self.plan)
+        self.launched = True
         members = launched.members
         for job in self._fitting(launched):
             if job.nodes is not None:

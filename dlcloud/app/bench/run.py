@@ -26,7 +26,7 @@ from dlcloud.analysis.user_job import UserJob
 from dlcloud.app.account.caches import trim_caches
 from dlcloud.app.bench.one_type import Shared, TypeRun, label_events, recipe_file
 from dlcloud.app.budget import hold_month
-from dlcloud.app.choice import choose_types
+from dlcloud.app.choice import choose_types, plan_everywhere, regions_of
 from dlcloud.app.clusters.workload import environment_of
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import destroy_unfinished, plan_cluster
@@ -52,6 +52,7 @@ from dlcloud.model.instance import Market
 from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.money import money
 from dlcloud.planning.fit import LeftOut
+from dlcloud.planning.plan import Plan
 from dlcloud.prediction.measured_types import Reference
 from dlcloud.prediction.offers import PredictedJob, candidates_of
 from dlcloud.prediction.racing import MOST_SAMPLES
@@ -271,6 +272,12 @@ class Bench:
         return self.context.clouds.cloud(self.matrix.base.cloud, self.matrix.base.region)
 
     @cached_property
+    def regions(self) -> list[str]:
+        """The regions that each type may be measured in."""
+        base = self.matrix.base
+        return regions_of(self.context, base.cloud, base.open_regions, base.geography)
+
+    @cached_property
     def earlier_id(self) -> str | None:
         """The bench that this one resumes: of the same matrix, interrupted or incomplete."""
         if self.fresh:
@@ -289,13 +296,15 @@ class Bench:
         if self.earlier_id is not None:
             message = "resuming an earlier bench: its results are not measured again (--fresh does)"
             self.context.emit(Info(message=message))
-        _ = self.cloud, self.context.benches
+        _ = self.cloud, self.regions, self.context.benches
         with stage(self.context.emit, self.context.clock, PREFLIGHT):
             outcomes = fan_out(lambda name: self._plan_type(name, done), self.matrix.types)
         for outcome in outcomes:
             if outcome.error is not None:
                 raise outcome.error
         plans = [outcome.value for outcome in outcomes if outcome.value is not None]
+        places = {one.instance_type: one.plan.region for one in plans if one.plan is not None}
+        self.matrix = replace(self.matrix, places=places)
         if not any(plan.fit.benchmarks for plan in plans):
             reasons = [left_out.reason for plan in plans for left_out in plan.fit.left_out]
             raise RecipeError("nothing fits: " + "; ".join(reasons), "choose other --type or --benchmark")
@@ -349,15 +358,31 @@ class Bench:
         if not waiting:
             return TypePlan(instance_type=name, fit=fit, waiting=())
         try:
-            file, size = recipe_file(self.matrix, name), self.matrix.count_of(waiting)
-            plan = plan_cluster(self.context, file, name="", cidrs=self.cidrs, size=size)
+            plan, *elsewhere = self._plans(name, self.matrix.count_of(waiting))
         except CredentialsError as error:  # the same for all types
             if isinstance(error, MissingCredentialsError) and self.shorter:
                 error.hint = f"{self.shorter}; no account is needed"
             raise
         except CloudError as error:
             return TypePlan(instance_type=name, fit=fit, waiting=waiting, refused=error)
-        return TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=plan)
+        return TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=plan, elsewhere=tuple(elsewhere))
+
+    def _plans(self, name: str, size: int) -> list[Plan]:
+        """Return the plans of a type in all regions, the cheapest first, or in that of an unfinished cluster.
+
+        Raises:
+            CloudError: Every region refuses it.
+        """
+
+        def plan_in(region: str) -> Plan:
+            file = recipe_file(replace(self.matrix, places={name: region}), name)
+            return plan_cluster(self.context, file, name="", cidrs=self.cidrs, size=size)
+
+        earlier = resolve_cluster(recipe_file(self.matrix, name), name="", store=self.context.store)
+        regions = self.regions if earlier is None else [earlier.region]
+        if len(regions) == 1:
+            return [plan_in(regions[0])]
+        return plan_everywhere(regions, plan_in)
 
     @property
     def _offer(self) -> str:
@@ -392,7 +417,6 @@ class Bench:
             matrix=self.matrix,
             programs=self.programs,
             environment=self.environment,
-            cloud=self.cloud,
             fresh=self.fresh,
             stop=stop,
             # Programs that measure on one machine would disturb each other.
@@ -448,7 +472,7 @@ def _choose(
         base = read_recipe_file(recipe).recipe
         changed = options.apply(base)[0] if options.types or options.needs else base
         wanted, rounds = changed.instances, changed.instances.rounds
-        usual: dict[str, Any] = {"cloud": base.cloud, "region": base.region}
+        usual: dict[str, Any] = {"cloud": base.cloud, "region": base.open_regions}
     else:
         wanted, rounds, usual = options.requirements(), (Market.ON_DEMAND,), profile_defaults({})
     if not wanted.describe():
@@ -457,8 +481,10 @@ def _choose(
     if market is not None:
         rounds = (Market.ON_DEMAND,) if market == Market.ON_DEMAND else (Market.SPOT,)
     cloud = keys["cloud"] or usual.get("cloud", "aws")
-    region = keys["region"] or usual.get("region", DEFAULT_REGION)
-    choice = choose_types(context, wanted, cloud=cloud, regions=[region], markets=rounds)
+    names = keys["region"] or usual.get("region", DEFAULT_REGION)
+    names = names.replace(",", " ").split() if isinstance(names, str) else names
+    regions = regions_of(context, cloud, names, keys.get("geography"))
+    choice = choose_types(context, wanted, cloud=cloud, regions=regions, markets=rounds)
     return choice.names, choice.notes
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from dlcloud.analysis.result import Run
 from dlcloud.app.account.caches import trim_caches
-from dlcloud.app.choice import regions_of
+from dlcloud.app.choice import plan_everywhere, regions_of
 from dlcloud.app.clusters.batch import BatchUp, take_late, uses_batch
 from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
@@ -34,7 +34,6 @@ from dlcloud.model.cluster import Cluster, ClusterState, Member
 from dlcloud.model.errors import (
     BudgetError,
     CapacityError,
-    CloudError,
     DlcloudError,
     InstanceError,
     QuotaError,
@@ -43,7 +42,7 @@ from dlcloud.model.errors import (
 from dlcloud.model.events import PREFLIGHT, Info, Warned, stage
 from dlcloud.model.money import billed_seconds
 from dlcloud.planning.plan import Plan
-from dlcloud.planning.regions import dearest, rank_regions
+from dlcloud.planning.regions import dearest
 from dlcloud.recipe.batch import describe_batch, refuse_no_batch
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
@@ -53,7 +52,6 @@ from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.runs.nodes import run_workload
 from dlcloud.runs.replacement import Interruptions, Replacements, interruptions_of
 from dlcloud.runs.run import Runner
-from dlcloud.system.parallel import fan_out
 
 
 def run(
@@ -192,7 +190,8 @@ class Up:
             if cluster is not None and (has_instances or not workload.recipe.regions):
                 regions = [cluster.region]
             else:  # also after an `up` that was killed before any region gave an instance
-                regions = regions_of(context, workload.recipe)
+                recipe = workload.recipe
+                regions = regions_of(context, recipe.cloud, recipe.open_regions, recipe.geography)
             if len(regions) > 1:
                 plan, *self.elsewhere[:] = self._plan_everywhere(regions)
                 workload.place(plan.region)
@@ -218,22 +217,16 @@ class Up:
 
     def _plan_everywhere(self, regions: Sequence[str]) -> list[Plan]:
         """Plan in all regions in parallel; return the plans, the cheapest first."""
-        places = []
+        places = {}
         for region in regions:
             self.workload.place(region)
-            places.append((self._launcher(None), self._recipe))
-        outcomes = fan_out(
-            lambda place: place[0].plan(place[1], cidrs=self.cidrs), places, failures=CloudError
-        )
-        answers = dict(zip(regions, outcomes, strict=True))
-        return rank_regions(
-            {name: outcome.value for name, outcome in answers.items() if outcome.value is not None},
-            {
-                name: outcome.error
-                for name, outcome in answers.items()
-                if isinstance(outcome.error, CloudError)
-            },
-        )
+            places[region] = self._launcher(None), self._recipe
+
+        def plan_in(region: str) -> Plan:
+            launcher, recipe = places[region]
+            return launcher.plan(recipe, cidrs=self.cidrs)
+
+        return plan_everywhere(regions, plan_in)
 
     def _warn_of_others(self) -> None:
         """Emit which other `up` runs the same recipe now: it pays for the same work a second time."""

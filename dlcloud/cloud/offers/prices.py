@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ from dlcloud.cloud.api.faults import translate_errors
 from dlcloud.cloud.api.partitions import service_region
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.clock import Clock
+from dlcloud.model.cluster import DEFAULT_REGION
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import Market, Price
 
@@ -68,7 +70,11 @@ class Prices:
     def _newest(self, instance_type: str) -> Price | None:
         region = self._clients.region
         cached = self._cache and self._cache.get(instance_type, region, Market.ON_DEMAND)
-        return cached or self._catalog.on_demand_price(instance_type, region)
+        price = cached or self._catalog.on_demand_price(instance_type, region)
+        if price is None and self._cache is None:  # as the local EC2 quotes it
+            price = self._catalog.on_demand_price(instance_type, DEFAULT_REGION)
+            return price and replace(price, region=region, source=f"bundled table, of {DEFAULT_REGION}")
+        return price
 
     def _cached(self, instance_type: str) -> Price | None:
         """Return an on-demand price of the last day."""

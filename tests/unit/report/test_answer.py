@@ -188,3 +188,10 @@ def test_a_warning_of_several_types_is_printed_once_with_its_types():
     shown = " ".join(text(rows).split())
     assert "~ c5.large fp32, c6i.large fp32, c7i.large fp32, m7i.large fp32 and 1 more: time was up" in shown
     assert shown.count("time was up") == 1
+
+
+def test_the_answer_names_the_regions_of_its_prices_if_they_differ():
+    near = of_type("c5.xlarge", region="us-east-1")
+    shown = text(near + of_type("c6i.xlarge", region="us-west-2"), width=200)
+    assert "prices are those of c5.xlarge in us-east-1, c6i.xlarge in us-west-2" in shown
+    assert "prices are those" not in text(near)
