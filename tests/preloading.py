@@ -14,12 +14,14 @@ from botocore.loaders import create_loader
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.local import daemon
 from dlcloud.local.site_files import SitePaths
+from dlcloud.recipe.recipe import read_recipe
 
+RECIPE = "name: any\ninstances: {types: [c5.large]}\nworkload: {command: 'true'}\n"
 SERVICES = ("ec2", "iam", "sts", "ssm", "pricing", "service-quotas")
 
 
 def preload(*packages: ModuleType) -> None:
-    """Import every module of packages, and read the descriptions of the AWS services."""
+    """Import all modules of packages, read descriptions of AWS services, and build the models of recipes."""
     for package in packages:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             import_module(module.name)
@@ -29,6 +31,7 @@ def preload(*packages: ModuleType) -> None:
     for service in SERVICES:
         clients.get(service)
     clients.get_without_retries()
+    read_recipe(RECIPE, "any.yaml")
 
 
 def preload_daemon() -> None:

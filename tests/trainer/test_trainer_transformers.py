@@ -17,7 +17,8 @@ def trainer_python():
     return python_with(ROOT / "dlcloud" / "trainer" / "requirements" / "transformers.txt")
 
 
-@pytest.mark.parametrize("kind", ["dropout", pytest.param("language", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["dropout", "language"])
 def test_alone_its_losses_are_those_of_trainer_to_the_bit(run_program, alone, kind):
     """Partial batches at the end of epochs, accumulation, dropout, a schedule, evaluation and bf16."""
     for name in ("Trainer", "ElasticTrainer"):

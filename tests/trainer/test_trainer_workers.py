@@ -4,7 +4,7 @@ import signal
 
 from tests.fakes.training import Cluster, check_exactly_once, read_records, wait_until
 
-EPOCHS = 12
+EPOCHS = 8
 BATCH, STEPS_PER_EPOCH, SAMPLES = 96, 15, 1437
 VECTOR_BYTES = 4 * (160 + 4640 + 32832 + 650 + 8)  # the parameters of each layer, and what else is summed
 DIGITS = ["-m", "trainer.examples.digits", "--delay-ms", "30"]
