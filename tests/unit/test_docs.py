@@ -133,7 +133,10 @@ def test_helps_are_plain_and_stand_alone():
 def test_messages_are_plain():
     found = []
     for path in (ROOT / "dlcloud").rglob("*.py"):
-        tree = ast.parse(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        if not AVOIDED.search(text):
+            continue
+        tree = ast.parse(text)
         docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
