@@ -153,14 +153,6 @@ def test_what_a_worker_starts_counts_with_it_and_ends_with_it(alone):
     assert memory["parent"] > memory["spin"] + 40
 
 
-def test_identical_settings_show_no_difference_or_little(alone):
-    """A real small check; `identical_settings.py` is the long one."""
-    status, _, stderr = run(alone, [spin("a"), spin("same")], "--max-seconds", "1")
-    assert status == 0, stderr
-    (comparison,) = records(alone, "comparison")
-    assert comparison["verdict"] == "no difference seen" or abs(comparison["ratio"] - 1) < 0.2
-
-
 @pytest.mark.parametrize(
     "fault",
     [
