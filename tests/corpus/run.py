@@ -11,7 +11,10 @@ line that the script prints, and a fraction of the time until the next one. Verd
     equal      every run finished with the result of an undisturbed run, to the byte
     restarts   equal, but it began again from the start after an interruption, and said so
     refused    a run ended with the reason why it does not resume
-    wrong      a run finished with another result, or failed
+    unfinished a run failed, or took too long
+    wrong      a run finished with another result
+
+The seconds lost are those of lines that a run printed again, by interruption.
 """
 
 import argparse
@@ -25,6 +28,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -52,11 +56,13 @@ class Verdict:
     equal: int = 0
     resumed: int = 0
     refused: int = 0
+    unfinished: int = 0
     wrong: list[str] = field(default_factory=list)
+    lost_s: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})  # by notice
 
     def word(self) -> str:
         if self.wrong:
-            return "wrong"
+            return "unfinished" if self.unfinished == len(self.wrong) else "wrong"
         if self.refused:
             return "refused"
         return "equal" if self.resumed or not self.moments else "restarts"
@@ -221,8 +227,26 @@ class Forks:
 
 
 def end_group(process: "subprocess.Popen[str] | Forked", number: signal.Signals) -> None:
+    """Signal a process group. SIGKILL reaches other groups, such as those of torchrun's workers."""
+    family = descendants(process.pid) if number == signal.SIGKILL else []
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
+    for one in family:
+        with suppress(ProcessLookupError):
+            os.kill(one, number)
+
+
+def descendants(parent: int) -> list[int]:
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents.setdefault(int(path.read_text().rpartition(")")[2].split()[1]), []).append(
+                int(path.parent.name)
+            )
+    found = [parent]
+    for one in found:
+        found += parents.get(one, [])
+    return found[1:]
 
 
 def group_lives(group: int) -> bool:
@@ -239,6 +263,8 @@ def follow(
     """Read what a run prints; interrupt it `wait_s` after that many lines. Returns the lines."""
     assert process.stdout is not None
     lines = []
+    watch = threading.Timer(LONGEST_S, end_group, [process, signal.SIGKILL])
+    watch.start()
     try:
         for line in process.stdout:
             lines.append(line.rstrip("\n"))
@@ -253,6 +279,7 @@ def follow(
                 break
     except subprocess.TimeoutExpired:
         pass
+    watch.cancel()
     end_group(process, signal.SIGKILL)
     lines += [line.rstrip("\n") for line in process.stdout]
     process.wait()
@@ -280,6 +307,7 @@ def survive(script: Path, forks: Forks, chance: random.Random, verdict: Verdict,
         carried = Path(name, "carried")
         carried.mkdir()
         resume = {"DLCLOUD_RESUME": "auto"} if is_resuming(script) else {}
+        notice, printed = chance.random() < 0.5, 0
         for number in range(moments + 1):
             folder = Path(name, f"run-{number}")
             folder.mkdir()
@@ -293,14 +321,16 @@ def survive(script: Path, forks: Forks, chance: random.Random, verdict: Verdict,
             }
             process = forks.start(script, folder, extra)
             is_last = number == moments
-            notice = chance.random() < 0.5
             after = None if is_last else chance.randint(1, max(1, count - 1))
             lines = follow(process, after, chance.random() * mean_s, notice=notice)
+            printed += len(lines)
             log = (folder / "log").read_text()
             if " resumes after step " in log or any("resumes" in line for line in lines):
                 verdict.resumed += 1
             if process.returncode == 0:
                 verdict.moments += number
+                if number:
+                    verdict.lost_s[notice].append(max(0, printed - count) * mean_s / number)
                 result = (folder / RESULT).read_bytes()
                 if result == expected:
                     verdict.equal += 1
@@ -311,6 +341,7 @@ def survive(script: Path, forks: Forks, chance: random.Random, verdict: Verdict,
                 if "is not resumed: " in log:
                     verdict.refused += 1
                 else:
+                    verdict.unfinished += 1
                     verdict.wrong.append(f"exit status {process.returncode}: {log[-600:]}")
                 return
             shutil.rmtree(carried)
@@ -331,6 +362,10 @@ def examine(script: Path, forks: Forks, *, moments: int, seed: int) -> Verdict:
         survive(script, forks, chance, verdict, now)
         left -= now
     return verdict
+
+
+def lost(seconds: list[float]) -> str:
+    return f"{sum(seconds) / len(seconds):.2f} s" if seconds else "-"
 
 
 def lacks(script: Path, python: str) -> list[str]:
@@ -367,7 +402,10 @@ def main() -> int:
         verdicts.append(verdict)
         print(
             f"{script.name:24} {verdict.word():9} {verdict.moments:3} moments, "
-            f"{verdict.equal} finished equal, {verdict.resumed} resumes, {time.monotonic() - began:.0f} s",
+            f"{verdict.equal} equal, {len(verdict.wrong) - verdict.unfinished} wrong, "
+            f"{verdict.unfinished} unfinished, {verdict.resumed} resumes, "
+            f"lost {lost(verdict.lost_s[True])} with a notice, "
+            f"{lost(verdict.lost_s[False])} without, {time.monotonic() - began:.0f} s",
             flush=True,
         )
         for fault in verdict.wrong:
@@ -375,8 +413,8 @@ def main() -> int:
     forks.close()
     hook.cleanup()
     words = [verdict.word() for verdict in verdicts]
-    print(json.dumps({word: words.count(word) for word in ("equal", "restarts", "refused", "wrong")}))
-    return 1 if "wrong" in words else 0
+    print(json.dumps({word: words.count(word) for word in sorted(set(words))}))
+    return 1 if {"wrong", "unfinished"} & set(words) else 0
 
 
 if __name__ == "__main__":

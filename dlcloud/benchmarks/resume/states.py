@@ -139,8 +139,9 @@ class States:
             step: path for path in self.folder.glob("step-*") if (step := _complete_step(path)) is not None
         }
         self._refuse_siblings(has_states=bool(states))
-        if states and (reasons := self._differences(states[max(states)])):
-            self._refuse(reasons)
+        reasons = self._differences(states[max(states)]) if states else []
+        if reasons := next(filter(None, self._gather("refused", reasons)), []):
+            self._refuse(reasons)  # all processes do what one of them must
             states = {}
         step = self._agree(states)
         if self.is_first:
@@ -186,6 +187,8 @@ class States:
         try:
             partial.mkdir(parents=True, exist_ok=True)
             write(partial)
+            if not self.is_first:
+                self._write(partial / f"{self.rank}-{DESCRIPTION}", self._identity)
             self._wait_for_all()
             if self.is_first:
                 self._publish(partial, state)
@@ -228,7 +231,8 @@ class States:
 
     def _differences(self, state: Path) -> list[str]:
         """Return in which respects a state is not one of this training."""
-        saved = _read(state / DESCRIPTION)
+        own = state / f"{self.rank}-{DESCRIPTION}"  # its seed may be another one
+        saved = _read(own if own.exists() else state / DESCRIPTION)
         reasons = []
         for name, digest in self._identity["script"].items():
             if saved["script"].get(name, digest) != digest:
@@ -294,14 +298,18 @@ class States:
 
     def _agree(self, states: Mapping[int, Path]) -> int | None:
         """Return the newest step that the folders of all processes have."""
-        common = set(states)
-        store = self._store()
-        if store is not None:
-            store.set(f"{self._key}/steps/{self.rank}", json.dumps(sorted(states)))
-            for rank in range(self.world):
-                common &= set(json.loads(store.get(f"{self._key}/steps/{rank}")))
-            self._wait_for_all()
+        common = set(states).intersection(*self._gather("steps", sorted(states)))
         return max(common, default=None)
+
+    def _gather(self, name: str, value: list[Any]) -> list[list[Any]]:
+        """Return the values of all processes, in the order of their ranks."""
+        store = self._store()
+        if store is None:
+            return [value]
+        store.set(f"{self._key}/{name}/{self.rank}", json.dumps(value))
+        values = [json.loads(store.get(f"{self._key}/{name}/{rank}")) for rank in range(self.world)]
+        self._wait_for_all()
+        return values
 
     def _store(self) -> Any:
         torch = sys.modules.get("torch")
