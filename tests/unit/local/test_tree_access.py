@@ -38,7 +38,6 @@ ALLOWED = {
     "site": "the folder of the site, of which instances see nothing",
     "site_files": "the files of the site",
     "service": "the folders of all instances, and the file of the state",
-    "ec2/instances": "the SSH configuration of the site",
     "instance/local_instance": "the server's sockets, and whether the image has a folder",
     "instance/isolation": "before there are instances: the programs and folders of the machine",
     "instance/container": "/proc: the process namespace of an instance",
