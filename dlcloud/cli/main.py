@@ -73,6 +73,7 @@ GROUPS = {
         "local": "Start, show, disturb, stop the local EC2.",
     },
     "Other": {
+        "debug": "Write an archive for a bug report, secrets masked.",
         "completion": "Print the script that completes words in a shell.",
         "schema": "Print the JSON Schema of a recipe, or of results.",
         "skill": "Print what an agent needs to use dlcloud.",
@@ -307,7 +308,7 @@ def _bug(error: Exception) -> DlcloudError:
         return DlcloudError(f"a bug in dlcloud, and its log could not be written:\n{text}")
     return DlcloudError(
         f"a bug in dlcloud ({type(error).__name__}: {error})",
-        f"please report it with {path}; then dlcloud status",
+        f"dlcloud debug writes what a report of it needs, with {path}; then dlcloud status",
     )
 
 

@@ -1,4 +1,4 @@
-"""The commands for shells, editors and coding agents: `completion`, `schema` and `skill`."""
+"""The commands for bug reports, shells, editors and agents: `debug`, `completion`, `schema`, `skill`."""
 
 import click
 
@@ -7,6 +7,23 @@ from dlcloud.cli.options import plain_output_option
 SHELLS = ("bash", "zsh", "fish")
 
 commands = click.Group()
+
+
+@commands.command("debug")
+@click.argument("file", default="dlcloud-debug.zip", type=click.Path(dir_okay=False))
+@click.option("--dry-run", is_flag=True, help="Print the texts whole; write nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Write without asking.")
+def debug(*, file: str, dry_run: bool, yes: bool) -> None:
+    """Write what a bug report needs to FILE, a zip archive, after showing what is in it.
+
+    It has versions, the configuration, the newest logs, and the store's schema and counts. Secrets are
+    masked.
+    """
+    from dlcloud.app.context import Context
+    from dlcloud.app.debug import run
+
+    with Context("debug") as context:
+        run(context, file=file, dry_run=dry_run, yes=yes)
 
 
 @commands.command("completion")

@@ -14,7 +14,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import fields
 from datetime import datetime
 from decimal import Decimal
@@ -429,6 +429,24 @@ def open_foreign(path: Path) -> Database:
     if not 0 < version <= len(MIGRATIONS) or tables != _tables_of(version):
         raise StoreError("the fetched store has other tables than a dlcloud writes; nothing of it is used")
     return Database(path)
+
+
+def rows_of_tables(path: Path) -> dict[str, int]:
+    """Return the version of a store's schema and the number of rows of each table, without changing it.
+
+    Raises:
+        StoreError: It cannot be read.
+    """
+    if not path.exists():
+        return {}
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            names = sorted(name for kind, name, _ in _tables(connection) if kind == "table")
+            count = 'SELECT count(*) FROM "{}"'
+            rows = {name: int(connection.execute(count.format(name)).fetchone()[0]) for name in names}
+            return {"schema": _version(connection), **rows}
+    except (sqlite3.Error, OSError) as error:
+        raise _translate(error, path) from error
 
 
 def _prepare(connection: sqlite3.Connection, *, uses_newer: bool) -> None:
