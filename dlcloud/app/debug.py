@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import zipfile
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -126,7 +127,7 @@ def _versions() -> str:
 
 def _store(context: Context) -> str:
     try:
-        document: dict[str, object] = rows_of_tables(context.paths.database)
+        document: Mapping[str, object] = rows_of_tables(context.paths.database)
     except StoreError as error:
         document = {"error": error.message}
     return json.dumps(document, indent=1) + "\n"
