@@ -13,7 +13,13 @@ from tests.needs import needs
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = needs("bash")
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([\w.-]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-PAGES = ["data", "debugging", "experiments", "nodes", "profiles"]
+PAGES = [
+    "data",
+    *(
+        pytest.param(page, marks=pytest.mark.long)
+        for page in ("debugging", "experiments", "nodes", "profiles")
+    ),
+]
 LONG = ["hugging-face", "language-models", "tensorflow"]
 """They install a framework: with DLCLOUD_TEST_PAGES=all."""
 
