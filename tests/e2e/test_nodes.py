@@ -3,6 +3,8 @@
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 RECIPE = """
 name: {name}
 cloud: local
@@ -68,6 +70,7 @@ def test_the_failure_of_one_node_is_that_of_the_job(user):
     assert user.alive() == []
 
 
+@pytest.mark.long
 def test_the_rest_of_a_job_that_lost_a_node_is_ended_first(user):
     path = recipe(user, "again", "echo images/sec: 6")
     user.run("up", path, "--keep", "--name", "again")

@@ -11,6 +11,7 @@ pytest.importorskip("ipykernel", reason="ipykernel is missing: the notebook is n
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "python.ipynb"
 
 
+@pytest.mark.long
 def test_every_cell_of_the_notebook_runs_and_shows_itself(user):
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert len(notebook.cells) == 10

@@ -133,6 +133,7 @@ def other_key(text: str) -> str:
     return text[:-1] + ("A" if text[-1] != "A" else "E")
 
 
+@pytest.mark.long
 def test_a_cluster_is_reached_through_a_bastion(user: User, rig: Rig, subnet: str, tmp_path):
     create_key(tmp_path / "key")
     data = f"#cloud-config\nssh_authorized_keys:\n  - {public_key(tmp_path / 'key')}\n"
