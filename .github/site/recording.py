@@ -13,6 +13,7 @@ The cast is asciinema's format, version 2. A pause is cut to two seconds, and th
 import json
 import os
 import pty
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ import pyte
 COLUMNS, ROWS = 100, 26
 LONGEST_PAUSE_S = 2.0
 LAST_S = 8.0
-FRAME_S = 0.2
+FRAME_S = 0.5
 COLUMN, ROW = 8.4, 18
 COLORS = {
     "default": "#d7dde4", "black": "#4a5568", "red": "#ff8a80", "green": "#a5d6a7", "brown": "#ffe082",
@@ -53,18 +54,25 @@ def frames(path: Path) -> Iterator[tuple[float, tuple[str, ...]]]:
     screen = pyte.Screen(COLUMNS, ROWS)
     stream = pyte.Stream(screen)
     _, *events = map(json.loads, path.read_text("utf-8").splitlines())
-    now = last = shown = 0.0
+    now = last = shown = moved = 0.0
     before: tuple[str, ...] = ()
     for index, (at, _, text) in enumerate(events):
-        now += min(at - last, LONGEST_PAUSE_S)
+        now += min(at - last, max(0.0, moved + LONGEST_PAUSE_S - now))
         last = at
+        still = _without_clocks(screen)
         stream.feed(text)
+        moved = moved if _without_clocks(screen) == still else now
         if now - shown < FRAME_S and 0 < index < len(events) - 1:
             continue
         lines = tuple(_line(screen, row) for row in range(ROWS))
         if lines != before:
             yield now, lines
             before, shown = lines, now
+
+
+def _without_clocks(screen: pyte.Screen) -> list[str]:
+    """Return the text of a screen without spinners and clocks, which change while nothing happens."""
+    return [re.sub(r"[\u2800-\u28ff]|\d+:\d\d:\d\d", "", line) for line in screen.display]
 
 
 def _line(screen: pyte.Screen, row: int) -> str:

@@ -278,7 +278,9 @@ def report_error(error: Exception, *, command: str, arguments: Sequence[str]) ->
         status = error.exit_code
     elif isinstance(error, FileNotFoundError) and not home().exists():
         message = f"{home()} was removed while this command used it"
-        error = StoreError(message, "what it launched on AWS: dlcloud gc --all-owners; it ends itself, too")
+        error = StoreError(
+            message, "what it launched on AWS: dlcloud gc --all-owners; it terminates itself, too"
+        )
         status = error.exit_code
     else:
         error, status = _bug(error), EXIT_BUG

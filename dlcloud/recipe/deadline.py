@@ -15,7 +15,7 @@ _UNITS = {"w": timedelta(weeks=1), "d": timedelta(days=1), "h": timedelta(hours=
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?\s*[wdhm]\s*)+", re.ASCII)
 _TERM = re.compile(r"(\d+(?:\.\d+)?)\s*([wdhm])", re.ASCII)
 _LONGEST = timedelta(days=30)
-"""The longest deadline is the longest `budget.max_hours`, after which instances end themselves."""
+"""The longest deadline is the longest `budget.max_hours`, after which instances terminate themselves."""
 
 _FORMS = "write a duration (52h, 2d 12h) or a date-time with its time zone (2026-11-27T18:00+01:00)"
 
@@ -183,7 +183,9 @@ def check_deadline(
         raise RecipeError(message, "give a later date-time, or a duration such as 52h")
     if left > timedelta(hours=max_hours):
         hours = left.total_seconds() / 3600
-        message = f"{place}deadline.finish: the instances end themselves {max_hours:g} h after their launch, "
+        message = (
+            f"{place}deadline.finish: the instances terminate themselves {max_hours:g} h after their launch, "
+        )
         raise RecipeError(
             f"{message}the deadline is in {hours:.1f} h", f"set budget.max_hours to {hours:.0f} or more"
         )

@@ -174,7 +174,7 @@ def _cost(plans: Sequence[Plan]) -> str:
     if not plans:
         return "nothing is launched"
     life = max(plan.life_minutes for plan in plans)
-    ends = f"instances end themselves after {life} minutes, with the launcher gone too"
+    ends = f"instances terminate themselves after {life} minutes, with the launcher gone too"
     hourly = total_usd(plan.hourly_usd for plan in plans)
     worst = total_usd(plan.worst_case_usd for plan in plans)
     if hourly is None or worst is None:

@@ -130,10 +130,10 @@ def waits_until(plan: Plan) -> str:
 
 def _cost(plan: Plan) -> str:
     if plan.hourly_usd is None or plan.worst_case_usd is None:
-        return f"cost unknown; instances end themselves after {plan.life_minutes} minutes at the latest"
+        return f"cost unknown; instances terminate themselves after {plan.life_minutes} minutes at the latest"
     return (
         f"{rounded(plan.hourly_usd)} USD/h at most; worst case {money(plan.worst_case_usd)} USD:\n"
-        f"instances end themselves after {plan.life_minutes} minutes, with the launcher gone too\n"
+        f"instances terminate themselves after {plan.life_minutes} minutes, with the launcher gone too\n"
         f"({describe_surcharges(plan.region)})"
     )
 
@@ -142,7 +142,7 @@ def _conditions(plan: Plan) -> list[str]:
     """Return what else bounds the cost, where the recipe says so."""
     conditions = []
     if plan.idle_minutes is not None:
-        conditions.append(f"each ends itself after {plan.idle_minutes} minutes without work")
+        conditions.append(f"each terminates itself after {plan.idle_minutes} minutes without work")
     if plan.on_demand_base:
         conditions.append(f"{plan.on_demand_base} of them on-demand, the others spot")
     if plan.one_zone:
@@ -340,5 +340,5 @@ def _resize_notes(resize: Resize, plan: Plan | None) -> list[str]:
     cost = "cost unknown"
     if hourly is not None and worst is not None:
         cost = f"{rounded(hourly)} USD/h at most in all; worst case {money(worst)} USD"
-    ends = f"new instances end themselves after {plan.life_minutes} minutes, with the launcher gone too"
+    ends = f"new instances terminate themselves after {plan.life_minutes} minutes, with the launcher gone too"
     return [*notes, f"SSH from {', '.join(plan.cidrs)} only", cost, ends, *plan.reasons]

@@ -98,6 +98,7 @@ OPENINGS = {"as", "at", "beside", "by", "for", "from", "in", "of", "on", "to", "
 """Words with which a meaning does not stand alone: the reader would have to read its name first."""
 AVOIDED = re.compile(
     r"\b(anew|for ever|but for|so many|whom|whoever|go(es)? on|at once|beside|mend(s|ed)?|gives? back)\b"
+    r"|\bends? (itself|themselves)\b"
     r"|\b(brought|comes?|brings? (the )?\w+) home\b|of (its|your|their) own\b(?! \w)"
 )
 

@@ -124,7 +124,7 @@ def test_a_plan_that_is_a_rehearsal_says_so_in_every_format():
 def test_a_plan_of_unknown_price_says_so():
     made = make_plan(recipe(), observed(price()))
     text = shown(made)
-    assert "cost unknown; instances end themselves after 240 minutes" in " ".join(text.split())
+    assert "cost unknown; instances terminate themselves after 240 minutes" in " ".join(text.split())
     assert "unknown" in next(line for line in text.splitlines() if "c6i.xlarge" in line)
     whole = json.loads(shown(made, Format.JSON))["result"]
     assert whole["plan"]["worst_case_usd"] is None
