@@ -13,6 +13,7 @@ numbers. The random numbers of Python, NumPy and PyTorch are saved with them.
 
 import atexit
 import functools
+import hashlib
 import os
 import signal
 import sys
@@ -54,14 +55,28 @@ class _Loop:
         if state is None:
             return 0
         content = load(state / STATE.format(self.states.rank))
-        for item, saved in zip(self.objects, content["objects"], strict=True):
+        shared = [load(state / name) for name in content.get("shared", [])]
+        for item, saved in zip(self.objects, content.get("objects", shared), strict=True):
             _restore(item, saved)
         restore_random(content["random"])
         return self.states.step
 
     def save(self, folder: Path) -> None:
-        content = {"objects": [_saved(item) for item in self.objects], "random": random_state()}
+        objects: list[Any] = [_saved(item) for item in self.objects]
+        content = {"objects": objects, "random": random_state()}
+        if self.states.is_spread:
+            content = {"shared": [self._share(folder, item) for item in objects], "random": content["random"]}
         dump(folder / STATE.format(self.states.rank), content)
+
+    def _share(self, folder: Path, item: Any) -> str:
+        """Save an object by its content: a model that is equal on all processes is saved once."""
+        own = folder / f"part-{self.states.rank}"
+        own.mkdir(exist_ok=True)
+        dump(own / "object", item)
+        name = f"object-{hashlib.sha256((own / 'object').read_bytes()).hexdigest()}"
+        (own / "object").replace(folder / name)
+        own.rmdir()
+        return name
 
     def _finish(self, process: int) -> None:
         if os.getpid() == process and not self.states.is_noticed and not hasattr(sys, "last_value"):

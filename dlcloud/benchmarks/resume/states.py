@@ -40,6 +40,9 @@ NOT_RESUMED = "{} is not resumed: the training starts from the beginning after a
 AHEAD = 2
 """Steps after which all processes save that one of them asks for: none can be further than one step ahead."""
 
+MOST_SENT = 256 << 20
+"""Bytes that the processes on other instances may save in addition to what rank 0 saves."""
+
 NOTICE_STATUS = 128 + signal.SIGTERM
 END_S = 5.0
 """For what the program does at its exit, such as a tracker's last upload."""
@@ -97,6 +100,7 @@ class States:
         self.folder = Path(os.environ["DLCLOUD_CHECKPOINTS"], FOLDER, name)
         self._job = _job()
         self.is_first = int(os.environ.get("LOCAL_RANK", "0") if world > 1 else "0") == 0
+        self.is_spread = world > int(os.environ.get("LOCAL_WORLD_SIZE") or world)  # over several instances
         self._key = f"dlcloud/{kind}/{self._label[2]}"  # in PyTorch's store
         self._requests = self._waits = 0
         self._before: Any = None
@@ -187,9 +191,11 @@ class States:
         try:
             partial.mkdir(parents=True, exist_ok=True)
             write(partial)
-            if not self.is_first:
+            if self.rank:
                 self._write(partial / f"{self.rank}-{DESCRIPTION}", self._identity)
             self._wait_for_all()
+            if self.is_spread:
+                self._send_to_first(partial)
             if self.is_first:
                 self._publish(partial, state)
             self._wait_for_all()
@@ -211,6 +217,33 @@ class States:
         """Record that the training ended by itself."""
         if self.is_first and self.folder.is_dir():
             self._write(self.folder / FINISHED, {"job": self._job})
+
+    def _send_to_first(self, partial: Path) -> None:
+        """Give rank 0, whose checkpoints are kept, the files that processes on other instances wrote."""
+        store = self._store()
+        own = [path for path in partial.rglob("*") if path.is_file()] if self.is_first else []
+        listed = self._gather(
+            f"files/{self._requests}", [[str(path.relative_to(partial)), path.stat().st_size] for path in own]
+        )
+        known = {name for name, _ in listed[0]}
+        missing = {name: rank for rank, files in enumerate(listed) for name, _ in files if name not in known}
+        size = sum(
+            size for rank, files in enumerate(listed) for name, size in files if missing.get(name) == rank
+        )
+        if size > MOST_SENT:
+            say(
+                f"processes on other instances save {size >> 20} MB more than rank 0, which are not kept: "
+                "the training cannot resume"
+            )
+            end(1)
+        for name, rank in missing.items():
+            key = f"{self._key}/file/{self._requests}/{name}"
+            if rank == self.rank:
+                store.set(key, (partial / name).read_bytes())
+            if not self.rank:
+                (partial / name).parent.mkdir(parents=True, exist_ok=True)
+                (partial / name).write_bytes(store.get(key))
+                store.delete_key(key)
 
     def _publish(self, partial: Path, state: Path) -> None:
         files = {
