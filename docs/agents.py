@@ -9,10 +9,10 @@ import click
 import recipe_keys
 from tables import table
 
+from dlcloud.app.recipes import recipes_report
 from dlcloud.cli.main import COMMANDS, dlcloud
 from dlcloud.model import errors
 from dlcloud.recipe.recipe import read_recipe
-from dlcloud.report.recipes import recipes_report
 from dlcloud.resources.texts import recipe_names, recipe_text
 
 DOCS = Path(__file__).parent

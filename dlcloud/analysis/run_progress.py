@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
 from dlcloud.analysis.result import Run, RunState
 from dlcloud.model.events import describe_values
-from dlcloud.model.untrusted import count_or_none, number_or_none, parse_json
+from dlcloud.model.untrusted import count_or_none, number_or_none, parse_json, time_or_none
 
 RECENT = 50
 """Steps from which the speed is taken."""
@@ -82,7 +82,10 @@ def progress_of(records: Iterable[Mapping[str, Any]], now: datetime) -> RunProgr
                     count_or_none(settings.get("steps")) if isinstance(settings, dict) else None
                 ) or total
             case "step" if (number := count_or_none(record.get("step"))) is not None:
-                steps[number] = (_time(record, now), count_or_none(record.get("world_size")) or 0)
+                steps[number] = (
+                    (time_or_none(record.get("time")) or now),
+                    count_or_none(record.get("world_size")) or 0,
+                )
             case "progress":
                 message = record
     if steps:
@@ -110,14 +113,6 @@ def _of_message(record: Mapping[str, Any], now: datetime) -> RunProgress:
         total=count_or_none(record.get("total")),
         unit="cases",
         left_s=number_or_none(record.get("remaining_s")),
-        silent_s=max(0.0, (now - _time(record, now)).total_seconds()),
+        silent_s=max(0.0, (now - (time_or_none(record.get("time")) or now)).total_seconds()),
         message=str(record.get("message", "")),
     )
-
-
-def _time(record: Mapping[str, Any], now: datetime) -> datetime:
-    try:
-        time = datetime.fromisoformat(str(record.get("time")))
-    except ValueError:
-        return now
-    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -4,12 +4,12 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from dlcloud.analysis.result import Run, result_of
 from dlcloud.benchmarks.harness.numbers import find_all, matched_number, read_number
-from dlcloud.model.untrusted import number_of
+from dlcloud.model.untrusted import number_of, time_or_none
 
 RUN_TAG = "dlcloud.run"
 POSITION_TAG = "dlcloud.position"
@@ -65,7 +65,8 @@ def points_of(run: Run, records: Iterable[Mapping[str, Any]]) -> Iterator[Tracke
     """Yield the metrics of a run's records: samples by round, results, and the steps of trainings."""
     steps: set[int] = set()
     for record in records:
-        at_ms = _milliseconds(record.get("time"))
+        time = time_or_none(record.get("time"))
+        at_ms = milliseconds(time) if time else 0
         try:
             yield from _points(run, record, at_ms, steps)
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
@@ -125,11 +126,3 @@ def _key(run: Run, record: Mapping[str, Any], name: str) -> str:
     case, setting = str(record.get("case", "")), str(record.get("setting", ""))
     parts = [] if run.trial else [case if case != run.workload else "", setting]
     return safe_key("/".join(part.replace("/", "_") for part in [*parts, name] if part))
-
-
-def _milliseconds(time: object) -> int:
-    try:
-        parsed = datetime.fromisoformat(str(time))
-    except ValueError:
-        return 0
-    return milliseconds(parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC))

@@ -14,7 +14,7 @@ instance.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from itertools import accumulate, groupby, pairwise
@@ -32,7 +32,7 @@ from dlcloud.model.money import (
     region_of,
     total_usd,
 )
-from dlcloud.model.untrusted import number_of
+from dlcloud.model.untrusted import number_of, time_or_none
 from dlcloud.trainer.records import EventName, event_words
 
 
@@ -97,7 +97,7 @@ def build_timelines(records: Iterable[Mapping[str, Any]]) -> list[Timeline]:
     """Build the timeline of every run in the records that has steps; unreadable records are left out."""
     runs: dict[str, list[tuple[datetime, Mapping[str, Any]]]] = {}
     for record in records:
-        time = _time(record.get("time"))
+        time = time_or_none(record.get("time"))
         if record.get("record") in {"step", "event"} and time is not None:
             runs.setdefault(str(record.get("run", "")), []).append((time, record))
     timelines = [_build(run, sorted(entries, key=lambda entry: entry[0])) for run, entries in runs.items()]
@@ -166,14 +166,6 @@ def _event(record: Mapping[str, Any], at_s: float) -> TrainingEvent:
         worker=str(record.get("worker", "")),
         of=tuple(map(str, others)) if isinstance(others := record.get("workers"), list) else (),
     )
-
-
-def _time(text: object) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 STALL_S, STALL_FACTOR = 5.0, 5

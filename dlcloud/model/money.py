@@ -144,6 +144,11 @@ def exact(hourly_usd: Decimal) -> str:
     return f"{hourly_usd.normalize():f}"
 
 
+def millionths(usd: Decimal | None) -> Decimal | None:
+    """Round an amount to a millionth of a dollar, as programs get it; an unknown one stays None."""
+    return None if usd is None else rounded(usd, 6)
+
+
 def rounded(usd: Decimal, digits: int = 4) -> Decimal:
     """Round an amount to `digits` decimals, halves up, as a bill does."""
     return usd.quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_UP)

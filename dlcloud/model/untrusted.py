@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 LARGEST = 1e18
@@ -71,6 +72,15 @@ def number_or_none(value: object) -> float | None:
 def count_or_none(value: object) -> int | None:
     """Return a whole number of at least 0 of a record; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def time_or_none(value: object) -> datetime | None:
+    """Return a time of a record, which is in UTC where it does not say; None for anything else."""
+    try:
+        time = datetime.fromisoformat(str(value))
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _number(text: str) -> float | None:

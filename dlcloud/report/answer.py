@@ -16,7 +16,7 @@ from dlcloud.analysis.cost import ResultRow
 from dlcloud.analysis.ranking import Best, By, Settling, best_of_case, newest_of_cases, rank, settle
 from dlcloud.analysis.user_job import JobEstimate, UserJob, estimate_job, sort_estimates
 from dlcloud.model.instance import Market
-from dlcloud.model.money import SECONDS_PER_HOUR, money, rounded
+from dlcloud.model.money import SECONDS_PER_HOUR, millionths, money
 from dlcloud.prediction.offers import PredictedJob, PredictedOffer
 from dlcloud.report import cells
 from dlcloud.report.cells import duration, fact_notes, marked, setting, with_bounds
@@ -514,16 +514,11 @@ def job_records(rows: Sequence[ResultRow], job: UserJob, market: Market) -> list
             "hours": one.seconds / SECONDS_PER_HOUR,
             "hours_low": None if one.low_s is None else one.low_s / SECONDS_PER_HOUR,
             "hours_high": None if one.high_s is None else one.high_s / SECONDS_PER_HOUR,
-            "on_demand_usd": _rounded(one, Market.ON_DEMAND),
-            "spot_usd": _rounded(one, Market.SPOT),
+            "on_demand_usd": millionths(one.usd(Market.ON_DEMAND)),
+            "spot_usd": millionths(one.usd(Market.SPOT)),
         }
         for one in job_estimates(rows, job, market)
     ]
-
-
-def _rounded(estimate: JobEstimate, market: Market) -> Any:  # noqa: ANN401  Decimal or None, for JSON
-    usd = estimate.usd(market)
-    return None if usd is None else rounded(usd, 6)
 
 
 def case_name(row: ResultRow) -> str:

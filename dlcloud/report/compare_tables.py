@@ -1,29 +1,20 @@
 """Two sides compared: ratios with intervals and verdicts in words, then what else differs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from dlcloud.analysis.compare import Difference, Pair
 from dlcloud.analysis.cost import ResultRow
 from dlcloud.analysis.ranking import reason_of
 from dlcloud.benchmarks.harness.schema import Verdict
-from dlcloud.model.money import rounded
+from dlcloud.model.money import millionths
 from dlcloud.report.answer import settling_notes
 from dlcloud.report.cells import UNSTABLE, digits, marked, ratio
 from dlcloud.report.table import Cell, Report, Section
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sides:
-    """The names of the two sides, as the user typed them."""
-
-    first: str
-    second: str
-
-
 def compare_report(
-    sides: Sides,
+    sides: tuple[str, str],
     pairs: Sequence[Pair],
     differing: Sequence[Difference],
     commands: Mapping[str, str] = MappingProxyType({}),
@@ -31,7 +22,7 @@ def compare_report(
     """Return the comparison: above 1, the second side is faster.
 
     Args:
-        sides: The names of both.
+        sides: The names of both, as the user typed them.
         pairs: What was measured on both.
         differing: In what else they differ.
         commands: The beginning of the command that measures a run's workload again, by run id.
@@ -48,7 +39,7 @@ def compare_report(
     )
 
 
-def _ratio_section(sides: Sides, pairs: Sequence[Pair], commands: Mapping[str, str]) -> Section:
+def _ratio_section(sides: tuple[str, str], pairs: Sequence[Pair], commands: Mapping[str, str]) -> Section:
     unit = pairs[0].first.throughput.unit if pairs[0].first.throughput else "items/s"
     is_rehearsal = any(_is_rehearsal(pair) for pair in pairs)
     notes = [f"ratio: {unit} of B over A with its 95 % interval; above 1, B is faster"]
@@ -72,7 +63,7 @@ def _ratio_section(sides: Sides, pairs: Sequence[Pair], commands: Mapping[str, s
     titles = [title for title in names[0] if title == "setting" or len({of[title] for of in names}) > 1]
     count = len(titles)
     return Section(
-        heading=f"A: {sides.first}\nB: {sides.second}",
+        heading=f"A: {sides[0]}\nB: {sides[1]}",
         titles=(*titles, "A", "B", marked("ratio", is_rehearsal), "verdict", "cost"),
         rows=[
             [*(name[title] for title in titles), *_figures(pair)]
@@ -126,20 +117,20 @@ def _ratio(pair: Pair) -> str:
     return f"{ratio(value.value)}x ({ratio(value.low)}–{ratio(value.high)})"
 
 
-def _difference_section(sides: Sides, differing: Sequence[Difference]) -> Section:
+def _difference_section(sides: tuple[str, str], differing: Sequence[Difference]) -> Section:
     return Section(
         heading="what else differs",
         titles=("what", "A", "B"),
         rows=[(difference.name, difference.first, difference.second) for difference in differing],
-        notes=[f"A: {sides.first}; B: {sides.second}"],
+        notes=[f"A: {sides[0]}; B: {sides[1]}"],
     )
 
 
-def _record(sides: Sides, pair: Pair) -> dict[str, Cell]:
+def _record(sides: tuple[str, str], pair: Pair) -> dict[str, Cell]:
     first, second, value = pair.first, pair.second, pair.ratio
     return {
-        "a": sides.first,
-        "b": sides.second,
+        "a": sides[0],
+        "b": sides[1],
         "benchmark": first.run.workload,
         "case": first.result.case,
         "setting_a": first.result.setting,
@@ -156,7 +147,7 @@ def _record(sides: Sides, pair: Pair) -> dict[str, Cell]:
         "ratio_high": value.high,
         "verdict": value.verdict,
         "paired": value.paired,
-        "usd_ratio": None if pair.usd_ratio is None else rounded(pair.usd_ratio, 6),
+        "usd_ratio": millionths(pair.usd_ratio),
         "rehearsal": _is_rehearsal(pair),
         "stable": _is_stable(pair),
     }

@@ -12,12 +12,9 @@ from decimal import Decimal
 from dlcloud.analysis.cost import ResultRow, RunCost
 from dlcloud.benchmarks.harness.schema import Comparison, Measurement
 from dlcloud.model.instance import Market, Price
-from dlcloud.model.money import rounded
+from dlcloud.model.money import millionths, rounded
 from dlcloud.report import cells
 from dlcloud.report.table import Cell, Section
-
-_DIGITS = 6
-"""Amounts are rounded to a millionth of a dollar for programs."""
 
 Value = Callable[[ResultRow], Cell]
 
@@ -107,7 +104,7 @@ def _fact(name: str) -> Value:
 def _cost(value: Callable[[RunCost], Cell]) -> Value:
     def read(row: ResultRow) -> Cell:
         amount = None if row.measured.cost is None else value(row.measured.cost)
-        return rounded(amount, _DIGITS) if isinstance(amount, Decimal) else amount
+        return millionths(amount) if isinstance(amount, Decimal) else amount
 
     return read
 
@@ -126,7 +123,7 @@ def _per_million(market: Market, bound: int | None = None) -> Value:
     def value(row: ResultRow) -> Cell:
         bounds = row.usd_interval(market) or (None, None)
         amount = row.usd_per_million(market) if bound is None else bounds[bound]
-        return None if amount is None else rounded(amount, _DIGITS)
+        return millionths(amount)
 
     return value
 

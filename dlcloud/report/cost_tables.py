@@ -21,7 +21,7 @@ from dlcloud.analysis.user_job import UserJob
 from dlcloud.benchmarks.harness.schema import Verdict
 from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.instance import Market
-from dlcloud.model.money import billed_seconds, member_usd, money, rounded, total_usd
+from dlcloud.model.money import billed_seconds, member_usd, millionths, money, rounded, total_usd
 from dlcloud.report import cells, cost_columns
 from dlcloud.report.answer import Question, answer_records, answer_sections, job_records, job_sections
 from dlcloud.report.cells import marked
@@ -386,15 +386,11 @@ def _billed_record(reconciled: Reconciliation) -> dict[str, Cell]:
     return {
         "cluster": reconciled.cluster.name,
         "cluster_id": reconciled.cluster.cluster_id,
-        "estimate_usd": _millionths(reconciled.estimate),
+        "estimate_usd": millionths(reconciled.estimate),
         "billed_usd": billed.usd if billed else None,
         "billed_estimated": billed.estimated if billed else None,
-        "difference_usd": _millionths(reconciled.difference),
+        "difference_usd": millionths(reconciled.difference),
     }
-
-
-def _millionths(usd: Decimal | None) -> Decimal | None:
-    return None if usd is None else rounded(usd, 6)
 
 
 def cost_of_cluster(cluster: Cluster, members: Iterable[Member]) -> str:
@@ -453,7 +449,7 @@ def spending_records(costs: Sequence[ClusterCost]) -> dict[str, Any]:
                 "cluster_id": cost.cluster.cluster_id,
                 "rehearsal": cost.rehearsal,
                 "instances": cost.instances,
-                "usd": None if cost.usd is None else rounded(cost.usd, 6),
+                "usd": millionths(cost.usd),
                 "days": {f"{day:%Y-%m-%d}": rounded(usd, 6) for day, usd in cost.days.items()},
             }
             for cost in costs

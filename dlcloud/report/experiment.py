@@ -16,7 +16,7 @@ from dlcloud.analysis.cost import RunCost
 from dlcloud.analysis.result import Run, RunState
 from dlcloud.analysis.trials import TrialState, TrialStatus, best_trial
 from dlcloud.benchmarks.harness.numbers import read_number
-from dlcloud.model.money import money, rounded
+from dlcloud.model.money import millionths, money
 from dlcloud.report.cells import digits
 from dlcloud.report.page import (
     BLUE,
@@ -271,7 +271,7 @@ def _record(table: ExperimentTable, status: TrialStatus, names: Sequence[str]) -
         "market": None if run is None else str(run.market),
         "started_at": None if run is None else run.started_at,
         "seconds": _seconds(status),
-        "usd": None if usd is None else rounded(usd, 6),
+        "usd": millionths(usd),
         "rehearsal": table.rehearsal,
     }
 

@@ -7,14 +7,13 @@ from dlcloud.analysis.compare import Ratio
 from dlcloud.analysis.node_scaling import NodeScaling, Point, count_nodes
 from dlcloud.analysis.ranking import Best, By
 from dlcloud.model.instance import Market
-from dlcloud.model.money import exact, money, rounded
+from dlcloud.model.money import exact, millionths, money
 from dlcloud.report import cells
 from dlcloud.report.cells import fact_notes, facts_of
 from dlcloud.report.page import BLUE, DESCRIPTION, GREY, Chart, Spec, field
 from dlcloud.report.table import Section
 
 _SUPERLATIVES = {By.COST: "cheapest", By.THROUGHPUT: "fastest"}
-_DIGITS = 6
 
 
 def scaling_sections(scalings: Sequence[NodeScaling], market: Market) -> list[Section]:
@@ -116,9 +115,9 @@ def _point(point: Point, market: Market) -> dict[str, Any]:
         "efficiency_low": point.efficiency.low,
         "efficiency_high": point.efficiency.high,
         "hourly_usd": row.prices.hourly_usd(market),
-        "usd_per_million": None if usd is None else rounded(usd, _DIGITS),
-        "usd_per_million_low": None if cheap is None else rounded(cheap, _DIGITS),
-        "usd_per_million_high": None if dear is None else rounded(dear, _DIGITS),
+        "usd_per_million": millionths(usd),
+        "usd_per_million_low": millionths(cheap),
+        "usd_per_million_high": millionths(dear),
     }
 
 

@@ -23,7 +23,7 @@ from dlcloud.analysis.training import (
     number_segments,
 )
 from dlcloud.model.instance import Market
-from dlcloud.model.money import money, rounded
+from dlcloud.model.money import millionths, money, rounded
 from dlcloud.report.cells import digits, duration, marked
 from dlcloud.report.page import (
     BLUE,
@@ -298,9 +298,9 @@ def training_records(trainings: Mapping[str, tuple[Training, bool]]) -> list[dic
             "seconds": round(training.trained_s, 3),
             "mean_world_size": round(training.mean_world_size, 3),
             "longest_pause_seconds": max(_pauses(training), default=0.0),
-            "usd": None if training.usd is None else rounded(training.usd, 6),
-            "usd_per_million": _rounded(training.usd_per_million),
-            "fixed_usd_per_million": _rounded(training.fixed_usd_per_million),
+            "usd": millionths(training.usd),
+            "usd_per_million": millionths(training.usd_per_million),
+            "fixed_usd_per_million": millionths(training.fixed_usd_per_million),
             "saved": None if training.saved_fraction is None else round(float(training.saved_fraction), 4),
             "minimum_billed": training.is_minimum_billed,
         }
@@ -333,10 +333,6 @@ def _row(name: str, training: Training, is_rehearsal: bool) -> Sequence[str]:  #
 def _pauses(training: Training) -> list[float]:
     """Return the pauses of changes and stalls; the time before the first step is none."""
     return [period.pause_s for period in training.periods if period.pause_s is not None]
-
-
-def _rounded(usd: Decimal | None) -> Decimal | None:
-    return None if usd is None else rounded(usd, 6)
 
 
 AXIS_PX = 60

@@ -16,7 +16,7 @@ from dlcloud.model.cluster import CLUSTER_TAG, Cluster, ClusterState, Member
 from dlcloud.model.errors import WrongAccountError
 from dlcloud.model.events import Warned
 from dlcloud.model.instance import SSH_PORT, Instance, InstanceState, Market
-from dlcloud.model.money import member_usd, money, rounded
+from dlcloud.model.money import member_usd, millionths, money
 from dlcloud.report.cells import describe_progress, progress_record
 from dlcloud.report.table import Format, Report, Section, render
 from dlcloud.runs.replacement import Interruptions, interruptions_of
@@ -370,5 +370,5 @@ def _record(line: InstanceLine, now: datetime) -> dict[str, str | int | bool | D
         "launched_at": member.instance.launched_at if member else None,
         "ended_at": member.ended_at if member else None,
         "hourly_usd": member.hourly_usd if member else None,
-        "usd_so_far": None if (usd := line.usd(now)) is None else rounded(usd, 6),
+        "usd_so_far": millionths(line.usd(now)),
     }

@@ -20,7 +20,7 @@ from dlcloud.app.context import Context
 from dlcloud.app.results.rows import commands_again, load_rows
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import RecipeError
-from dlcloud.report.compare_tables import Sides, compare_report
+from dlcloud.report.compare_tables import compare_report
 from dlcloud.report.table import Format, render
 from dlcloud.store.measurements import Measurements, Selection
 
@@ -48,7 +48,7 @@ def run(context: Context, *, first: str, second: str, output: str) -> None:
         ignored=ignored_differences(pairs),
     )
     commands = commands_again(context, [*ours, *theirs])
-    report = compare_report(Sides(first=first, second=second), pairs, differing, commands)
+    report = compare_report((first, second), pairs, differing, commands)
     say(render(report, Format(output)))
 
 

@@ -125,18 +125,6 @@ class Variant(MemoryUser, Protocol):
         """End all its processes; allowed even if `start` failed or was never called."""
 
 
-@runtime_checkable
-class PeakMeter(Protocol):
-    """A variant that can measure what its machine reaches at best."""
-
-    @property
-    def peak_name(self) -> str:
-        """Return what the peak is called, such as `openvino int8`; empty if it is compared with none."""
-
-    def measure_peak(self, peaks: Peaks, seconds: float) -> None:
-        """Measure the peak unless it was measured before; may raise VariantError."""
-
-
 class Workload(Protocol):
     """A framework made ready to run one setting.
 
@@ -317,6 +305,7 @@ class WorkerVariant:
         return Finish(metrics=metrics, outputs=reply["outputs"], facts=reply["facts"])
 
     def measure_peak(self, peaks: Peaks, seconds: float) -> None:
+        """Measure what the machine reaches at best, unless it was measured before."""
         if self.peak_name:
             environment = json.dumps([self.python, dict(self.environment)], sort_keys=True)
             peaks.keep(self.peak_name, environment, lambda: self._ask_peak(seconds))

@@ -22,7 +22,7 @@ from statistics import fmean, median
 from typing import Any
 
 from . import statistics, usage
-from .case import AcceptedSlice, Case, PeakMeter, Session, VariantError, VariantResult
+from .case import AcceptedSlice, Case, Session, VariantError, VariantResult, WorkerVariant
 from .records import MeasuredCase
 from .roofline import Work, share_of_peak
 from .schema import Comparison, Measurement, MetricName, Result
@@ -204,7 +204,7 @@ class CaseRun:
     def _finish(self, result: VariantResult) -> None:
         result.finish = result.variant.finish()
         result.facts.update(result.finish.facts)
-        if isinstance(result.variant, PeakMeter) and not self.session.is_finishing():
+        if isinstance(result.variant, WorkerVariant) and not self.session.is_finishing():
             seconds = min(PEAK_S, self.session.limits.slice_s)
             with suppress(VariantError):
                 result.variant.measure_peak(self.session.peaks, seconds)
@@ -531,7 +531,7 @@ def _facts(case: Case, results: Sequence[VariantResult], result: VariantResult) 
 
 def _share_of_peak(result: VariantResult, session: Session) -> Mapping[str, Any]:
     """Return the share of the machine's peak; nothing where the work or the peak is unknown."""
-    if not isinstance(result.variant, PeakMeter) or result.variant.metric is not MetricName.THROUGHPUT:
+    if not isinstance(result.variant, WorkerVariant) or result.variant.metric is not MetricName.THROUGHPUT:
         return {}
     work, peak = Work.of_facts(result.facts), session.peaks.best(result.variant.peak_name)
     if work is None or peak is None:

@@ -161,11 +161,8 @@ def read_text(path: Path) -> str:
 POWERCAP = Path("/sys/class/powercap")
 
 
-@dataclass(frozen=True, slots=True)
-class Energy:
-    """What the packages had counted at one moment: microjoules, and at how many a counter starts over."""
-
-    counters: Mapping[str, tuple[int, int]]
+Energy = Mapping[str, tuple[int, int]]
+"""What the packages had counted at one moment: microjoules, and at how many a counter starts over."""
 
 
 def read_energy(root: Path = POWERCAP) -> Energy:
@@ -176,16 +173,15 @@ def read_energy(root: Path = POWERCAP) -> Energy:
             with suppress(OSError, ValueError):
                 used = int((folder / "energy_uj").read_text())
                 counters[folder.name] = (used, int((folder / "max_energy_range_uj").read_text()))
-    return Energy(counters)
+    return counters
 
 
 def joules_between(before: Energy, after: Energy) -> float | None:
     """Return the joules of all packages from one moment to a later one, at most one turn of a counter."""
-    if not before.counters or before.counters.keys() != after.counters.keys():
+    if not before or before.keys() != after.keys():
         return None
     used = (
-        (end - start) % turn
-        for (start, turn), (end, _) in zip(before.counters.values(), after.counters.values(), strict=True)
+        (end - start) % turn for (start, turn), (end, _) in zip(before.values(), after.values(), strict=True)
     )
     return sum(used) / 1e6
 

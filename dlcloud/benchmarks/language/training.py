@@ -48,40 +48,37 @@ class LanguageTrainingSteps:
         return []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageTrainingJob:
-    """What a worker trains."""
-
-    folder: str  # the model in Hugging Face's format
-    setting: str
-    batch: int  # sequences a step
-    length: int  # tokens of each of them
-    threads: int
-    seed: int
-    device: str
-
-
-def train(**arguments: Any) -> LanguageTrainingSteps:  # noqa: ANN401 - those of LanguageTrainingJob
+def train(
+    *, folder: str, setting: str, batch: int, length: int, threads: int, seed: int, device: str
+) -> LanguageTrainingSteps:
     """Prepare a network; its first step, with all compilation, is done.
 
     The work in its facts is that of forward and backward, without what checkpointing computes again.
+
+    Args:
+        folder: The model in Hugging Face's format.
+        setting: As `LanguageTraining.parse` reads it.
+        batch: Sequences a step.
+        length: Tokens of each of them.
+        threads: Of PyTorch.
+        seed: Of the tokens and of what is random in training.
+        device: cpu or cuda.
     """
-    job = LanguageTrainingJob(**arguments)
-    torch.set_num_threads(job.threads)
-    torch.manual_seed(job.seed)
-    chosen = LanguageTraining.parse(job.setting)
-    configuration = read_configuration(Path(job.folder))
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    chosen = LanguageTraining.parse(setting)
+    configuration = read_configuration(Path(folder))
     if is_encoder(configuration):
         raise ValueError("training is of networks that predict the next token")
-    model = make_trained(job.folder, chosen).to(job.device)
-    tokens = torch.randint(configuration["vocab_size"], (job.batch, job.length)).to(job.device)
+    model = make_trained(folder, chosen).to(device)
+    tokens = torch.randint(configuration["vocab_size"], (batch, length)).to(device)
     trained = [value for value in model.parameters() if value.requires_grad]
     steps = LanguageTrainingSteps(
         model=model,
-        loss=_loss_of(model, chosen, job.device),
+        loss=_loss_of(model, chosen, device),
         optimizer=torch.optim.AdamW(trained, lr=LEARNING_RATE),
         tokens=tokens,
-        items_per_step=job.batch * job.length,
+        items_per_step=batch * length,
         precision=chosen.precision,
         facts={},
     )
@@ -90,7 +87,7 @@ def train(**arguments: Any) -> LanguageTrainingSteps:  # noqa: ANN401 - those of
     steps.step()
     steps.facts = {
         "engine": f"PyTorch {torch.__version__}",
-        "device": job.device,
+        "device": device,
         "threads": torch.get_num_threads(),
         "parameters": sum(value.numel() for value in model.parameters()),
         "parameters_trained": sum(value.numel() for value in trained),

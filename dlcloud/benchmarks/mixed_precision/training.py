@@ -64,18 +64,18 @@ class Training:
 def train(**arguments: Any) -> Training:  # noqa: ANN401 - those of TrainingJob.parse
     """Prepare a network for timing; the first step, with all compilation, is done."""
     job = TrainingJob.parse(**arguments)
-    started = _start(job)
+    trainer, batch, _, seconds = _start(job)
     facts = {
         **engine_facts(job.framework, job.device),
         "weights": "random",
         "optimizer": job.optimizer,
         "threads": torch.get_num_threads(),
         "image_size": job.size,
-        "first_step_s": round(started.seconds, 3),
+        "first_step_s": round(seconds, 3),
     }
     return Training(
-        trainer=started.trainer,
-        batch=started.batch,
+        trainer=trainer,
+        batch=batch,
         items_per_step=job.batch,
         facts=facts,
         precision=job.setting.precision.value,
@@ -93,9 +93,8 @@ def prove(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of Train
     if arguments["network"] == DIGITS:
         arguments["classes"] = CLASSES
     job = TrainingJob.parse(**arguments)
-    started = _start(job)
-    trainer, batch = started.trainer, started.batch
-    losses = [started.loss, *(trainer.step(*batch) for _ in range(PROVEN_STEPS - 2))]
+    trainer, batch, first_loss, seconds = _start(job)
+    losses = [first_loss, *(trainer.step(*batch) for _ in range(PROVEN_STEPS - 2))]
     loss, kernels = _step_watched(trainer, batch, job)
     work = count_work(lambda: trainer.step(*batch), job.batch) if job.setting == BASELINE else None
     return UntimedWorkload(
@@ -103,7 +102,7 @@ def prove(**arguments: Any) -> UntimedWorkload:  # noqa: ANN401 - those of Train
             "kernels": dict(kernels.runs.most_common()),
             "kernels_in_precision": kernels.in_precision,
             "kernels_in_all": kernels.total,
-            "first_step_s": round(started.seconds, 3),
+            "first_step_s": round(seconds, 3),
             "first_losses": [round(loss, 5) for loss in (*losses, loss)],
             "memory_mib": round(peak_memory_mib(job.device), 1),
             **gpu_facts(job.device),
@@ -124,8 +123,8 @@ def train_digits(*, epochs: int, **arguments: Any) -> Training:  # noqa: ANN401 
     began = time.perf_counter()
     folds = load_folds(job.seed)
     learned = [_learn_fold(fold, job=job, epochs=epochs) for fold in folds]
-    correct = [float(hit) for fold in learned for hit in fold.correct]
-    last, losses = learned[-1].trainer, np.sum([fold.losses for fold in learned], axis=0)
+    correct = [float(hit) for *_, hits in learned for hit in hits]
+    last, losses = learned[-1][0], np.sum([losses for _, losses, _ in learned], axis=0)
     curve = [round(float(loss), 5) for loss in losses / FOLDS]
     images, labels = _to_tensors(folds[-1].training, folds[-1].training_labels)
     return Training(
@@ -147,17 +146,8 @@ def train_digits(*, epochs: int, **arguments: Any) -> Training:  # noqa: ANN401 
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Started:
-    """A trainer after its first step; that step's loss and seconds."""
-
-    trainer: Trainer
-    batch: tuple[Any, Any]
-    loss: float
-    seconds: float
-
-
-def _start(job: TrainingJob) -> _Started:
+def _start(job: TrainingJob) -> tuple[Trainer, tuple[Any, Any], float, float]:
+    """Return a trainer after its first step, the batch, and that step's loss and seconds."""
     torch.set_num_threads(job.threads)
     trainer = build_trainer(job)
     generator = torch.Generator().manual_seed(job.seed)
@@ -166,7 +156,7 @@ def _start(job: TrainingJob) -> _Started:
     batch = trainer.place(images, labels)
     began = time.perf_counter()
     loss = trainer.step(*batch)
-    return _Started(trainer=trainer, batch=batch, loss=loss, seconds=time.perf_counter() - began)
+    return trainer, batch, loss, time.perf_counter() - began
 
 
 def _step_watched(trainer: Trainer, batch: tuple[Any, Any], job: TrainingJob) -> tuple[float, KernelCounts]:
@@ -186,22 +176,17 @@ def _to_tensors(images: np.ndarray, labels: np.ndarray) -> tuple[torch.Tensor, t
     return torch.from_numpy(images).repeat(1, 3, 1, 1), torch.from_numpy(labels.astype(np.int64))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LearnedFold:
-    """A trainer after one fold: the mean loss of each epoch; 1 for each held-out image that it recognizes."""
+def _learn_fold(fold: Fold, *, job: TrainingJob, epochs: int) -> tuple[Trainer, np.ndarray, list[float]]:
+    """Train a new network on a fold, and judge it by the images that the fold holds out.
 
-    trainer: Trainer
-    losses: np.ndarray
-    correct: list[float]
-
-
-def _learn_fold(fold: Fold, *, job: TrainingJob, epochs: int) -> _LearnedFold:
-    """Train a new network on a fold, and judge it by the images that the fold holds out."""
+    Returns:
+        The trainer, the mean loss of each epoch, and 1 for each held-out image that it recognizes, else 0.
+    """
     trainer = build_trainer(job)
     losses = _learn(trainer, *_to_tensors(fold.training, fold.training_labels), job=job, epochs=epochs)
     images, labels = _to_tensors(fold.held_out, fold.held_out_labels)
     correct = (trainer.logits(images).argmax(dim=1) == labels).float().tolist()
-    return _LearnedFold(trainer=trainer, losses=losses, correct=correct)
+    return trainer, losses, correct
 
 
 def _learn(

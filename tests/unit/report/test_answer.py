@@ -10,7 +10,7 @@ from dlcloud.analysis.compare import pairs_of
 from dlcloud.analysis.ranking import By
 from dlcloud.analysis.user_job import read_job
 from dlcloud.report.cells import duration
-from dlcloud.report.compare_tables import Sides, compare_report
+from dlcloud.report.compare_tables import compare_report
 from dlcloud.report.cost_tables import View, cost_report
 from dlcloud.report.page import page
 from dlcloud.report.table import Format, render
@@ -73,11 +73,11 @@ def test_compare_names_the_command_that_would_settle_it():
     second = of_type("m7i.xlarge", result(throughput=metric(10.4, 9.9, 11.0)))
     pairs = pairs_of(first, second, free=frozenset({"type"}))
     commands = {row.run.run_id: "dlcloud bench" for row in (*first, *second)}
-    report = compare_report(Sides(first="c7i", second="m7i"), pairs, [], commands)
+    report = compare_report(("c7i", "m7i"), pairs, [], commands)
     shown = " ".join(render(report, Format.TABLE, 80).split())
     assert "dlcloud bench -t m7i.xlarge -t c7i.xlarge --repeats" in shown
     decided = pairs_of(first, of_type("c5.large", result(throughput=metric(20.0, 19.5, 20.5))), free={"type"})
-    report = compare_report(Sides(first="c7i", second="c5"), decided, [], commands)
+    report = compare_report(("c7i", "c5"), decided, [], commands)
     assert "dlcloud bench" not in render(report, Format.TABLE, 80)
 
 
