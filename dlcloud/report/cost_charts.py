@@ -198,14 +198,6 @@ def _speed_up_chart(rows: Sequence[ResultRow], place: int) -> list[Chart]:
             "description": DESCRIPTION,
         },
     }
-    intervals = {
-        "mark": {"type": "errorbar", "ticks": True, "color": TEXT, "thickness": 1.5, "aria": False},
-        "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}},
-    }
-    texts = {
-        "mark": {"type": "text", "align": "left", "dx": 6, "aria": False},
-        "encoding": {"y": y, "x": {**x, "field": "high"}, "text": {"field": "text"}},
-    }
     baseline = {
         "mark": {"type": "rule", "strokeDash": [2, 3], "color": TEXT, "aria": False},
         "encoding": {"x": {"datum": 1, "type": "quantitative"}},
@@ -213,7 +205,7 @@ def _speed_up_chart(rows: Sequence[ResultRow], place: int) -> list[Chart]:
     spec = {
         "data": {"name": "lines", "values": values},
         "height": ROW_PX * len(values),
-        "layer": [bars, intervals, texts, baseline],
+        "layer": [bars, _whiskers(x, y), _behind(x, y), baseline],
     }
     return [
         Chart(
@@ -356,17 +348,20 @@ def _bars(values: Sequence[Mapping[str, Any]], unit: str) -> Spec:
             "description": DESCRIPTION,
         },
     }
-    whiskers = {
-        "mark": {"type": "errorbar", "ticks": True, "color": TEXT, "thickness": 1.5, "aria": False},
-        "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}},
-    }
-    texts = {
-        "mark": {"type": "text", "align": "left", "dx": 6, "aria": False},
-        "encoding": {"y": y, "x": {**x, "field": "high"}, "text": {"field": "text"}},
-    }
     has_whiskers = any(value["low"] != value["high"] for value in values)
     return {
         "data": {"name": "lines", "values": list(values)},
         "height": ROW_PX * len(values),
-        "layer": [bars, *([whiskers] if has_whiskers else []), texts],
+        "layer": [bars, *([_whiskers(x, y)] if has_whiskers else []), _behind(x, y)],
     }
+
+
+def _whiskers(x: Spec, y: Spec) -> Spec:
+    mark = {"type": "errorbar", "ticks": True, "color": TEXT, "thickness": 1.5, "aria": False}
+    return {"mark": mark, "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}}}
+
+
+def _behind(x: Spec, y: Spec) -> Spec:
+    """Return the figures as text behind the bars."""
+    mark = {"type": "text", "align": "left", "dx": 6, "aria": False}
+    return {"mark": mark, "encoding": {"y": y, "x": {**x, "field": "high"}, "text": {"field": "text"}}}

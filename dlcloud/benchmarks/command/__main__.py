@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     variants = [_variant(setting, arguments, reader) for setting in settings]
     case = Case(name=arguments.case, variants=variants)
     shown = _without_secrets(arguments, settings)
-    return program.run(ENTRY, shown, limits=limits, packages=(), work=partial(measure, [case]))
+    return program.run(ENTRY, shown, limits=limits, work=partial(measure, [case]))
 
 
 def _without_secrets(arguments: argparse.Namespace, settings: Sequence[Setting]) -> argparse.Namespace:

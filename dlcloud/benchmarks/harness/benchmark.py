@@ -177,6 +177,10 @@ ROUNDS = (
 
 THREADS = Option("threads", "threads of the engine", type=positive, default_help="one per physical core")
 
+CACHE = Option(
+    "cache", "folder of built models", type=Path, default=Path("~/.cache/dlcloud/models"), metavar="DIR"
+)
+
 TINY: Parameters = {"max-seconds": "2", "slice-seconds": "0.05", "warm-up-seconds": "1"}
 """How the tiny form of a benchmark measures."""
 

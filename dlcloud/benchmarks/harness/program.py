@@ -29,35 +29,31 @@ from .usage import MIB
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
-def limits_from(arguments: argparse.Namespace) -> Limits:
-    return Limits(
-        width=arguments.width,
-        max_s=arguments.max_seconds,
-        rounds=arguments.rounds,
-        slice_s=arguments.slice_seconds,
-        warm_up_s=arguments.warm_up_seconds,
-    )
-
-
-def explain_missing_module(modules: Iterable[str], requirements: Path) -> str | None:
-    """Return which module is not installed, and what to install; None if all are installed."""
-    missing = next((name for name in modules if find_spec(name) is None), None)
-    return None if missing is None else f"{missing} is not installed: pip install -r {requirements}"
-
-
 def run(
     benchmark: Benchmark,
     arguments: argparse.Namespace,
     *,
-    limits: Limits,
-    packages: Iterable[str],
     work: Callable[[Session], None],
+    packages: Iterable[str] = (),
+    modules: Iterable[str] = (),
+    requirements: Path | None = None,
+    limits: Limits | None = None,
 ) -> int:
     """Run a benchmark, print the table and return the exit status.
 
-    `work` measures the cases with protocol.measure; it may raise VariantError if nothing can be measured. The
-    versions of `packages` go into the first record.
+    Args:
+        benchmark: The program.
+        arguments: Those that it was started with.
+        work: Measures the cases with protocol.measure; may raise VariantError if nothing can be measured.
+        packages: Their versions go into the first record.
+        modules: The program fails if one of them is not installed, and says what to install.
+        requirements: The file to install from; None: that of the benchmark's defaults.
+        limits: When to stop; None: as the arguments say.
     """
+    if missing := next((name for name in modules if find_spec(name) is None), None):
+        install = f"pip install -r {requirements or benchmark.requirements_path}"
+        sys.stderr.write(f"{missing} is not installed: {install}\n")
+        return FAILED
     if arguments.resume == OUTPUT_ITSELF and arguments.output is None:
         sys.stderr.write("--resume needs --output FILE, or --resume FILE\n")
         return USAGE
@@ -76,7 +72,7 @@ def run(
         recorder = Recorder(output=output, messages=sys.stderr, host=arguments.host)
         recorder.start(benchmark.name, _as_json(arguments), arguments.seed, machine)
         session = Session(
-            limits=limits,
+            limits=limits or _limits_from(arguments),
             recorder=recorder,
             # The seed makes intervals repeatable; nothing here is secret.
             generator=random.Random(arguments.seed),  # noqa: S311
@@ -88,6 +84,16 @@ def run(
         recorder.end(ok=status == DONE, seconds=time.monotonic() - began)
     sys.stdout.write(render(recorder))
     return status
+
+
+def _limits_from(arguments: argparse.Namespace) -> Limits:
+    return Limits(
+        width=arguments.width,
+        max_s=arguments.max_seconds,
+        rounds=arguments.rounds,
+        slice_s=arguments.slice_seconds,
+        warm_up_s=arguments.warm_up_seconds,
+    )
 
 
 def _is_asked_to_finish(output: Path | None) -> bool:

@@ -37,13 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.endpoint is not None:
         modules = []
     requirements = ENTRY.requirements_for(["--engine", *arguments.engine])
-    if (reason := program.explain_missing_module(modules, requirements)) is not None:
-        sys.stderr.write(f"{reason}\n")
-        return program.FAILED
     return program.run(
         ENTRY,
         arguments,
-        limits=program.limits_from(arguments),
+        modules=modules,
+        requirements=requirements,
         packages=dict.fromkeys(("torch", "peft", *(name for engine in engines for name in engine.packages))),
         work=LanguageCases(arguments=arguments).run,
     )

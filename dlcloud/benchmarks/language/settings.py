@@ -6,13 +6,13 @@ The launcher's catalog, the program and its workers read it; it imports no engin
 import argparse
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
 from ..harness import hardware
 from ..harness.benchmark import (
     BF16_FLAGS,
     BF16_NAME,
+    CACHE,
     THREADS,
     TINY,
     Benchmark,
@@ -229,13 +229,7 @@ ENTRY = Benchmark(
             metavar="MS",
         ),
         Option("endpoint", "an OpenAI-compatible server that runs already", metavar="URL"),
-        Option(
-            "cache",
-            "folder of built models",
-            type=Path,
-            default=Path("~/.cache/dlcloud/models"),
-            metavar="DIR",
-        ),
+        CACHE,
     ),
     needs=(
         HardwareNeed(memory_gib=8),

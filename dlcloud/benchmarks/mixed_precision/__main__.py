@@ -48,15 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return program.FAILED
     modules = [module for engine in arguments.engine for module in ENGINES[engine]]
     modules += ["sklearn"] if DIGITS in arguments.network else []
-    if (reason := program.explain_missing_module(modules, ENTRY.requirements_path)) is not None:
-        sys.stderr.write(f"{reason}\n")
-        return program.FAILED
     with tempfile.TemporaryDirectory(prefix="dlcloud-compiled-") as compiled:
         comparison = TrainingComparison(arguments=arguments, capabilities=capabilities, compiled=compiled)
         return program.run(
             ENTRY,
             arguments,
-            limits=program.limits_from(arguments),
+            modules=modules,
             packages=("torch", "keras", "numpy", "triton", "nvidia-cudnn-cu13"),
             work=comparison.run,
         )

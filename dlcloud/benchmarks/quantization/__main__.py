@@ -53,14 +53,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = ["--engine", *arguments.engine, "--network", *arguments.network]
     options += ["--model", str(arguments.model)] if arguments.model else []
     modules = [module for engine in engines for module in engine.modules]
-    reasons.append(program.explain_missing_module(modules, ENTRY.requirements_for(options)))
     if (reason := next(filter(None, reasons), None)) is not None:
         sys.stderr.write(f"{reason}\n")
         return program.FAILED
     return program.run(
         ENTRY,
         arguments,
-        limits=program.limits_from(arguments),
+        modules=modules,
+        requirements=ENTRY.requirements_for(options),
         packages=dict.fromkeys(package for engine in engines for package in engine.packages),
         work=lambda session: measure(make_cases(arguments, session.recorder), session),
     )

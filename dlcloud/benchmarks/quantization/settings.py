@@ -18,6 +18,7 @@ from ..harness import hardware
 from ..harness.benchmark import (
     BF16_FLAGS,
     BF16_NAME,
+    CACHE,
     THREADS,
     TINY,
     Benchmark,
@@ -354,13 +355,7 @@ ENTRY = Benchmark(
             type=positive,
             default=16,
         ),
-        Option(
-            "cache",
-            "folder of built models",
-            type=Path,
-            default=Path("~/.cache/dlcloud/models"),
-            metavar="DIR",
-        ),
+        CACHE,
     ),
     needs=(
         HardwareNeed(memory_gib=4),

@@ -392,14 +392,11 @@ class Experiments:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
-    requirements = ENTRY.requirements_for(["--device", arguments.device])
-    if (reason := program.explain_missing_module(["tensorflow"], requirements)) is not None:
-        sys.stderr.write(f"{reason}\n")
-        return program.FAILED
     return program.run(
         ENTRY,
         arguments,
-        limits=program.limits_from(arguments),
+        modules=["tensorflow"],
+        requirements=ENTRY.requirements_for(["--device", arguments.device]),
         packages=("tensorflow", "tensorflow-cpu", "keras", "numpy"),
         work=lambda session: _work(arguments, session),
     )

@@ -24,10 +24,9 @@ ENTRY = Benchmark(
 
 def main():
     arguments = ENTRY.parser().parse_args()
-    limits = program.limits_from(arguments)
     names = ["sample"] if arguments.cases is None else [f"sample {n}" for n in range(arguments.cases)]
     cases = [Case(name=name, variants=_variants(arguments.variants)) for name in names]
-    return program.run(ENTRY, arguments, limits=limits, packages=("pip",), work=partial(measure, cases))
+    return program.run(ENTRY, arguments, packages=("pip",), work=partial(measure, cases))
 
 
 def _variants(records):
