@@ -163,11 +163,7 @@ def cost_of_run(run: Run, on_instance: InstanceRuns, period: BillingPeriod, now:
     The first run carries the boot, the last one the end; each carries the time since the run before it.
     Trials of an experiment, several of which may run at the same time, share the whole bill by their time.
 
-    Args:
-        run: The run.
-        on_instance: Every run of its instance, itself included.
-        period: The instance.
-        now: The end of the bill so far, if the instance is up.
+    `on_instance` has every run of the instance, this one included.
     """
     total = billed_seconds(period.launched_at, period.ended_at or now)
     is_free = costs_nothing(period.interrupted, period.launched_at, period.ended_at)
@@ -385,11 +381,7 @@ def rows_of_run(
 ) -> list[ResultRow]:
     """Return a row for each result of a run.
 
-    Args:
-        measured: The run.
-        results: In the order in which they were measured.
-        comparisons: With the baseline of each case.
-        overall: With the best baseline of each case.
+    `comparisons` are with the baseline of each case, `overall` with its best baseline.
     """
     compared = {(comparison.case, comparison.candidate): comparison for comparison in comparisons}
     beside_best = {(comparison.case, comparison.candidate): comparison for comparison in overall}

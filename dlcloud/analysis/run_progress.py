@@ -68,9 +68,7 @@ def _trial_words(run: Run) -> str:
 def progress_of(records: Iterable[Mapping[str, Any]], now: datetime) -> RunProgress | None:
     """Return the progress of a run, or of a training's runs together; None if they have sent none.
 
-    Args:
-        records: In any order; of kinds start, step and progress.
-        now: The time until which it may have been silent.
+    `records` may be in any order; kinds start, step and progress count.
     """
     steps: dict[int, tuple[datetime, int]] = {}
     total, message = None, None

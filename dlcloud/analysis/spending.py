@@ -36,10 +36,7 @@ def costs_of_clusters(
 ) -> list[ClusterCost]:
     """Return the costs of the clusters that had instances, the newest first.
 
-    Args:
-        clusters: All of a home.
-        members: Their instances by cluster id, terminated ones included.
-        now: The end of the billing period of an instance that is up.
+    `members` are their instances by cluster id; one that is up is billed until `now`.
     """
     costs = [
         _cost_of_cluster(cluster, members.get(cluster.cluster_id, ()), now)

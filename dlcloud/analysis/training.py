@@ -316,13 +316,8 @@ def summarize_training(
 ) -> Training:
     """Summarize a run.
 
-    Args:
-        timeline: Its steps and events.
-        members: Its instances, terminated ones included.
-        on_demand: On-demand price of each instance type, in USD an hour.
-        disk_gib: Of each instance's volume.
-        now: The end of the billing period of an instance that is up.
-        requested: The most workers that were asked for, which the fixed run has; None: as many as there were.
+    `on_demand` has the USD an hour of each instance type. `requested` is the most workers that were asked
+    for, which the fixed run has; None: as many as there were. An instance that is up is billed until `now`.
     """
     steps = timeline.steps
     costs = tuple(
@@ -549,12 +544,7 @@ def course_of(
 ) -> Course:
     """Return the course of a training.
 
-    Args:
-        timeline: Its steps and events.
-        members: Its instances, terminated ones included.
-        baseline: The fixed run that it is compared with.
-        disk_gib: Of each instance's volume.
-        now: The end of the billing period of an instance that is up.
+    `baseline` is the fixed run that it is compared with; an instance that is up is billed until `now`.
     """
     launched_at = min((member.instance.launched_at for member in members), default=timeline.began_at)
     offset_s = (timeline.began_at - launched_at).total_seconds()

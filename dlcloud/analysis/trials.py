@@ -216,15 +216,7 @@ class ExperimentProgress:
 def usd_at_end(
     members: Iterable[Member], usd: Decimal | None, left_s: float | None, *, disk_gib: int, region: str
 ) -> Decimal | None:
-    """Return the cost of a cluster whose living instances run on for some seconds; None if it is unknown.
-
-    Args:
-        members: Its instances.
-        usd: What it has cost so far.
-        left_s: The seconds.
-        disk_gib: Of each instance's volume.
-        region: Prices its volumes.
-    """
+    """Return the cost of a cluster whose living instances run on for some seconds; None if it is unknown."""
     if usd is None or left_s is None:
         return None
     more = total_usd(

@@ -42,13 +42,8 @@ def findings_report(
 ) -> Report:
     """Return a row for each check.
 
-    Args:
-        checks: In the order of the rows.
-        target: The recipe or the type.
-        place: Where it would start.
-        statements: Those that the caller's policy lacks.
-        remedy: What to do first where it would not start; a terminal shows it below, as the error's hint.
-        next_command: Starts it; empty if it would not start.
+    `statements` are those that the caller's policy lacks; `remedy` says what to do first where it would not
+    start, `next_command` starts it.
     """
     return Report(
         command="doctor",

@@ -21,11 +21,7 @@ def compare_report(
 ) -> Report:
     """Return the comparison: above 1, the second side is faster.
 
-    Args:
-        sides: The names of both, as the user typed them.
-        pairs: What was measured on both.
-        differing: In what else they differ.
-        commands: The beginning of the command that measures a run's workload again, by run id.
+    `commands` has the beginning of the command that measures a run's workload again, by run id.
     """
     sections = [_ratio_section(sides, pairs, commands)]
     if differing:

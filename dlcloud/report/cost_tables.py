@@ -72,12 +72,8 @@ def cost_report(
 ) -> Report:
     """Return the cost report, which ends with the answer.
 
-    Args:
-        rows: The results.
-        view: What of them is shown.
-        command: The command that prints it.
-        empty: Its text if there are no rows.
-        commands: The beginning of the command that measures a run's workload again, by run id.
+    `command` prints it, `empty` is its text if there are no rows. `commands` has the beginning of the command
+    that measures a run's workload again, by run id.
     """
     ordered = list(rows) if view.by is None else rank(rows, view.by, view.market)
     question = Question(by=view.by, market=view.market, job=view.job, summary=view.summary, commands=commands)
@@ -345,9 +341,7 @@ def unasked(rows: Sequence[ResultRow]) -> str:
 def billed_section(clusters: Sequence[Reconciliation], unanswered: str) -> Section:
     """Return the table of estimates and bills.
 
-    Args:
-        clusters: A row each.
-        unanswered: Why AWS's side is not known; empty if Cost Explorer answered.
+    `unanswered` says why AWS's side is not known; empty if Cost Explorer answered.
     """
     notes = [unanswered] if unanswered else []
     if not unanswered and clusters and not any(cluster.billed for cluster in clusters):

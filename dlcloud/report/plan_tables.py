@@ -239,11 +239,8 @@ def resize_report(
 ) -> Report:
     """Return which instances stay, end and are launched, with prices: before the resize, or after it.
 
-    Args:
-        resize: The decision.
-        plan: The pools to launch from; None if no instance is launched.
-        cluster: The cluster's name.
-        done: The cluster's instances after the resize; None before it.
+    `plan` has the pools to launch from; None if no instance is launched. `done` are the cluster's instances
+    after the resize; None before it.
     """
     records: list[dict[str, Cell]] = [
         _member_record("end" if done is None else "ended", member) for member in resize.end

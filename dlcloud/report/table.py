@@ -236,10 +236,7 @@ def terminal_width() -> int:
 def columns_that_fit(table: Rows, optional: Sequence[int], width: int) -> list[int]:
     """Return the columns of a table (titles first) to print: optional ones as long as there is room.
 
-    Args:
-        table: The titles, then the rows.
-        optional: Columns that may be left out, the most important first.
-        width: In characters.
+    `table` has the titles, then the rows; of `optional` columns the most important comes first.
     """
     widths = _widths(table)
     shown = [place for place in range(len(widths)) if place not in optional]

@@ -54,15 +54,7 @@ def training_report(
     command: str = "training",
     decisions: Sequence[Outlook] = (),
 ) -> Report:
-    """Return a training as tables.
-
-    Args:
-        training: Its summary.
-        cluster: The cluster's name.
-        rehearsal: It ran on this machine, at the prices of other ones.
-        command: The command that prints it.
-        decisions: Those for its deadline, if it has one.
-    """
+    """Return a training as tables."""
     return Report(
         command=command,
         records=[_record(training)],
@@ -342,14 +334,7 @@ MOST_SIZES = 2000
 
 
 def course_charts(name: str, course: Course, place: int, *, rehearsal: bool) -> list[Chart]:
-    """Return the charts of a training: its workers over time, and its bill next to that of a fixed run.
-
-    Args:
-        name: Of its cluster.
-        course: The training.
-        place: Its number on the page.
-        rehearsal: Nothing of it was billed.
-    """
+    """Return the charts of a training: its workers over time, and its bill next to that of a fixed run."""
     x = seconds_since_launch(course)
     mark = " (rehearsal)" if rehearsal else ""
     charts = [_workers(f"training-{place}-workers", f"{name}{mark}: workers by market and type", course, x)]

@@ -55,14 +55,7 @@ def train(
 
     The work in its facts is that of forward and backward, without what checkpointing computes again.
 
-    Args:
-        folder: The model in Hugging Face's format.
-        setting: As `LanguageTraining.parse` reads it.
-        batch: Sequences a step.
-        length: Tokens of each of them.
-        threads: Of PyTorch.
-        seed: Of the tokens and of what is random in training.
-        device: cpu or cuda.
+    `folder` is of the model in Hugging Face's format, `batch` counts sequences of `length` tokens.
     """
     torch.set_num_threads(threads)
     torch.manual_seed(seed)

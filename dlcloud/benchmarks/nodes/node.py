@@ -249,11 +249,6 @@ def node_environment(rank: int, nodes: Sequence[Node], *, secret: str) -> dict[s
 
     `MASTER_ADDR` to `WORLD_SIZE` are those of `torch.distributed`'s `env://`, for one process per node,
     `PET_…` the defaults of torchrun's options, `NODE_RANK` is Lightning's, `TF_CONFIG` TensorFlow's.
-
-    Args:
-        rank: Of the node; 0 is the head.
-        nodes: All of them, by rank.
-        secret: Shared by the nodes of this run alone.
     """
     head, own = nodes[0], nodes[rank]
     master_port, *head_ports = head.ports[:4]
