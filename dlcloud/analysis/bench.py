@@ -115,7 +115,6 @@ class TypeResult:
     """The result of one instance type.
 
     Attributes:
-        instance_type: Its name.
         done: The jobs that succeeded, in earlier attempts included.
         failed: The errors of the other jobs, by job name.
         refused: Why no instance was launched; None if one was, or if none was needed.

@@ -284,8 +284,6 @@ class ResultRow:
     """The result of one setting of one case of one run.
 
     Attributes:
-        measured: The run.
-        result: The measurement.
         comparison: With the baseline of its case, if it is not the baseline itself.
         overall: With the best baseline of its case, if there are several (fp32 of several engines).
         best: It is the best of several baselines.

@@ -114,7 +114,6 @@ class HomeMonth:
         spent: USD so far.
         committed: USD that its clusters and plans may yet cost.
         pending: Its plans without a cluster; `committed` includes them.
-        as_of: When this was computed.
     """
 
     spent: Decimal
@@ -159,7 +158,6 @@ class MonthState:
 
     Attributes:
         month: As in 2026-11.
-        limit: USD.
         homes: By the id of the home.
         billed: What Cost Explorer knows; None where it was not asked, or does not answer.
     """

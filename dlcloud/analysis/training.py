@@ -230,7 +230,6 @@ class Training:
     """One elastic run.
 
     Attributes:
-        steps: Committed.
         samples: Of these steps.
         seconds: From the first record to the last step.
         start_s: From the launch of the first instance to the first step.
@@ -238,7 +237,6 @@ class Training:
         mean_world_size: Weighted by time.
         steps_redone: Steps that were rolled back, or committed and taken again from an older state.
         redone_usd: Of `usd`, what the latter cost; None where a price is missing.
-        periods: The world sizes over time.
         costs: Of each instance, the oldest first.
         baseline: None where a price or a throughput is missing.
         traffic_gb: The most that crossed between Availability Zones, in 10^9 bytes; not in `usd`.

@@ -165,8 +165,6 @@ class ExperimentProgress:
 
     Attributes:
         total: All trials, those of a search that are not chosen yet included.
-        done: Trials with a result.
-        running: Trials that run now.
         failed: Trials that were given up.
         pruned: Trials that the search has ended.
         usd: What the cluster has cost so far; None if a price is unknown.

@@ -41,10 +41,7 @@ class ExperimentTable:
     """What the tables of an experiment are made of.
 
     Attributes:
-        name: Of the recipe.
-        statuses: Of all trials, in their order.
         costs: Of the trials' runs, by run id.
-        metric: Its name.
         maximize: Whether the largest metric is best.
         rehearsal: It ran on the local EC2.
         total: All trials, with those that a search has not chosen yet.

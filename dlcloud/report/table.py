@@ -57,10 +57,8 @@ class Section:
     """A table for people.
 
     Attributes:
-        heading: Above the table.
         titles: Of the columns; without any there is no table, only heading and notes.
         rows: A text for each column.
-        notes: Below the table, a line each.
         numeric: Columns that are aligned to the right.
         optional: Columns that are shown where the terminal has room, the most important first.
         wide: It may be wider than a terminal.

@@ -70,12 +70,9 @@ class Agent:
     """Supervises the processes of an instance.
 
     Args:
-        workers: The processes that train.
         lighthouse: On the coordinator.
-        fetch_status: Asks the metadata service.
         make_lighthouse: Makes the lighthouse of an instance that replaces a lost coordinator.
         power_off: Ends the instance; called only with `--end-alone-after`.
-        poll_s: Seconds between two requests to the metadata service.
     """
 
     options: Options
@@ -306,7 +303,6 @@ class OrphanWatch:
     """Counts the time without a sign of coordinator or controller, from a thread.
 
     Args:
-        run: Name of the run.
         ledger: Returns the present address of the coordinator's ledger.
         control: The control file; the controller writes it, and touches it while there is no coordinator.
         limit_s: After so long the instance is an orphan.

@@ -23,7 +23,6 @@ class Microbatch:
 
     Attributes:
         start: Place of the first sample in the step's batch.
-        samples: Their numbers in the data set.
     """
 
     start: int

@@ -82,7 +82,6 @@ class Checkpoints:
     """The checkpoints of a worker, written from a thread; without a folder nothing is written.
 
     Attributes:
-        clock: Seconds of a monotonic clock.
         saved: Committed steps of the newest checkpoint, which may still be being written.
         saved_at: When that was.
     """

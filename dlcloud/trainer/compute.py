@@ -192,7 +192,6 @@ class ReducedTotals:
 
     Attributes:
         loss: Mean over the global batch.
-        workers: Participants.
         leaving: Those that leave after this step.
         same_settings: True if all train the same run with the same settings.
         same_state: True if all began with the same state, by their lineages.
@@ -220,7 +219,6 @@ class ReduceBuffer:
     """The flat vector of a model, with the gradients as views into it.
 
     Args:
-        model: All its parameters on one device.
         fingerprint: Of run and settings, 32 bits.
         bucket_bytes: Most bytes in one all-reduce, except for a larger parameter.
 

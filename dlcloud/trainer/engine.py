@@ -22,7 +22,6 @@ class StepPlace:
 
     Attributes:
         rank: From 0.
-        size: Workers in this step.
         quorum: Grows with every change of membership; begins again with a new lighthouse.
         healed: True if the state has just been fetched from a peer.
         left: Workers that have left so far, and said so.
@@ -83,11 +82,7 @@ class Engine(Protocol):
 
 
 class Solo:
-    """The only worker of a run: also that of a script that no agent started.
-
-    Args:
-        step: Committed steps of its state.
-    """
+    """The only worker of a run: also that of a script that no agent started."""
 
     def __init__(self, step: int = 0) -> None:
         self.step = step

@@ -112,7 +112,6 @@ class TrainingState:
         history: The records of the steps; that of the last one is a part of the state.
 
     Attributes:
-        step: Committed steps.
         lineage: Distinguishes this sequence of commits from every other one.
         parent: The lineage before the last commit of this worker.
     """

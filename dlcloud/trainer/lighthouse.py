@@ -52,8 +52,6 @@ class Ledger:
     """The entry of one run, on disk.
 
     Args:
-        path: Where it is kept.
-        run: The run's name.
         step: Steps that are known to be committed, where a lost coordinator is replaced.
 
     Raises:

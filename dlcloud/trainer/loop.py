@@ -82,10 +82,8 @@ class Loop:
     """The training of one worker.
 
     Args:
-        connect: Connects to the other workers.
         history: The records of the steps, which `connect` sends to the coordinator.
         connect_to: The same for another coordinator, given its `HOST:PORT`.
-        clock: Seconds of a monotonic clock.
     """
 
     job: WorkerJob

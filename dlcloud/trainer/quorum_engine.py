@@ -43,14 +43,11 @@ class QuorumEngine:
 
     Args:
         step: Committed steps of this worker's state.
-        load: Replaces the state by a peer's.
-        save: Returns the state for a peer.
         lighthouse: `HOST:PORT`.
         host: This machine's address, as the others reach it.
         name: Of this worker; decides its rank.
         instance: On which it runs.
         mates: Workers of that instance.
-        run: Name of the run.
         history: The records of steps, for the coordinator and for peers.
 
     Raises:
@@ -302,8 +299,6 @@ class WorkerGroup:
 
     Args:
         host, port: Of the store at which the workers find each other.
-        number: Of the quorum.
-        rank, size: This worker's place.
         connect_s: Time for a connection.
         reduce_s: Longest time of a sum.
         is_broken: True once a worker of the quorum is gone.

@@ -86,8 +86,6 @@ class Records:
 
     Args:
         path: The file, created if missing; None writes nothing.
-        run: The run's name.
-        worker: Name of the writer.
         log: Receives a line for each event.
     """
 

@@ -38,7 +38,6 @@ class Sampler:
     """The samples of each step.
 
     Args:
-        samples: Samples in the data set.
         batch: Samples in a step, over all workers.
         seed: Decides the order of every epoch.
         order: Returns the order of an epoch, in place of one by the seed.

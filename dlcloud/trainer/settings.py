@@ -78,17 +78,13 @@ class Settings:
 
     Attributes:
         run: Name of the run; workers of another run are refused.
-        worker: Name of this worker.
         instance: Name of the instance that it runs on; empty: it is alone on one of its own.
         mates: Workers of that instance, this one included: they join and leave together.
         host: This machine's address, as peers reach it.
         lighthouse: `HOST:PORT`; None trains alone.
         ledger: `HOST:PORT`.
-        records: File that records are appended to.
         checkpoints: Folder; None writes none.
-        checkpoint_s: Seconds between checkpoints.
         durable: True if that folder survives spot interruptions, so that other workers may rely on it.
-        control: The controller's file.
         hash_every: Steps between digests of the whole state in the records; 0 takes none.
         gpu: Number of the GPU, where there is one.
     """

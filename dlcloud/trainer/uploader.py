@@ -71,11 +71,9 @@ class Uploader:
     """Stores the newest checkpoint of a folder.
 
     Args:
-        folder: Of the run.
         target: `s3://BUCKET/PREFIX`.
         records: Takes `checkpoint_stored`.
         call: Runs s5cmd with these words and returns its output; raises UploadError.
-        clock: Seconds of a monotonic clock.
     """
 
     folder: Path

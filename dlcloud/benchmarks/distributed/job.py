@@ -109,9 +109,6 @@ class Service:
     """A server that runs in the foreground.
 
     Attributes:
-        name: For messages and its log.
-        command: Its program with arguments.
-        environment: All its variables.
         is_healthy: Its health check, called until it is True.
     """
 

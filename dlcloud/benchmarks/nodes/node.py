@@ -115,9 +115,6 @@ class NodeProcess:
     """A shell command; `ended` is called once, from a thread, when it has ended and its output is written.
 
     Args:
-        words: Of the shell with the command.
-        folder: In which it runs.
-        environment: All its variables.
         prefix: Begins each line of its output, which is copied to this process's own.
         is_apart: True for its own session; otherwise what ends this process's group ends it, too.
     """

@@ -191,9 +191,6 @@ class SupervisedProcess:
     """A supervised process.
 
     Args:
-        name: In the records.
-        environment: The whole of it.
-        restarts: Restarts after failures in a row.
         started, ended: The events that record it.
     """
 
