@@ -205,7 +205,7 @@ def _summary_row(answer: CaseAnswer, question: Question) -> tuple[str, ...]:
         first,
         _figure(cheapest, cells.usd(question.market)),
         "the same" if first == second and first != NONE else second,
-        _figure(fastest, _speed),
+        _figure(fastest, cells.throughput),
         *([_summary_job(answer, question.job, question.market)] if question.job else []),
     )
 
@@ -215,10 +215,6 @@ def _figure(best: Best, text: Callable[[ResultRow], str]) -> str:
     if best.row is not None:
         return cells.marked(text(best.row), best.row.rehearsal)
     return cells.NO_WINNER + cells.marked(text(best.tied[0]), best.tied[0].rehearsal) if best.tied else ""
-
-
-def _speed(row: ResultRow) -> str:
-    return cells.digits(row.throughput.value) if row.throughput else ""
 
 
 def _summary_job(answer: CaseAnswer, job: UserJob, market: Market) -> str:
@@ -324,11 +320,7 @@ def _name(row: ResultRow) -> str:
 
 
 def _throughput(row: ResultRow) -> str:
-    return (
-        _with_interval(cells.digits(row.throughput.value), cells.interval(row.throughput))
-        if row.throughput
-        else ""
-    )
+    return _with_interval(cells.throughput(row), cells.interval(row.throughput))
 
 
 def _latency(row: ResultRow) -> str:

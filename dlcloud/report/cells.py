@@ -72,6 +72,10 @@ def setting(row: ResultRow) -> str:
     return row.result.setting + ("" if row.result.stable else UNSTABLE)
 
 
+def throughput(row: ResultRow) -> str:
+    return digits(row.throughput.value) if row.throughput else ""
+
+
 def speed_up(row: ResultRow) -> str:
     """Format a comparison with its interval; a winner is named only if the interval excludes 1."""
     comparison = row.comparison

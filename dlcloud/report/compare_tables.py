@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from dlcloud.analysis.compare import Difference, Pair
-from dlcloud.analysis.cost import ResultRow
 from dlcloud.analysis.ranking import reason_of
 from dlcloud.benchmarks.harness.schema import Verdict
 from dlcloud.model.money import millionths
 from dlcloud.report.answer import settling_notes
-from dlcloud.report.cells import UNSTABLE, digits, marked, ratio
+from dlcloud.report.cells import UNSTABLE, marked, ratio, throughput
 from dlcloud.report.table import Cell, Report, Section
 
 
@@ -93,16 +92,12 @@ def _names(pair: Pair) -> dict[str, str]:
 def _figures(pair: Pair) -> tuple[str, ...]:
     cost = pair.usd_ratio
     return (
-        _throughput(pair.first),
-        _throughput(pair.second),
+        throughput(pair.first),
+        throughput(pair.second),
         _ratio(pair),
         pair.ratio.verdict,
         "" if cost is None else f"{ratio(float(cost))}x",
     )
-
-
-def _throughput(row: ResultRow) -> str:
-    return digits(row.throughput.value) if row.throughput else ""
 
 
 def _ratio(pair: Pair) -> str:

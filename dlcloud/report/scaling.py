@@ -70,7 +70,7 @@ def _row(point: Point, market: Market) -> list[str]:
     row, hourly = point.row, point.row.prices.hourly_usd(market)
     return [
         str(point.nodes),
-        cells.digits(row.throughput.value) if row.throughput else "",
+        cells.throughput(row),
         cells.interval(row.throughput),
         _percent(point.efficiency.value),
         _percents(point.efficiency),

@@ -108,6 +108,12 @@ class ModelCache:
             unfinished.replace(target)
 
 
+def size_of(model: Path) -> int:
+    """Return the bytes of a file, or of a folder's files."""
+    files = [file for file in model.rglob("*") if file.is_file()] if model.is_dir() else [model]
+    return sum(file.stat().st_size for file in files)
+
+
 # Small networks are trained in NumPy: OpenBLAS's threads, which poll while they wait, only slow that down
 # (on a busy machine to a tenth and less), and one thread sums in one order.
 _ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}

@@ -177,11 +177,6 @@ def _loss(logits: np.ndarray, tokens: np.ndarray) -> float:
     return float(np.mean(log_sums - shifted[np.arange(len(tokens) - 1), tokens[1:]]))
 
 
-def size_of(model: Path) -> int:
-    files = [file for file in model.rglob("*") if file.is_file()] if model.is_dir() else [model]
-    return sum(file.stat().st_size for file in files)
-
-
 class RequestModel:
     """What such engines share; each defines how requests are added and a step is computed."""
 

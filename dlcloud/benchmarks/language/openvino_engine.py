@@ -9,8 +9,8 @@ import openvino  # type: ignore[import-not-found]  # only in the benchmark's own
 
 from ..harness import hardware
 from ..harness.case import UntimedWorkload
-from ..harness.preparation import ModelCache
-from .generation import Generation, GenerationJob, PromptReading, RequestModel, make_workload, size_of
+from ..harness.preparation import ModelCache, size_of
+from .generation import Generation, GenerationJob, PromptReading, RequestModel, make_workload
 from .networks import is_encoder
 
 VERSION = openvino.__version__.partition("-")[0]

@@ -8,7 +8,8 @@ import torch
 import transformers
 
 from ..harness.case import UntimedWorkload
-from .generation import Generation, GenerationJob, PromptReading, make_workload, size_of
+from ..harness.preparation import size_of
+from .generation import Generation, GenerationJob, PromptReading, make_workload
 from .networks import is_encoder
 
 INT4_GROUP = 32

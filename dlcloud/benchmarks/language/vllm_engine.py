@@ -7,7 +7,8 @@ import numpy as np
 import vllm  # type: ignore[import-not-found]  # only in the benchmark's own environment
 
 from ..harness.case import UntimedWorkload
-from .generation import Generation, GenerationJob, PromptReading, RequestModel, make_workload, size_of
+from ..harness.preparation import size_of
+from .generation import Generation, GenerationJob, PromptReading, RequestModel, make_workload
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "fp32": {"dtype": "float32"},

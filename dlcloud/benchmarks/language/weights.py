@@ -14,8 +14,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from ..harness.case import UntimedWorkload
-from ..harness.preparation import ModelCache
-from .generation import size_of
+from ..harness.preparation import ModelCache, size_of
 from .networks import ENCODERS, HELD_OUT_FILE, HUB, NETWORKS, TEXT, read_configuration, read_text, title_of
 
 REVISION = 1

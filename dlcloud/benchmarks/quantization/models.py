@@ -24,7 +24,7 @@ from onnx import shape_inference
 
 from ..harness.case import UntimedWorkload
 from ..harness.digits import load_folds
-from ..harness.preparation import ModelCache
+from ..harness.preparation import ModelCache, size_of
 from . import digits
 from .inference import DIGITS, InferenceJob, Part, draw_images, draw_shaped_images, repeat_images
 from .onnx_graphs import NETWORKS, OPSET, REVISION
@@ -66,7 +66,7 @@ class BuildJob:
             labels = user.labels()
         elif self.network == DIGITS:
             labels = np.concatenate([fold.held_out_labels for fold in load_folds(self.seed)]).tolist()
-        facts = {"model": str(model), "model_bytes": model_bytes(model), "labels": labels}
+        facts = {"model": str(model), "model_bytes": size_of(model), "labels": labels}
         facts["work"] = work_of(graph or model)
         return UntimedWorkload(facts=facts)
 
@@ -111,11 +111,6 @@ def build_quantized(
 
 def fold_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("fold*"))
-
-
-def model_bytes(model: Path) -> int:
-    files = [file for file in model.rglob("*") if file.is_file()] if model.is_dir() else [model]
-    return sum(file.stat().st_size for file in files)
 
 
 def load_parts(model: Path, network: str, seed: int) -> list[Part]:
@@ -420,8 +415,6 @@ def _digest_files(path: Path) -> str:
 
 
 def _read_onnx_shape(path: Path) -> list[int | None]:
-    import onnx  # noqa: PLC0415 - one format's
-
     graph = onnx.load(path, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in weights]

@@ -367,9 +367,6 @@ NETWORKS = {
     )
 }
 
-
-"""Of ONNX 1.16, which all engines read."""
-
 WIDTH = 32
 """Width of the images of which a convolution by 1x1 is a product of matrices."""
 

@@ -28,8 +28,9 @@ from onnxruntime.quantization import (
 
 from ..harness import hardware
 from ..harness.case import UntimedWorkload
+from ..harness.preparation import size_of
 from .inference import Inference, InferenceJob, Run
-from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts, model_bytes
+from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts
 from .onnx_graphs import measure_peak
 
 # With these the product of an unsigned and a signed byte is summed without passing through 16 bits, where the
@@ -63,7 +64,7 @@ def infer(**arguments: Any) -> Inference:  # noqa: ANN401 - those of InferenceJo
         parts=parts,
         runs=[_make_run(part.model, job.threads) for part in parts],
         feed=draw_feed(parts, job),
-        facts=job.facts(f"ONNX Runtime {onnxruntime.__version__}", model_bytes(job.path)),
+        facts=job.facts(f"ONNX Runtime {onnxruntime.__version__}", size_of(job.path)),
         peak=partial(measure_peak, partial(_load, threads=job.threads), job.precision),
     )
 

@@ -17,8 +17,9 @@ import openvino  # type: ignore[import-not-found]  # only in the benchmark's own
 
 from ..harness.case import UntimedWorkload
 from ..harness.kernels import capture_output, summarize_onednn_log
+from ..harness.preparation import size_of
 from .inference import Inference, InferenceJob, Run
-from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts, model_bytes
+from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts
 from .onnx_graphs import measure_peak
 from .settings import is_user_model
 
@@ -71,7 +72,7 @@ def infer(**arguments: Any) -> Inference:  # noqa: ANN401 - those of InferenceJo
     if not types or set(types) - expected:
         raise ValueError(f"layers are computed in {types}, not in {' or '.join(sorted(expected))}")
     threads = models[0].get_property("INFERENCE_NUM_THREADS")
-    facts = job.facts(f"OpenVINO {VERSION}", model_bytes(job.path), threads)
+    facts = job.facts(f"OpenVINO {VERSION}", size_of(job.path), threads)
     return Inference(
         parts=parts,
         runs=[_make_run(model) for model in models],

@@ -21,9 +21,10 @@ import torch._inductor.config as inductor
 from ..harness import hardware
 from ..harness.case import UntimedWorkload
 from ..harness.kernels import capture_output, summarize_onednn_log, uses_tensor_cores
+from ..harness.preparation import size_of
 from ..harness.torch_roofline import measure_peak
 from .inference import Inference, InferenceJob, Run
-from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts, model_bytes
+from .models import BuildJob, build_quantized, draw_feed, fp32_model, load_parts
 from .torch_programs import export, export_onnx
 
 # Reduced ranges where a product of bytes is summed through 16 bits, as torchao advises without VNNI.
@@ -68,7 +69,7 @@ def infer(**arguments: Any) -> Inference:  # noqa: ANN401 - those of InferenceJo
     runs[0](feed)
     first_s = time.perf_counter() - began
     facts = {
-        **job.facts(f"PyTorch {torch.__version__}", model_bytes(job.path), torch.get_num_threads()),
+        **job.facts(f"PyTorch {torch.__version__}", size_of(job.path), torch.get_num_threads()),
         "device": job.device,
         "first_run_s": round(first_s, 3),
         **(_cuda_facts if on_gpu else _cpu_facts)(lambda: runs[0](feed)),

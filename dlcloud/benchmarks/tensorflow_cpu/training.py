@@ -388,7 +388,7 @@ WIDTH = 32
 DTYPES = {"fp32": tf.float32, "tf32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 
 Graph = Any  # TensorFlow ships no types
-Node = Any
+Operation = Any
 
 
 def count_work(graph: Graph, items: int) -> Work:
@@ -397,16 +397,16 @@ def count_work(graph: Graph, items: int) -> Work:
     Bytes: each tensor that an operator makes written once and read once, and each variable read once.
     """
     flop, moved, uncounted = 0, 0, set()
-    for node in graph.get_operations():
-        if node.type == "ReadVariableOp":
-            moved += _bytes(node.outputs[0])
-        if node.type in IDLE:
+    for operation in graph.get_operations():
+        if operation.type == "ReadVariableOp":
+            moved += _bytes(operation.outputs[0])
+        if operation.type in IDLE:
             continue
-        moved += 2 * sum(map(_bytes, node.outputs))
-        if node.type in COUNTERS:
-            flop += COUNTERS[node.type](node)
+        moved += 2 * sum(map(_bytes, operation.outputs))
+        if operation.type in COUNTERS:
+            flop += COUNTERS[operation.type](operation)
         else:
-            uncounted.add(node.type)
+            uncounted.add(operation.type)
     return Work(flop=flop / items, bytes=moved / items, uncounted=tuple(sorted(uncounted)))
 
 
@@ -420,18 +420,22 @@ def _depthwise_flop(values: Tensor, weights: Tensor) -> int:
     return 2 * _count(values) * int(weights.shape[0]) * int(weights.shape[1])
 
 
-def _matmul_flop(node: Node) -> int:
-    is_transposed = node.get_attr("transpose_a")
-    return 2 * _count(node.outputs[0]) * int(node.inputs[0].shape[0 if is_transposed else 1])
+def _matmul_flop(operation: Operation) -> int:
+    is_transposed = operation.get_attr("transpose_a")
+    return 2 * _count(operation.outputs[0]) * int(operation.inputs[0].shape[0 if is_transposed else 1])
 
 
-COUNTERS: Mapping[str, Callable[[Node], int]] = {
-    "Conv2D": lambda node: _conv_flop(node.outputs[0], node.inputs[1]),
-    "Conv2DBackpropInput": lambda node: _conv_flop(node.inputs[2], node.inputs[1]),
-    "Conv2DBackpropFilter": lambda node: _conv_flop(node.inputs[2], node.outputs[0]),
-    "DepthwiseConv2dNative": lambda node: _depthwise_flop(node.outputs[0], node.inputs[1]),
-    "DepthwiseConv2dNativeBackpropInput": lambda node: _depthwise_flop(node.inputs[2], node.inputs[1]),
-    "DepthwiseConv2dNativeBackpropFilter": lambda node: _depthwise_flop(node.inputs[2], node.outputs[0]),
+COUNTERS: Mapping[str, Callable[[Operation], int]] = {
+    "Conv2D": lambda operation: _conv_flop(operation.outputs[0], operation.inputs[1]),
+    "Conv2DBackpropInput": lambda operation: _conv_flop(operation.inputs[2], operation.inputs[1]),
+    "Conv2DBackpropFilter": lambda operation: _conv_flop(operation.inputs[2], operation.outputs[0]),
+    "DepthwiseConv2dNative": lambda operation: _depthwise_flop(operation.outputs[0], operation.inputs[1]),
+    "DepthwiseConv2dNativeBackpropInput": lambda operation: _depthwise_flop(
+        operation.inputs[2], operation.inputs[1]
+    ),
+    "DepthwiseConv2dNativeBackpropFilter": lambda operation: _depthwise_flop(
+        operation.inputs[2], operation.outputs[0]
+    ),
     "MatMul": _matmul_flop,
 }
 """Operations of the operators that multiply and add; as in the other programs, all others count as none."""
