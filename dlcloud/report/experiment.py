@@ -337,11 +337,7 @@ def _by_parameter(table: ExperimentTable, valued: Sequence[TrialStatus], name: s
 
 
 def _by_cost(table: ExperimentTable, valued: Sequence[TrialStatus]) -> list[Chart]:
-    priced = [
-        (status, cost.usd)
-        for status in valued
-        if status.run and (cost := table.costs.get(status.run.run_id)) and cost.usd is not None
-    ]
+    priced = [(status, usd) for status in valued if (usd := _usd(table, status)) is not None]
     if not priced:
         return []
     values = [
