@@ -90,7 +90,7 @@ def init(
     _write_new(target, text)
     with report_file(target.with_name(SCHEMA_FILE)) as draft:
         draft.write_text(json.dumps(recipe_schema(), indent=1) + "\n", "utf-8")
-    following = f"dlcloud up {shlex.quote(str(target))} --dry-run"
+    following = f"dlcloud plan {shlex.quote(str(target))}"
     if output == "json":
         say(envelope("init", {"result": {"file": str(target), "notes": notes, "next": following}}))
         return
@@ -292,7 +292,11 @@ def _shell(file: Path, text: str, command: str, target: str) -> Program:
         if path is not None and path.is_file():
             sources[path] = module
     launchers = {"accelerate": "accelerate", "torchrun": "torch", "deepspeed": "deepspeed"}
-    needed = [name for word, name in launchers.items() if re.search(rf"^\s*{word}\s", text, re.MULTILINE)]
+    needed = [
+        name
+        for word, name in launchers.items()
+        if re.search(rf"(?:^|[@=;&|])\s*{word}\s", text, re.MULTILINE)
+    ]
     return Program(
         command=command,
         base=file.parent,

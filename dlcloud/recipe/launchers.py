@@ -53,6 +53,40 @@ def find_launcher(command: str) -> Launcher | None:
     return launchers[0] if len(meanings) == 1 else Launcher(name=launchers[0].name, over_all=None)
 
 
+def find_launcher_of_make(makefile: str, targets: Sequence[str]) -> Launcher | None:
+    """Return the launcher that the targets of a Makefile start, or what they need; None if they start none.
+
+    Without targets, it is the first one.
+    """
+    rules: dict[str, tuple[list[str], list[str]]] = {}
+    values: dict[str, str] = {}
+    named: list[str] = []
+    for line in makefile.replace("\\\n", " ").splitlines():
+        if line.startswith("\t"):
+            for name in named:
+                rules[name][1].append(line.strip().lstrip("@-+"))
+        elif match := re.match(r"(\w+)\s*(?:::?|[?+])?=\s*(.*)", line):
+            values[match[1]] = match[2]
+        elif match := re.match(r"([\w./ -]+?)\s*::?(?!=)([^;#]*)", line):
+            named = match[1].split()
+            for name in named:
+                rules.setdefault(name, ([], []))[0].extend(match[2].split())
+    left, visited, commands = list(targets) or [*rules][:1], set[str](), list[str]()
+    while left:
+        name = left.pop(0)
+        if name in rules and name not in visited:
+            visited.add(name)
+            needed, lines = rules[name]
+            left += needed
+            commands += lines
+    text = "\n".join(commands)
+    for _ in range(MOST_EXPANSIONS):
+        text = re.sub(r"\$[({](\w+)[)}]", lambda match: values.get(match[1], ""), text)
+    return find_launcher(text)
+
+
+MOST_EXPANSIONS = 3
+"""How deep variables of a Makefile may name others."""
 _MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",

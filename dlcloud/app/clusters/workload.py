@@ -13,7 +13,7 @@ from dlcloud.analysis.resume import HOURS_BETWEEN, expected_hours
 from dlcloud.app.choice import with_chosen_types
 from dlcloud.app.context import Context
 from dlcloud.app.packages import pin_packages
-from dlcloud.app.recipe_files import file_of_recipe, own_names, read_recipe_file
+from dlcloud.app.recipe_files import MAKEFILES, file_of_recipe, own_names, read_recipe_file
 from dlcloud.app.routes import refuse_missing_program
 from dlcloud.elastic.agents import program_of as training_of
 from dlcloud.elastic.controller import TrainingControl
@@ -33,7 +33,7 @@ from dlcloud.model.secret_source import SourceKind
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.data import split_uri
 from dlcloud.recipe.deadline import check_deadline
-from dlcloud.recipe.launchers import find_launcher, unclear_nodes
+from dlcloud.recipe.launchers import find_launcher, find_launcher_of_make, unclear_nodes
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe, RecipeFile
 from dlcloud.recipe.requirements import name_of, notes_of, pip_lines, projects_of
@@ -305,6 +305,7 @@ _PLAIN = re.compile(
     r"(?:\s+[^;&|<>`$()]*)?"
 )
 """A command that does nothing but run a script, so that nothing else can make that script."""
+_MAKE = re.compile(r"make\b(?:\s+(?:-f|--file)[ =]?(?P<file>[\w./-]+))?(?P<targets>(?:\s+[\w./=-]+)*)")
 OTHERWISE = ("torchrun", "trainer.")
 """Commands that train elastically by other means than the script's own import."""
 
@@ -346,7 +347,18 @@ def refuse_unclear_nodes(recipe: Recipe, recipe_folder: Path) -> None:
     if launcher is not None and launcher.over_all is None:
         raise unclear_nodes(launcher.name, count)
     match = _PLAIN.fullmatch((workload.command or "").strip())
-    if count == 1 or launcher is not None or match is None or workload.files is None:
+    if count == 1 or launcher is not None or workload.files is None:
+        return
+    if made := _MAKE.fullmatch((workload.command or "").strip()):
+        files = recipe_folder / workload.files
+        places = [files / name for name in ([made["file"]] if made["file"] else sorted(MAKEFILES))]
+        makefile = next((place for place in places if place.is_file()), files)
+        if makefile.is_file():
+            targets = [word for word in made["targets"].split() if "=" not in word and word[0] != "-"]
+            inside = find_launcher_of_make(makefile.read_text("utf-8", "replace"), targets)
+            if inside is not None and inside.over_all is not False:
+                raise unclear_nodes(inside.name, count)
+    if match is None:
         return
     files, name = recipe_folder / workload.files, match["script"] or match["program"]
     script = files / name if files.is_dir() else files

@@ -310,7 +310,7 @@ def test_the_hint_of_up_leads_to_a_recipe(dlcloud, home, name):
     (home.parent / name).write_text('{"cells": []}' if name.endswith("b") else "")
     done = dlcloud(*shlex.split(command))
     assert done.status == 0
-    written = shlex.split(re.search(r"next: dlcloud up (.*) --dry-run", done.stdout)[1])[0]
+    written = shlex.split(re.search(r"next: dlcloud plan (.*)", done.stdout)[1])[0]
     assert dlcloud("validate", written).status == 0
 
 

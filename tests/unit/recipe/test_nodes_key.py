@@ -133,6 +133,17 @@ def test_a_launcher_inside_of_a_script_is_asked_for(tmp_path):
         refuse_unclear_nodes(read_recipe(text, "r.yaml"), tmp_path)
 
 
+@pytest.mark.parametrize("command", ["make", "make train", "make -f Makefile train", "make all EPOCHS=3"])
+def test_a_launcher_inside_of_a_makefile_is_asked_for(command, tmp_path):
+    makefile = "RUN ?= torchrun --nproc-per-node 2\nall: train\ntrain: data\n\t@$(RUN) \\\n\ttrain.py\n"
+    (tmp_path / "Makefile").write_text(f"{makefile}data test:\n\tpython3 data.py\n")
+    of = _with(command).replace("workload: {", "workload: {files: ., ")
+    with pytest.raises(RecipeError, match="starts torchrun on 2 instances"):
+        refuse_unclear_nodes(read_recipe(of, "r.yaml"), tmp_path)
+    other = _with("make test").replace("workload: {", "workload: {files: ., ")
+    refuse_unclear_nodes(read_recipe(other, "r.yaml"), tmp_path)
+
+
 def test_trials_and_elastic_trainings_have_their_own_instances():
     text = _with("torchrun train.py") + "experiment: {matrix: {lr: ['1', '2']}, metric: time}\n"
     assert not read_recipe(text, "r.yaml").is_one_job
