@@ -4,9 +4,10 @@
     python tests/corpus/run.py hf_trainer.py --moments 40 --seed 3
     python tests/corpus/run.py --python ENVIRONMENT/bin/python
 
-Each run begins in a new folder, as on another instance; only `ckpt/` is carried over. With a notice the
-process group gets SIGTERM, and SIGKILL if it has not ended in 30 s; without one it is killed. A moment is a
-line that the script prints, and a fraction of the time until the next one. Verdicts of a script:
+Each run begins in a new folder, as on another instance; only `ckpt/` is carried over. Of a script that saves
+by itself, it is what nothing was writing. With a notice the process group gets SIGTERM, and SIGKILL if it has
+not ended in 30 s; without one it is killed. A moment is a line that the script prints, and a fraction of the
+time until the next one. Verdicts of a script:
 
     equal      every run finished with the result of an undisturbed run, to the byte
     restarts   equal, but it began again from the start after an interruption, and said so
@@ -42,7 +43,9 @@ LONGEST_S = 300.0
 NEEDS = "# needs: "
 MOST_FAULTS = 3
 
-sys.path.insert(0, str(REPOSITORY))
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "templates")]
+from checkpoints import is_open, scan  # noqa: E402  of templates/
+
 from dlcloud.benchmarks.command import reporting  # noqa: E402  from this checkout, without an installation
 from dlcloud.benchmarks.resume import install  # noqa: E402
 
@@ -258,7 +261,11 @@ def group_lives(group: int) -> bool:
 
 
 def follow(
-    process: "subprocess.Popen[str] | Forked", stop_after: int | None, wait_s: float, *, notice: bool
+    process: "subprocess.Popen[str] | Forked",
+    stop_after: int | None,
+    wait_s: float,
+    *,
+    notice: bool,
 ) -> list[str]:
     """Read what a run prints; interrupt it `wait_s` after that many lines. Returns the lines."""
     assert process.stdout is not None
@@ -300,6 +307,21 @@ def undisturbed(script: Path, python: str, hook: Path) -> tuple[bytes, int, floa
         return (folder / RESULT).read_bytes(), len(times), mean_s
 
 
+def keep(source: Path, kept: Path, ended: threading.Event) -> None:
+    """Copy checkpoints that nothing writes, again and again, as an instance does."""
+    new = kept.with_name("new")
+    while not ended.is_set():
+        with suppress(OSError, shutil.Error):
+            shutil.rmtree(new, ignore_errors=True)
+            before = scan(source, ["*"])
+            if not is_open(source, before):
+                shutil.copytree(source, new, symlinks=True)
+                if scan(source, ["*"]) == before and not is_open(source, before):
+                    shutil.rmtree(kept, ignore_errors=True)
+                    new.rename(kept)
+        ended.wait(0.02)
+
+
 def survive(script: Path, forks: Forks, chance: random.Random, verdict: Verdict, moments: int) -> None:
     """Run a script that is interrupted that often to its end."""
     expected, count, mean_s = BASELINES[script.name]
@@ -322,7 +344,15 @@ def survive(script: Path, forks: Forks, chance: random.Random, verdict: Verdict,
             process = forks.start(script, folder, extra)
             is_last = number == moments
             after = None if is_last else chance.randint(1, max(1, count - 1))
+            kept = Path(name, "kept")
+            ended = threading.Event()
+            keeper = threading.Thread(target=keep, args=(folder / CHECKPOINTS, kept, ended))
+            if not is_resuming(script):
+                keeper.start()
             lines = follow(process, after, chance.random() * mean_s, notice=notice)
+            ended.set()
+            if keeper.ident:
+                keeper.join()
             printed += len(lines)
             log = (folder / "log").read_text()
             if " resumes after step " in log or any("resumes" in line for line in lines):
@@ -345,7 +375,8 @@ def survive(script: Path, forks: Forks, chance: random.Random, verdict: Verdict,
                     verdict.wrong.append(f"exit status {process.returncode}: {log[-600:]}")
                 return
             shutil.rmtree(carried)
-            shutil.copytree(folder / CHECKPOINTS, carried, symlinks=True)
+            is_cut_off = process.returncode < 0 and kept.exists()  # a write may have been, too
+            shutil.copytree(kept if is_cut_off else folder / CHECKPOINTS, carried, symlinks=True)
             shutil.rmtree(folder)
 
 
