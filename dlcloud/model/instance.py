@@ -230,7 +230,7 @@ class Image:
     """Size of the root volume's snapshot: no volume may be smaller. 0 if unknown."""
     architecture: str = ""
     """As of `x86_64` or `arm64`; empty if unknown."""
-    snapshot_ids: Sequence[str] = ()
+    snapshot_ids: Sequence[str] = field(default=(), compare=False)
     encrypted: bool = False
     """A snapshot of it is."""
 
