@@ -206,7 +206,7 @@ AGENTS = ("AI_AGENT", "CLAUDECODE", "CURSOR_AGENT", "GEMINI_CLI", "CODEX_SANDBOX
 
 
 def answer_agents_plainly() -> None:
-    """Let a terminal of a coding agent count as none: it reads lines, and nobody there answers a question."""
+    """Let a terminal of a coding agent count as none: it reads lines, and no one there answers a question."""
     if any(os.environ.get(name) for name in AGENTS):
         for stream in (sys.stdin, sys.stdout, sys.stderr):
             stream.isatty = lambda: False  # type: ignore[method-assign]

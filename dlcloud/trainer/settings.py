@@ -1,4 +1,4 @@
-"""What a worker is told: once by its agent, in `Settings`, and at each step by the control file.
+"""What a worker is to do: once from its agent, in `Settings`, and at each step by the control file.
 
 An agent passes the settings in one variable; without it a script trains alone. The controller writes the
 control file over SSH, whole, by renaming; agent and workers follow it with `ControlFile`:

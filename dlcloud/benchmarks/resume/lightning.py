@@ -2,7 +2,7 @@
 
 What its checkpoint lacks is saved next to it: random numbers and the order of the samples, what was logged in
 the epoch so far, counters of callbacks and of the module, the files of loggers, and those of ModelCheckpoint.
-Its own restart within an epoch repeats samples and skips learning rates. So the loops are told here where
+Its own restart within an epoch repeats samples and skips learning rates. So the loops learn here where
 they are: after an optimizer step within an epoch, or between two epochs.
 """
 
