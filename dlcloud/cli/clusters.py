@@ -112,6 +112,8 @@ def logs(
 def execute(*, cluster: str, words: tuple[str, ...], instance: str, output: str, verbose: bool) -> int | None:
     """Run COMMAND on every instance of CLUSTER in parallel and print its output, instance by instance.
 
+    Output of several instances is kept up to 1 GiB in all, and in documents up to 16 MiB: the end of it.
+
     Exits with the status of COMMAND on a single instance; on several with 4 if it failed everywhere, 5 if it
     failed somewhere.
     """

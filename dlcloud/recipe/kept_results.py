@@ -119,6 +119,8 @@ def refuse_hopeless(pattern: str) -> None:
         raise ValueError(
             f"{pattern!r} is not below the working folder; let the program write into its folder"
         )
+    if pattern.startswith("$"):
+        raise ValueError(f"{pattern!r} names a variable, which no shell replaces here; name the folder")
     if ".." in path.parts:
         raise ValueError(f"{pattern!r} leads out of the working folder, below which all kept files are")
     if not pattern.strip() or pattern.endswith("/"):

@@ -66,7 +66,9 @@ def test_every_pattern_without_a_match_is_named():
     assert selection.unmatched == ("*.h5", "lost")
 
 
-@pytest.mark.parametrize("pattern", ["/tmp/x.pt", "~/models/*.pt", "../x", "a/../../x", "out/", "", "/"])
+@pytest.mark.parametrize(
+    "pattern", ["/tmp/x.pt", "~/models/*.pt", "$HOME/x", "../x", "a/../../x", "out/", "", "/"]
+)
 def test_a_pattern_that_can_match_nothing_is_refused(pattern):
     with pytest.raises(RecipeError, match=r"r\.yaml:5: keep\.files"):
         kept(f"keep: {{files: ['{pattern}']}}")
