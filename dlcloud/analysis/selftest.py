@@ -392,10 +392,10 @@ def _gpu(key: str, good: Callable[[Mapping[str, Any]], object]) -> Callable[[Obs
     def observe(observations: Observations) -> Judged:
         if not observations.gpu:
             return SelftestVerdict.NOT_SEEN, "no GPU instance was launched: --part gpu"
-        said = printable(str(observations.gpu[key]))
+        answer = printable(str(observations.gpu[key]))
         if observations.gpu["rehearsal"]:
-            return SelftestVerdict.NOT_SEEN, f"a rehearsal has no GPU: {said or 'no driver'}"
-        return _held(good(observations.gpu), said or "no driver")
+            return SelftestVerdict.NOT_SEEN, f"a rehearsal has no GPU: {answer or 'no driver'}"
+        return _held(good(observations.gpu), answer or "no driver")
 
     return observe
 

@@ -64,7 +64,12 @@ def plan_everywhere(regions: Sequence[str], plan_in: Callable[[str], Plan]) -> l
 
 
 def choose_types(
-    context: Context, wanted: Requirements, *, cloud: str, regions: Sequence[str], markets: Sequence[Market]
+    context: Context,
+    requirements: Requirements,
+    *,
+    cloud: str,
+    regions: Sequence[str],
+    markets: Sequence[Market],
 ) -> Choice:
     """Choose among what the Regions offer the account, by the price of the cheapest one.
 
@@ -77,15 +82,17 @@ def choose_types(
     try:
         places = [context.clouds.cloud(cloud, region) for region in regions]
         offered = all_or_raise(fan_out(lambda place: place.types.offered(), places, failures=CloudError))
-        matches = match_types(wanted, list({one.name: one for types in offered for one in types}.values()))
+        matches = match_types(
+            requirements, list({one.name: one for types in offered for one in types}.values())
+        )
         names = matches.names
-        found = all_or_raise(
+        lists = all_or_raise(
             fan_out(lambda place: place.prices.find(names, markets), places if names else [])
         )
-        prices = [price for listed in found for price in listed]
+        prices = [price for listed in lists for price in listed]
     except CloudError as error:
         notes = (f"types and prices are those of the bundled tables: {error.message}",)
-        matches = match_types(wanted, Catalog().every())
+        matches = match_types(requirements, Catalog().every())
         prices = _bundled_prices(matches.names, regions[0])
     choice = matches.cheapest(prices, markets)
     return replace(choice, notes=(*choice.notes, *notes))

@@ -46,7 +46,7 @@ class Choice:
 class Matches:
     """The types that meet the requirements; `left_out` has the others with what they lack, by requirement."""
 
-    wanted: "Requirements"
+    requirements: "Requirements"
     types: tuple[InstanceType, ...]
     left_out: Mapping[str, Sequence[tuple[str, str]]]
 
@@ -62,8 +62,8 @@ class Matches:
         Raises:
             CapacityError: No type is left.
         """
-        cap, left_out = self.wanted.max_usd_per_hour, dict(self.left_out)
-        known = [
+        cap, left_out = self.requirements.max_usd_per_hour, dict(self.left_out)
+        offers = [
             KnownType(
                 hardware=one,
                 price=_lowest(prices, one.name, markets[:1]) or _lowest(prices, one.name, [*Market]),
@@ -74,35 +74,38 @@ class Matches:
             least = {one.name: _lowest(prices, one.name, markets) for one in self.types}
             dear = [name for name, price in least.items() if price is None or price.hourly_usd > cap]
             left_out["max_usd_per_hour"] = [(name, _usd(least[name])) for name in dear]
-            known = [entry for entry in known if entry.hardware.name not in dear]
-        known.sort(key=lambda entry: (entry.price is None, entry.hourly_usd or Decimal(0)))
-        chosen, dearer = known[:most], known[most:]
+            offers = [entry for entry in offers if entry.hardware.name not in dear]
+        offers.sort(key=lambda entry: (entry.price is None, entry.hourly_usd or Decimal(0)))
+        chosen, dearer = offers[:most], offers[most:]
         lines = [
             _left_out(requirement, others)
             for requirement, others in left_out.items()
             if others and requirement != "exclude"
         ]
         if not chosen:
-            raise CapacityError(f"no instance type has {self.wanted.describe()}", "; ".join(lines))
+            raise CapacityError(f"no instance type has {self.requirements.describe()}", "; ".join(lines))
         if dearer:
             names = [(entry.hardware.name, _usd(entry.price)) for entry in dearer]
             lines.insert(0, _left_out("price", names))
-        found = f"{len(chosen)} of {len(known)}" if dearer else f"{len(chosen)}"
-        notes = (f"types for {self.wanted.describe()}: {found}, the cheapest {markets[0]} first", *lines)
+        count = f"{len(chosen)} of {len(offers)}" if dearer else f"{len(chosen)}"
+        notes = (
+            f"types for {self.requirements.describe()}: {count}, the cheapest {markets[0]} first",
+            *lines,
+        )
         return Choice(types=tuple(chosen), notes=notes)
 
 
-def match_types(wanted: "Requirements", offered: Sequence[InstanceType]) -> Matches:
+def match_types(requirements: "Requirements", offered: Sequence[InstanceType]) -> Matches:
     """Judge every type that is offered; each is left out by the first requirement that it misses.
 
     Raises:
         RecipeError: A name or a word is unknown; the hint has those that are nearest.
     """
-    refuse_unknown_words(wanted, offered)
-    named = [one for one in offered if not wanted.types or is_named(one.name, wanted.types)]
-    lacking = {one.name: list(_misses(wanted, one)) for one in named}
+    refuse_unknown_words(requirements, offered)
+    named = [one for one in offered if not requirements.types or is_named(one.name, requirements.types)]
+    lacking = {one.name: list(_misses(requirements, one)) for one in named}
     matches = [one for one in named if not lacking[one.name]]
-    if wanted.architecture is None and any(X86_64 in one.architectures for one in matches):
+    if requirements.architecture is None and any(X86_64 in one.architectures for one in matches):
         for one in matches:
             if X86_64 not in one.architectures:
                 lacking[one.name] = [("architecture", one.architecture)]
@@ -112,34 +115,34 @@ def match_types(wanted: "Requirements", offered: Sequence[InstanceType]) -> Matc
     for name in sorted(filter(lacking.get, lacking), key=lambda name: _distance(lacking[name])):
         requirement, reason = lacking[name][0]
         left_out.setdefault(requirement, []).append((name, reason))
-    return Matches(wanted=wanted, types=tuple(matches), left_out=left_out)
+    return Matches(requirements=requirements, types=tuple(matches), left_out=left_out)
 
 
-def lacks(wanted: "Requirements", hardware: InstanceType) -> Iterator[tuple[str, str]]:
+def lacks(requirements: "Requirements", hardware: InstanceType) -> Iterator[tuple[str, str]]:
     """Yield each requirement that a type does not meet, and what it has instead; prices are not judged."""
     device = hardware.accelerator
     has = NO_GPU if device is None else device.describe()
-    if wanted.gpu is not None and not _has_gpu(wanted.gpu, hardware):
+    if requirements.gpu is not None and not _has_gpu(requirements.gpu, hardware):
         yield "gpu", has
-        if device is None or _key(device.name) != _key(wanted.gpu.partition(":")[0]):
+        if device is None or _key(device.name) != _key(requirements.gpu.partition(":")[0]):
             yield "gpu", "another GPU"  # a type with the right one comes nearer
-    if wanted.gpu_memory_gib is not None:
+    if requirements.gpu_memory_gib is not None:
         gib = device.memory_mib / 1024 if device is not None and device.is_gpu else 0.0
-        if not _is_in(wanted.gpu_memory_gib, gib, slack=USABLE_MEMORY):
+        if not _is_in(requirements.gpu_memory_gib, gib, slack=USABLE_MEMORY):
             yield "gpu_memory_gib", f"{has}, {gib:.3g} GiB each" if gib else has
-    if wanted.vcpus is not None and not _is_in(wanted.vcpus, hardware.vcpus):
+    if requirements.vcpus is not None and not _is_in(requirements.vcpus, hardware.vcpus):
         yield "vcpus", f"{hardware.vcpus} vCPUs"
-    if wanted.memory_gib is not None and not _is_in(wanted.memory_gib, hardware.memory_gib):
+    if requirements.memory_gib is not None and not _is_in(requirements.memory_gib, hardware.memory_gib):
         yield "memory_gib", f"{hardware.memory_gib:.3g} GiB"
-    if wanted.architecture is not None and wanted.architecture not in hardware.architectures:
+    if requirements.architecture is not None and requirements.architecture not in hardware.architectures:
         yield "architecture", hardware.architecture
     flags = machine_of_type(hardware).flags
-    for word in wanted.instruction_set:
+    for word in requirements.instruction_set:
         if flags is None:
             yield "instruction_set", "unknown"
         elif not {*FLAGS_OF_ISA.get(word.lower(), (word.lower(),))} <= flags:
             yield "instruction_set", f"no {word}"
-    if is_named(hardware.name, wanted.exclude):
+    if is_named(hardware.name, requirements.exclude):
         yield "exclude", "excluded"
 
 
@@ -148,35 +151,35 @@ def is_named(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def refuse_unknown_words(wanted: "Requirements", offered: Sequence[InstanceType]) -> None:
+def refuse_unknown_words(requirements: "Requirements", offered: Sequence[InstanceType]) -> None:
     """Refuse names of GPUs, instruction sets and types that no offered type has.
 
     Raises:
         RecipeError: It names the word, and those that are nearest.
     """
-    gpu = (wanted.gpu or ANY).partition(":")[0]
+    gpu = (requirements.gpu or ANY).partition(":")[0]
     gpus = dict.fromkeys(one.accelerator.name for one in offered if one.accelerator is not None)
     if gpu.lower() not in {ANY, NONE} and _key(gpu) not in map(_key, gpus):
         raise RecipeError(f"instances.gpu: no GPU {gpu} is offered", _nearest(gpu, [*gpus], _key))
     sets = sorted(FLAGS_OF_ISA.keys() | _FLAGS)
-    for word in wanted.instruction_set:
+    for word in requirements.instruction_set:
         if word.lower() not in sets:
             message = f"instances.instruction_set: {word} is not known"
             raise RecipeError(message, _nearest(word, sets, str.lower))
-    for pattern in wanted.types:
+    for pattern in requirements.types:
         if not any(fnmatchcase(one.name, pattern) for one in offered):
-            known = [KnownType(hardware=one, price=None) for one in offered]
+            offers = [KnownType(hardware=one, price=None) for one in offered]
             family = pattern.partition(".")[0]
-            near = [entry.hardware.name for entry in successors(pattern.replace("*", "xlarge"), known)]
+            near = [entry.hardware.name for entry in successors(pattern.replace("*", "xlarge"), offers)]
             near = [f"{name.partition('.')[0]}.*" for name in near] if pattern == f"{family}.*" else near
             hint = f"nearest: {', '.join(dict.fromkeys(near))}" if near else "dlcloud instances lists types"
             raise RecipeError(f"instances.types: no type {pattern} is offered", hint)
 
 
-def _misses(wanted: "Requirements", hardware: InstanceType) -> Iterator[tuple[str, str]]:
+def _misses(requirements: "Requirements", hardware: InstanceType) -> Iterator[tuple[str, str]]:
     """Yield what a type lacks, and what is unusual of one that is not named."""
-    yield from lacks(wanted, hardware)
-    if wanted.types:
+    yield from lacks(requirements, hardware)
+    if requirements.types:
         return
     device = hardware.accelerator
     if hardware.status != "current":
@@ -187,7 +190,7 @@ def _misses(wanted: "Requirements", hardware: InstanceType) -> Iterator[tuple[st
         yield "types", "bare metal"
     if device is not None and device.share < 1:
         yield "types", device.describe()
-    if device is not None and wanted.gpu is None and wanted.gpu_memory_gib is None:
+    if device is not None and requirements.gpu is None and requirements.gpu_memory_gib is None:
         yield "gpu", f"{device.describe()}, not asked for"
 
 
@@ -218,10 +221,10 @@ def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _nearest(word: str, known: Sequence[str], key: Callable[[str], str]) -> str:
-    by_key = {key(name): name for name in known}
+def _nearest(word: str, names: Sequence[str], key: Callable[[str], str]) -> str:
+    by_key = {key(name): name for name in names}
     near = [by_key[match] for match in get_close_matches(key(word), by_key, n=SHOWN, cutoff=0.4)]
-    return f"nearest: {', '.join(near)}" if near else f"known: {', '.join(known)}"
+    return f"nearest: {', '.join(near)}" if near else f"known: {', '.join(names)}"
 
 
 def _lowest(prices: Sequence[Price], name: str, markets: Sequence[Market]) -> Price | None:

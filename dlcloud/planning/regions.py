@@ -48,8 +48,8 @@ def _offer(plan: Plan) -> RegionOffer:
     job_usd = None
     if price is not None:
         seconds, gib = plan.life_minutes * SECONDS_PER_MINUTE, plan.machine.disk_gib
-        each = cost_of_seconds(price.hourly_usd, gib, seconds, region=plan.region)
-        job_usd = each * plan.max_count + plan.traffic_usd
+        instance_usd = cost_of_seconds(price.hourly_usd, gib, seconds, region=plan.region)
+        job_usd = instance_usd * plan.max_count + plan.traffic_usd
     return RegionOffer(
         region=plan.region,
         instance_type=pools[0].instance_type,

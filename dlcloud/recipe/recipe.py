@@ -393,8 +393,8 @@ class Recipe(Part):
             for key, field in Requirements.model_fields.items()
             if key != "max_usd_per_hour"
         }
-        wanted = self.instances.describe()
-        instances = self.instances.model_copy(update={**kept, "types": list(types), "chosen_for": wanted})
+        needs = self.instances.describe()
+        instances = self.instances.model_copy(update={**kept, "types": list(types), "chosen_for": needs})
         return self.model_copy(update={"instances": instances})
 
     @property
@@ -423,10 +423,10 @@ class Recipe(Part):
                     del values[key]
         if self.regions:
             del content["region"]  # wherever its cluster is
-        if wanted := self.instances.wanted:  # whatever was chosen for it
+        if needs := self.instances.wanted:  # whatever was chosen for it
             for key in (*Requirements.model_fields.keys() - {"max_usd_per_hour"}, "chosen_for"):
                 content["instances"].pop(key, None)
-            content["instances"]["chosen_for"] = wanted
+            content["instances"]["chosen_for"] = needs
         content["keep"]["files"] = content["keep"]["files"] or []  # as it was before there was a default
         if "repeats" not in self.workload.model_fields_set:
             content["workload"]["repeats"] = MEASURED_REPEATS  # its default before

@@ -43,32 +43,33 @@ def run(
         output: The format.
     """
     named = tuple(word if "." in word else f"{word}.*" for word in types)
-    wanted = Overrides(types=named, needs=needs).requirements()
+    requirements = Overrides(types=named, needs=needs).requirements()
     catalog = Catalog()
     types_by_name = {one.name: one for one in (catalog.every() if types or needs else catalog)}
     if live:
         types_by_name |= {
-            entry.name: entry for entry in context.clouds.cloud(cloud, region).types.offered(wanted.types)
+            entry.name: entry
+            for entry in context.clouds.cloud(cloud, region).types.offered(requirements.types)
         }
     offered = [
         KnownType(hardware=hardware, price=catalog.on_demand_price(hardware.name, region))
         for hardware in types_by_name.values()
     ]
     try:
-        refuse_unknown_words(wanted, [*types_by_name.values()])
+        refuse_unknown_words(requirements, [*types_by_name.values()])
     except RecipeError as error:
         error.hint += "" if live else "; --live asks EC2 for types that the bundled table lacks"
         raise
     chosen = [
         candidate
         for candidate in offered
-        if not types or is_named(candidate.hardware.name, wanted.types)
+        if not types or is_named(candidate.hardware.name, requirements.types)
         if not candidate.hardware.retired or retired or types
-        if not any(lacks(wanted, candidate.hardware))
+        if not any(lacks(requirements, candidate.hardware))
     ]
     prices = _live_prices(context, chosen, region, cloud) if live else []
     offers = [_offer(candidate, offered, prices) for candidate in chosen]
-    if (most := wanted.max_usd_per_hour) is not None:
+    if (most := requirements.max_usd_per_hour) is not None:
         offers = [offer for offer in offers if offer.on_demand and offer.on_demand.hourly_usd <= most]
     offers.sort(key=lambda offer: (-(offer.tflops_per_usd or Decimal(0)), offer.hardware.name))
     say(render(instances_report(offers, region=region), Format(output)))

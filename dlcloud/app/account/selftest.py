@@ -294,8 +294,8 @@ class RoundTrip:
             self.environment |= elsewhere
             self._await(CONTROLLER_S, lambda: self._is_ready(name))
             self._ask("down", name, "--yes")
-            found = list((self.folder / "elsewhere").glob(f"runs/*/files/{RESULT}"))
-            self.observations.result = printable(found[0].read_text().strip()) if found else "nothing"
+            files = list((self.folder / "elsewhere").glob(f"runs/*/files/{RESULT}"))
+            self.observations.result = printable(files[0].read_text().strip()) if files else "nothing"
             for variable in elsewhere:
                 del self.environment[variable]
 
@@ -334,12 +334,12 @@ class RoundTrip:
             result = self._ask("up", self._recipe("gpu"), "--keep", "--yes", "--name", name)
             self.observations.runs += result["records"]
             self.observations.members = self._living(name)
-            found = list(self.context.paths.runs.glob(f"{name}*/files/{GPU_RESULT}"))
-            if not found:
+            files = list(self.context.paths.runs.glob(f"{name}*/files/{GPU_RESULT}"))
+            if not files:
                 self.observations.errors.append("`up` downloaded no result of the GPU's probe")
                 raise CommandFailedError
-            said = _read_document(found[0].read_text())
-            self.observations.gpu = said | {"rehearsal": self.cloud == "local"}
+            answer = _read_document(files[0].read_text())
+            self.observations.gpu = answer | {"rehearsal": self.cloud == "local"}
 
     def _living(self, name: str) -> list[Mapping[str, Any]]:
         """Return the instances of a cluster that EC2 says are alive."""

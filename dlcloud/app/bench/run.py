@@ -467,15 +467,15 @@ def _choose(
 
     No types are returned where the recipe names them and no option does.
     """
-    wanted: Requirements
+    requirements: Requirements
     if recipe:
         base = read_recipe_file(recipe).recipe
         changed = options.apply(base)[0] if options.types or options.needs else base
-        wanted, rounds = changed.instances, changed.instances.rounds
+        requirements, rounds = changed.instances, changed.instances.rounds
         usual: dict[str, Any] = {"cloud": base.cloud, "region": base.open_regions}
     else:
-        wanted, rounds, usual = options.requirements(), (Market.ON_DEMAND,), profile_defaults({})
-    if not wanted.describe():
+        requirements, rounds, usual = options.requirements(), (Market.ON_DEMAND,), profile_defaults({})
+    if not requirements.describe():
         return options.types, ()
     market = keys["instances"]["market"]
     if market is not None:
@@ -484,7 +484,7 @@ def _choose(
     names = keys["region"] or usual.get("region", DEFAULT_REGION)
     names = names.replace(",", " ").split() if isinstance(names, str) else names
     regions = regions_of(context, cloud, names, keys.get("geography"))
-    choice = choose_types(context, wanted, cloud=cloud, regions=regions, markets=rounds)
+    choice = choose_types(context, requirements, cloud=cloud, regions=regions, markets=rounds)
     return choice.names, choice.notes
 
 

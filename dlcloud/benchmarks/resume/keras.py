@@ -308,14 +308,14 @@ class _Run:
 
     def _written(self) -> list[Path]:
         """Return the files that callbacks have written."""
-        found: list[Path] = []
+        paths: list[Path] = []
         for callback in self._callbacks:
             for name in ("filepath", "filename"):
                 pattern = re.sub(r"\\?\{.*?\}", "*", glob.escape(str(getattr(callback, name, None) or "")))
-                found += map(Path, glob.glob(pattern)) if pattern else []  # noqa: PTH207 - may be absolute
+                paths += map(Path, glob.glob(pattern)) if pattern else []  # noqa: PTH207 - may be absolute
             if (folder := getattr(callback, "log_dir", None)) and type(callback).__name__ == "TensorBoard":
-                found += Path(folder).rglob("*")
-        return found
+                paths += Path(folder).rglob("*")
+        return paths
 
 
 class _Nothing:

@@ -129,13 +129,13 @@ def _note_random(fetcher: Any) -> None:
 
 def _generators(loaders: Any) -> list[Any]:
     """Return the generators of random numbers that a script gave to its loaders."""
-    found: list[Any] = []
+    generators: list[Any] = []
     for loader in loaders.flattened:
         for holder in (loader, getattr(loader, "sampler", None)):
             generator = getattr(holder, "generator", None)
-            if generator is not None and all(generator is not other for other in found):
-                found.append(generator)
-    return found
+            if generator is not None and all(generator is not other for other in generators):
+                generators.append(generator)
+    return generators
 
 
 def _randomness(loaders: Any) -> tuple[dict[str, Any], list[Any]]:
@@ -428,12 +428,12 @@ class _Run:
             models |= set(getattr(callback, "best_k_models", {}))
             models |= {getattr(callback, name, "") for name in ("best_model_path", "last_model_path")}
         keepers = {str(getattr(callback, "dirpath", None)) for callback in self.trainer.checkpoint_callbacks}
-        found = [Path(name) for name in models if name]
+        paths = [Path(name) for name in models if name]
         for logger in self.trainer.loggers:
             if _logger(logger) is not None:
                 logger.save()
-                found += [path for path in Path(logger.log_dir).rglob("*") if str(path.parent) not in keepers]
-        return found
+                paths += [path for path in Path(logger.log_dir).rglob("*") if str(path.parent) not in keepers]
+        return paths
 
     def _restore_loggers(self, rest: dict[str, Any], state: Path) -> None:
         loggers = [

@@ -225,8 +225,8 @@ class States:
         listed = self._gather(
             f"files/{self._requests}", [[str(path.relative_to(partial)), path.stat().st_size] for path in own]
         )
-        known = {name for name, _ in listed[0]}
-        missing = {name: rank for rank, files in enumerate(listed) for name, _ in files if name not in known}
+        names = {name for name, _ in listed[0]}
+        missing = {name: rank for rank, files in enumerate(listed) for name, _ in files if name not in names}
         size = sum(
             size for rank, files in enumerate(listed) for name, size in files if missing.get(name) == rank
         )
@@ -400,8 +400,8 @@ class KeptFiles:
         state = self._states.folder / folder.name.replace(PARTIAL, "step-")
         copies, places = {}, {}
         for number, path in enumerate(sorted({path.absolute() for path in paths if path.is_file()})):
-            found = path.stat()
-            key, name = (str(path), found.st_mtime_ns, found.st_size), f"{FILES}/{number}"
+            status = path.stat()
+            key, name = (str(path), status.st_mtime_ns, status.st_size), f"{FILES}/{number}"
             copy = self._copies.get(key)
             if copy is not None and copy.is_file():
                 link(copy, folder / name)

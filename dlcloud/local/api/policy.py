@@ -75,10 +75,10 @@ def _conditions_hold(statement: Mapping[str, Any], context: Mapping[str, Values]
     denies = statement.get("Effect") == "Deny"
     values = {key.lower(): value for key, value in context.items()}
 
-    def wanted(want: object) -> list[str]:
+    def expected(want: object) -> list[str]:
         """Return the values of a condition, with variables such as ${aws:PrincipalAccount} filled in."""
-        known = lambda match: next(iter(values.get(match[1].lower(), ())), "")  # noqa: E731
-        return [_VARIABLE.sub(known, text) for text in _as_list(want)]
+        value_of = lambda match: next(iter(values.get(match[1].lower(), ())), "")  # noqa: E731
+        return [_VARIABLE.sub(value_of, text) for text in _as_list(want)]
 
     for operator, conditions in statement.get("Condition", {}).items():
         test = _OPERATORS.get(operator)
@@ -86,7 +86,7 @@ def _conditions_hold(statement: Mapping[str, Any], context: Mapping[str, Values]
             if not denies:
                 return False
             continue
-        if not all(test(values.get(key.lower(), ()), wanted(want)) for key, want in conditions.items()):
+        if not all(test(values.get(key.lower(), ()), expected(want)) for key, want in conditions.items()):
             return False
     return True
 

@@ -204,8 +204,8 @@ def verify_claim(
         message = f"The request was signed at {claim.signed_at:{TIME}}; it is {now:{TIME}} now."
         raise SignatureError(AuthError.LATE, message)
     sent = (name[5:].lower().replace("_", "-") for name in environ if name.startswith("HTTP_X_AMZ_"))
-    wanted = {"host", *(() if claim.lifetime is not None else sent)}
-    if unsigned := sorted(wanted - set(claim.headers)):
+    needed = {"host", *(() if claim.lifetime is not None else sent)}
+    if unsigned := sorted(needed - set(claim.headers)):
         raise SignatureError(AuthError.WRONG, f"These headers are not signed: {', '.join(unsigned)}.")
     canonical = canonical_request(environ, claim.headers, path=path, query=claim.query, payload=payload)
     expected = sign_canonical(canonical or "", time=claim.time, scope=claim.scope, secret=secret)
