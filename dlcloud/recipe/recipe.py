@@ -251,7 +251,7 @@ class Recipe(Part):
         region = written.get("region") if isinstance(written, dict) else None
         names = region.replace(",", " ").split() if isinstance(region, str) else region
         if not isinstance(names, list) or not names or (len(names) == 1 and names != ["any"]):
-            return written | {"region": names[0]} if isinstance(names, list) and names else written
+            return written | {"region": names[0]} if isinstance(region, list) and names else written
         first = [] if names == ["any"] else [("region", names[0])]
         others = {key: value for key, value in written.items() if key != "region"}
         return dict(first) | others | {"regions": names}
