@@ -85,7 +85,7 @@ def test_a_deadline_in_the_past_is_refused_with_its_line():
 
 
 def test_a_deadline_after_the_end_of_the_instances_is_refused():
-    with pytest.raises(RecipeError, match="end themselves 4 h after") as caught:
+    with pytest.raises(RecipeError, match="terminate themselves 4 h after") as caught:
         check_deadline(read_recipe(TEXT, "r.yaml").deadline, max_hours=4, now=NOW)
     assert caught.value.hint == "set budget.max_hours to 52 or more"
 
