@@ -12,14 +12,14 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from threading import enumerate as enumerate_threads
 from threading import main_thread
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -108,6 +108,15 @@ EXIT_BUG = 70  # Source: sysexits.h, EX_SOFTWARE
 EXIT_INTERRUPTED = 130
 
 
+@contextmanager
+def _aborting() -> Iterator[None]:
+    """Let click print nothing at an interrupt: it would print an empty line."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise click.Abort from error
+
+
 class Commands(click.Group):
     """Imports a command's module when the command is called."""
 
@@ -120,6 +129,14 @@ class Commands(click.Group):
         module = import_module(f"dlcloud.cli.{MODULES[cmd_name]}")
         subcommand: click.Command | None = module.commands.get_command(ctx, cmd_name)
         return subcommand
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401  click's signature
+        with _aborting():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  click's signature
+        with _aborting():
+            return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Replace what other tools, and earlier versions, call a command by its name."""
@@ -242,7 +259,10 @@ def run() -> int:
         with interrupts():
             raise_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
             return _run()
-    except KeyboardInterrupt:  # pressed again while the first was reported
+    except (click.Abort, KeyboardInterrupt):
+        # Not in `_run`: an interrupt that is raised again would replace the line.
+        with suppress(KeyboardInterrupt):  # pressed again
+            click.echo("\ninterrupted" if sys.stderr.isatty() else "interrupted", err=True)
         return EXIT_INTERRUPTED
 
 
@@ -254,8 +274,7 @@ def _run() -> int:
         error.show()
         return EXIT_USAGE
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return EXIT_INTERRUPTED
+        raise
     except BrokenPipeError:
         # The reader of our output has closed the pipe.
         sys.stderr.close()

@@ -148,6 +148,16 @@ def _check_checkpoints(patterns: list[str]) -> list[str]:
     return patterns
 
 
+def _one_place(value: object) -> object:
+    if isinstance(value, list):
+        raise ValueError(  # noqa: TRY004  pydantic's
+            "is one file or folder: name the folder that has them; .dlcloudignore leaves others out"
+        )
+    return value
+
+
+Sent = Annotated[str, BeforeValidator(_one_place, json_schema_input_type=str)]
+
 MEASURED_REPEATS = 6
 """The fewest measurements by which a winner is named."""
 
@@ -161,7 +171,7 @@ class Workload(Part):
         description="The benchmark's options, without dashes; a list has several values.",
     )
     command: str | None = Field(default=None, description="A shell command.")
-    files: str | None = Field(
+    files: Sent | None = Field(
         default=None,
         description="File or folder, relative to the recipe, that is copied to the working folder.",
     )

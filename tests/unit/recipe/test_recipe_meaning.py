@@ -256,3 +256,11 @@ def test_what_binds_a_recipe_to_a_region_is_named(lines, message):
 def test_any_region_may_be_of_a_geography():
     text = "name: own\nregion: any\ngeography: eu\ninstances: {types: [c7i.large]}\nworkload: {command: x}\n"
     assert (read_recipe(text, "r.yaml").regions, read_recipe(text, "r.yaml").geography) == (["any"], "eu")
+
+
+def test_a_list_of_files_is_answered_with_what_to_write_instead():
+    text = "workload:\n  command: python a.py\n  files: [a.py, b.py]\ninstances: {types: [c5.large]}\n"
+    with pytest.raises(
+        RecipeError, match=r"workload\.files: .*name the folder that has them; \.dlcloudignore"
+    ):
+        read_recipe(text, "r.yaml")
