@@ -99,12 +99,13 @@ def wait(condition, process):
 
 
 def lose_all(user: User, s3, process, draw):
-    """End all instances at a moment of their training; return the step of the newest checkpoint then."""
+    """End all instances at a moment of their training; return the step of the newest checkpoint before it."""
     before = newest_checkpoint(s3)
     wait(lambda: newest_checkpoint(s3) > before, process)
     time.sleep(draw.uniform(0, 1.5))
+    newest = newest_checkpoint(s3)
     end_all(user)
-    return newest_checkpoint(s3)
+    return newest
 
 
 def end_all(user: User):
@@ -129,7 +130,12 @@ def test_every_loss_of_all_instances_is_a_pause(user: User, s3):
     output, progress = process.communicate(timeout=600)
     assert process.returncode == 0, progress
     assert user.alive() == []
-    assert resumed(user) == lost, "a committed checkpoint was passed over"
+    # An instance that shuts down may commit one more while its replacement starts.
+    went_on = resumed(user)
+    assert len(went_on) == LOSSES, went_on
+    assert all(step >= newest for step, newest in zip(went_on, lost, strict=True)), (
+        "a checkpoint was passed over"
+    )
     (training,) = json.loads(output)["result"]["records"]
     steps = STEPS // 4 * EPOCHS
     assert training["steps"] == newest_checkpoint(s3) == steps
