@@ -76,6 +76,7 @@ SIGNALLED = 128
 STOPPED = (130, 143)
 """The exit statuses of a controller that was asked to end, by SIGINT or SIGTERM."""
 _RESTARTED = """\
+trap : INT TERM
 for delay in 2 4 8 16 32 -; do
   {command}
   status=$?
@@ -84,7 +85,10 @@ for delay in 2 4 8 16 32 -; do
   sleep $delay
 done
 """
-"""The job of a controller: one that was killed, as for want of memory, continues its work."""
+"""The job of a controller: one that was killed, as for want of memory, continues its work.
+
+The trap lets the shell end after the controller, never before: who stops the job must find it ended.
+"""
 _START = 'import sys; sys.argv[0] = "dlcloud"; from dlcloud.cli.entry import main; main()'
 
 

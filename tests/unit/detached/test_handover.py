@@ -1,6 +1,8 @@
 """A cluster handed over: whenever the launcher dies, at most one controller is in charge."""
 
 import json
+import os
+import signal
 import subprocess
 import tomllib
 from contextlib import closing
@@ -216,6 +218,24 @@ def test_a_controller_is_started_again_only_where_it_was_killed(handing, tmp_pat
     command = command.replace("/home/ubuntu/dlcloud/control/dlcloud", str(control))
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     assert subprocess.run(["sh", "-c", command], env=environment, check=False).returncode == status
+
+
+def test_the_job_of_a_controller_that_is_stopped_ends_after_it(handing, tmp_path):
+    handing.stands("running", in_charge=True)
+    handing.go()
+    command = handing.machine.files["dlcloud/runs/control/command"][0].decode()
+    control, ended = tmp_path / "dlcloud", tmp_path / "ended"
+    wait = "trap 'sleep 0.5; touch ended; exit 143' TERM; echo begun; while :; do sleep 0.05; done"
+    control.write_text(f"#!/bin/sh\n{wait}\n")
+    control.chmod(0o700)
+    command = command.replace("/home/ubuntu/dlcloud/control/dlcloud", str(control))
+    job = subprocess.Popen(
+        ["sh", "-c", command], cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True, text=True
+    )
+    assert job.stdout.readline() == "begun\n"
+    os.killpg(job.pid, signal.SIGTERM)
+    assert job.wait(30) == 143
+    assert ended.exists()
 
 
 def test_a_controller_that_a_signal_has_ended_is_dead_and_one_that_was_asked_is_not(handing):
