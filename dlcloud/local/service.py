@@ -34,7 +34,7 @@ from dlcloud.local.site_files import AccessKey, Level, SitePaths, SiteState, loa
 from dlcloud.local.tunnels import Tunnels
 
 _BOOT_DELAY_S = 0.2
-_END_S = 8.0
+_END_S = 20.0
 _LOOK_S = 1.0
 
 log = logging.getLogger(__name__)
