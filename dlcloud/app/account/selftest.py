@@ -177,8 +177,7 @@ def _under_policy(trip: "RoundTrip", most_usd: Decimal) -> None:
         # No profile may put others in their place.
         trip.environment |= {
             "DLCLOUD_CONFIG": str(trip.folder / "none.yaml"),
-            "AWS_PROFILE": "",
-            PROFILE_VARIABLE: "",
+            **dict.fromkeys(("AWS_PROFILE", "AWS_DEFAULT_PROFILE", PROFILE_VARIABLE), ""),
         }
         trip.observations.role = session.arn
         trip.run(most_usd)
@@ -216,7 +215,7 @@ class RoundTrip:
         instance_type: Of every instance, except those of `batch` and `gpu`.
         results: The folder in S3 for the results of `batch`.
         folder: For the recipes.
-        environment: Of the commands, where it is another than this process's.
+        environment: Of the commands, where it is another than this process's; empty values remove a variable.
     """
 
     context: Context
@@ -292,12 +291,14 @@ class RoundTrip:
             self.observations.controller_s = time.monotonic() - killed
             self._ask("exec", name, "--", f"touch $HOME/{GO}")
             self.environment |= elsewhere
-            self._await(CONTROLLER_S, lambda: self._is_ready(name))
-            self._ask("down", name, "--yes")
+            try:
+                self._await(CONTROLLER_S, lambda: self._is_ready(name))
+                self._ask("down", name, "--yes")
+            finally:  # this home terminates what the other one has left
+                for variable in elsewhere:
+                    del self.environment[variable]
             files = list((self.folder / "elsewhere").glob(f"runs/*/files/{RESULT}"))
             self.observations.result = printable(files[0].read_text().strip()) if files else "nothing"
-            for variable in elsewhere:
-                del self.environment[variable]
 
     def _is_ready(self, name: str) -> bool:
         """True once the work of a detached cluster is done."""
@@ -503,7 +504,7 @@ def start_command(
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env=os.environ | environment,
+            env={name: value for name, value in (os.environ | environment).items() if value},
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

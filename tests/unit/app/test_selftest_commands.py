@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +30,15 @@ def test_ctrl_c_reaches_later_commands(tmp_path, monkeypatch):
     monkeypatch.setenv("DLCLOUD_HOME", str(tmp_path))
     start_command(["status"]).communicate(timeout=60)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, set())
+
+
+def test_a_profile_of_the_user_is_removed_for_a_command_with_other_credentials(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLCLOUD_HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    process = start_command(["status"], {"AWS_PROFILE": "", "AWS_ACCESS_KEY_ID": "AKIA"})
+    variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+    process.communicate(timeout=60)
+    assert b"AWS_ACCESS_KEY_ID=AKIA" in variables
+    assert not [one for one in variables if one.startswith(b"AWS_PROFILE=")], (
+        "an empty one is a profile of no name"
+    )
