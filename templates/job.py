@@ -264,15 +264,27 @@ def state(folder: pathlib.Path) -> "dict[str, str | int | None]":
     with contextlib.suppress(FileNotFoundError):
         return {"state": "ended", "exit_status": int((folder / "exit_status").read_text())}
     try:
-        os.kill(int((folder / "pid").read_text()), 0)
+        supervisor = int((folder / "pid").read_text())
     except FileNotFoundError:
         return {"state": "new", "exit_status": None}
+    if is_running(supervisor):
+        return {"state": "running", "exit_status": None}
+    # It may have ended between the two checks.
+    with contextlib.suppress(FileNotFoundError):
+        return {"state": "ended", "exit_status": int((folder / "exit_status").read_text())}
+    return {"state": "lost", "exit_status": None}
+
+
+def is_running(process: int) -> bool:
+    """Return False also for a zombie: process 1 of a container may never reap what it adopted."""
+    try:
+        os.kill(process, 0)
+        status = pathlib.Path(f"/proc/{process}/stat").read_text(errors="replace")
     except ProcessLookupError:
-        # It may have ended between the two checks.
-        with contextlib.suppress(FileNotFoundError):
-            return {"state": "ended", "exit_status": int((folder / "exit_status").read_text())}
-        return {"state": "lost", "exit_status": None}
-    return {"state": "running", "exit_status": None}
+        return False
+    except FileNotFoundError:
+        return not pathlib.Path("/proc/self/stat").exists()  # macOS has no /proc
+    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 def written(folder: pathlib.Path, *skipped: str) -> "list[tuple[str, int, str]]":

@@ -1,5 +1,6 @@
 """job.py, run as on an instance: detached, once, followed from any byte, and ended with all it started."""
 
+import ctypes
 import json
 import os
 import shutil
@@ -15,6 +16,8 @@ from dlcloud.resources.texts import template
 from dlcloud.trainer import masking
 
 LIMIT_S = 600.0
+PR_SET_CHILD_SUBREAPER = 36
+"""Source: prctl(2), linux/prctl.h."""
 
 
 class Job:
@@ -175,6 +178,20 @@ def test_a_job_whose_supervisor_was_killed_is_lost(job):
     assert alive(program)
     job("stop")
     job.until(lambda: not alive(program), "the program's end")
+
+
+def test_a_killed_supervisor_that_nobody_reaps_is_lost_too(job):
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        job.command("echo ready > ready; exec sleep 60\n")("start")
+        job.wait_for("ready")
+        os.kill(job.supervisor, signal.SIGKILL)
+        job.until(lambda: not alive(job.supervisor), "the supervisor's end")
+        assert job.state == {"state": "lost", "exit_status": None}
+        assert os.waitpid(job.supervisor, 0)[0] == job.supervisor
+    finally:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def test_stop_ends_all_that_the_program_started(job):
