@@ -4,7 +4,7 @@ from decimal import Decimal
 
 _HOUR_S = 3600
 HOURS_PER_MONTH = 730
-# Of blocks that were written. Source: EBS pricing, snapshots in the standard tier, us-east-1 [from memory].
+# Of blocks that were written. Source: EBS pricing, snapshots in the standard tier, us-east-1 (unverified).
 SNAPSHOT_USD_PER_GIB_MONTH = Decimal("0.05")
 # Per GiB and month. Source: EBS pricing, gp3 storage (usage type EBS:VolumeUsage.gp3). Compared with other
 # programs' copies of the price list in 2026-11: us-east-1, eu-central-1, eu-south-1; the others are recalled.

@@ -20,7 +20,7 @@ INF = "Inf"
 TRN = "Trn"
 
 # Source: EC2 user guide, "On-Demand Instance quotas" and "Spot Instance quotas", and the console of Service
-# Quotas; the codes are from memory of it and from dlcloud.local, unverified on an account.
+# Quotas; the codes are those of dlcloud.local, unverified on an account.
 CODES: Mapping[tuple[str, Market], str] = {
     (STANDARD, Market.ON_DEMAND): "L-1216C47A",
     (STANDARD, Market.SPOT): "L-34B43A08",

@@ -23,7 +23,7 @@ SPARE_GIB = 20
 """For environments and what a workload writes."""
 REGION_TRAFFIC_USD_PER_GB = Decimal("0.02")
 """Out of most regions into another one; us-east-1 to us-east-2 is half of it, regions outside North America
-and Europe cost up to 0.147. Source: S3 pricing, "Data transfer" [from memory]."""
+and Europe cost up to 0.147. Source: S3 pricing, "Data transfer" (unverified)."""
 DEAR_TRAFFIC_USD_PER_GB = Decimal("0.147")
 _USUAL_TRAFFIC = ("us-", "ca-", "eu-")
 
