@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError
 from dlcloud.cloud.account.roles import POLICY_NAME, TRIES, IamRoles, Role
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.compute.instances import PROFILE_PAUSES_S, Ec2Instances
+from dlcloud.model.account import HOME_TAG, OWNER_TAG, Owner
 from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CloudError, CredentialsError
 from dlcloud.resources.texts import control_policy
@@ -134,6 +135,15 @@ def test_roles_of_other_regions_and_of_others_are_not_found(account, iam):
     assert list(roles(account).find()) == []
     (found,) = roles(Clients(region="eu-west-1")).find()
     assert (found.kind, found.region, found.cluster_id) == ("iam-role", "eu-west-1", "c0ffee")
+
+
+def test_a_role_names_its_owner_where_its_tags_can_be_read(account, clients, stub):
+    ours = TAGS | {OWNER_TAG: "0123abcd", HOME_TAG: "4567"}
+    roles(account).put_role(replace(ROLE, tags=ours))
+    assert roles(account).owner("dlcloud-c0ffee") == Owner(digest="0123abcd", home="4567")
+    assert roles(account).owner("dlcloud-gone") == Owner()
+    stub(clients.get("iam")).add_client_error("list_role_tags", "AccessDenied")
+    assert roles(clients).owner("dlcloud-c0ffee") == Owner()
 
 
 def test_a_permanent_refusal_is_not_retried(clients, stub):

@@ -258,13 +258,21 @@ def test_limits_are_cached_for_a_day_with_their_date():
 
 
 class AllowingClients(CountingClients):
-    """EC2 that counts dry runs and allows them."""
+    """EC2 that counts dry runs and allows them; it denies one of CreateFleet on what `denied` names."""
+
+    access_key, denied = "AKIA", ""
 
     def get_without_retries(self):
         return self
 
     def credentials(self):
-        return SimpleNamespace(access_key="AKIA")
+        return SimpleNamespace(access_key=self.access_key)
+
+    def create_fleet(self, **_):
+        action, resource = "ec2:CreateFleet", f"arn:aws:ec2:us-east-1:123456789012:{self.denied}"
+        text = f"User: arn:aws:iam::1:user/a is not authorized to perform: {action} on resource: {resource}"
+        error = {"Code": "UnauthorizedOperation", "Message": f"{text} because no policy allows it"}
+        raise ClientError({"Error": error}, "CreateFleet")
 
     def create_security_group(self, *, DryRun, Description, **_):  # noqa: N803  boto3's words
         self.asked.append((DryRun, Description))
@@ -282,6 +290,26 @@ def test_what_a_dry_run_allowed_is_not_asked_again_within_the_hour():
     assert counts == [1, 1, 2, 3]
     account.dry_run("CreateSecurityGroup", request(tags={}), fresh=True)
     assert len(clients.asked) == 4
+
+
+def test_what_a_dry_run_allowed_to_some_credentials_is_asked_again_for_others():
+    clients = AllowingClients()
+    account = Ec2Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=FakeClock())
+    counts = []
+    for clients.access_key in ("AKIA-ADMIN", "AKIA-OTHER", "AKIA-ADMIN"):
+        account.dry_run("CreateSecurityGroup", request())
+        counts.append(len(clients.asked))
+    assert counts == [1, 2, 2]
+
+
+def test_a_dry_run_of_a_fleet_counts_no_denial_on_the_template_that_does_not_exist_yet():
+    clients = AllowingClients()
+    account = Ec2Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=FakeClock())
+    clients.denied = "launch-template/*"
+    account.dry_run("CreateFleet", request())
+    clients.denied = "fleet/*"
+    with pytest.raises(CredentialsError, match=r"ec2:CreateFleet on .*fleet/\* is denied"):
+        account.dry_run("CreateFleet", request(), fresh=True)
 
 
 def test_p5_spot_counts_against_p_where_it_has_no_limit_of_its_own():

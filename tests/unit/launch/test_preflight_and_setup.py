@@ -172,6 +172,16 @@ def test_an_update_of_apt_that_fails_is_repeated(tmp_path):
     assert "no mirror" in errors
 
 
+def test_a_list_of_apt_that_is_unsigned_stops_no_set_up_where_others_are_there(tmp_path):
+    status, calls, errors = run_apt_script(
+        tmp_path, **{"apt-get": "echo not signed; exit 100", "ls": "exit 0"}
+    )
+    assert status == 0
+    assert sum(call.startswith("apt-get") for call in calls) == 4
+    assert "unsigned" in errors
+    assert "going on with the lists that are there" in errors
+
+
 LOCKED = "echo 'E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)'; exit 100"
 
 
