@@ -648,7 +648,7 @@ def _listed(file: Path, modules: Sequence[str]) -> Packages:
         read = file.read_text("utf-8", "replace")
     named = {distribution_of(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", read)}
     imported = [DISTRIBUTIONS.get(module, module.replace("_", "-")) for module in modules]
-    unlisted = tuple(name for name in imported if distribution_of(name) not in named)
+    unlisted = tuple(name for name in imported if not fault and distribution_of(name) not in named)
     return Packages(listed_in=file.name, unlisted=unlisted, fault=fault)
 
 

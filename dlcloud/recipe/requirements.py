@@ -346,25 +346,33 @@ class _Reader:
             fault = document.faults[0].describe() if document.faults else "it has no list `dependencies`"
             self.faults.append(f"{name}: {fault}")
             return
+        libraries: list[str] = []
         for index, entry in enumerate(listed):
             place = f"{name}:{document.line_of(('dependencies', index))}"
             if isinstance(entry, dict):
                 for line in entry.get("pip") or ():
                     self.read_line(str(line), place, folder)
             elif isinstance(entry, str):
-                self._read_conda_package(entry, place)
+                self._read_conda_package(entry, place, libraries)
+        if libraries:
+            self.lines.append(
+                f"{NOTE}{name}: {', '.join(libraries)}: left out, as PyPI's packages bring what they need"
+            )
 
-    def _read_conda_package(self, entry: Value, place: str) -> None:
+    def _read_conda_package(self, entry: Value, place: str, libraries: list[str]) -> None:
         match = re.fullmatch(r"(?:[\w./-]+::)?([\w.-]+?)\s*(?:\[.*\])?\s*([=<>!~ ].*)?", str(entry).strip())
         if match is None:
             self.faults.append(f"{place}: {entry} is no package of conda")
             return
         name, version = match[1].lower(), (match[2] or "").strip()
-        if name in _CONDA_ONLY:
+        if name in _CONDA_TOOLS:
             if name == "python":
                 self.lines.append(
                     f"{NOTE}{place}: {entry} is left out: an instance's own Python runs the command"
                 )
+            return
+        if _CONDA_LIBRARY.fullmatch(name):
+            libraries.append(name)
             return
         if name not in _CONDA_SAME and name not in _CONDA_OTHER:
             fault = f"{place}: {name} is a package of conda, and may be another one on PyPI"
@@ -431,22 +439,25 @@ def _logical_lines(content: str) -> Iterator[tuple[int, str]]:
         yield first, pending.strip()
 
 
-_CONDA_ONLY = (
-    "python", "pip", "setuptools", "wheel", "cudatoolkit", "cuda", "cuda-toolkit", "cuda-runtime",
-    "cudnn", "pytorch-cuda", "pytorch-", "mutex", "cpuonly", "mkl", "blas", "libblas", "openblas",
-    "nomkl", "intel-openmp", "ca-certificates", "openssl", "certifi-win32",
-)  # fmt: skip
-"""What an instance or the packages of PyPI bring themselves."""
+_CONDA_TOOLS = ("pip", "python", "python_abi", "setuptools", "wheel")
+_CONDA_LIBRARY = re.compile(
+    r"_.*|lib(?!rosa|cst|sass).*|.*-ng|.*[-_]linux-64|cuda(?!-python).*|cudnn.*|cutensor|nccl|magma-.*"
+    r"|pytorch-(?:cuda|mutex)|cpuonly|mkl.*|blas.*|openblas.*|nomkl|(?:intel|llvm)-openmp|tbb"
+    r"|bzip2|c-ares|ca-certificates|expat|fontconfig|freetype|giflib|gmp|gnutls|icu|jpeg|krb5|lame|lcms2"
+    r"|lerc|lz4-c|mpc|mpfr|ncurses|nettle|openh264|openjpeg|openssl|readline|sqlite|tk|tzdata|xz|yaml"
+    r"|zlib|zstd"
+)
+"""Libraries that the image or the packages of PyPI bring. Source: `conda env export`, 2026-11."""
 _CONDA_SAME = (
     "absl-py", "accelerate", "albumentations", "beautifulsoup4", "boto3", "catboost", "click",
     "cloudpickle", "cython", "dask", "datasets", "diffusers", "einops", "evaluate", "fastapi", "flask",
-    "fsspec", "gensim", "gymnasium", "h5py", "huggingface_hub", "hydra-", "core", "imageio",
+    "fsspec", "gensim", "gymnasium", "h5py", "huggingface_hub", "hydra-core", "imageio",
     "importlib-metadata", "ipykernel", "ipython", "ipywidgets", "jax", "jaxlib", "joblib", "jupyter",
     "jupyterlab", "keras", "lightgbm", "lightning", "matplotlib", "mlflow", "mypy", "networkx", "nltk",
     "notebook", "numba", "numpy", "omegaconf", "onnx", "onnxruntime", "openpyxl", "optuna", "packaging",
     "pandas", "peft", "pillow", "plotly", "polars", "protobuf", "psutil", "pyarrow", "pydantic",
     "pytest", "pytorch-lightning", "pyyaml", "ray", "regex", "requests", "rich", "s3fs", "sacrebleu",
-    "safetensors", "scikit-", "image", "scikit-learn", "scipy", "seaborn", "sentence-transformers",
+    "librosa", "safetensors", "scikit-image", "scikit-learn", "scipy", "seaborn", "sentence-transformers",
     "sentencepiece", "shapely", "six", "spacy", "sqlalchemy", "statsmodels", "sympy", "tabulate",
     "tensorboard", "tensorboardx", "tensorflow", "tiktoken", "timm", "tokenizers", "torchaudio",
     "torchmetrics", "torchvision", "tqdm", "transformers", "typer", "umap-learn", "wandb", "webdataset",

@@ -92,6 +92,8 @@ def train(
     arguments = locals().copy()  # those of the job, by the same names
     if (arguments.pop("epochs") is None) == (steps is None):
         raise ValueError("give either epochs or steps")
+    if not len(dataset):
+        raise ValueError("the dataset has no samples")
     if steps is None:
         arguments["steps"] = count_steps(len(dataset), max(batch, 1), epochs or 0)
     return run(WorkerJob(**arguments), from_environment())

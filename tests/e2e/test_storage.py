@@ -22,7 +22,7 @@ from tests.environments import python_with
 SMALLER = {
     "name: elastic-s3": "name: stored",
     "my-training-data": "training-data",
-    "--epochs 30 --delay-ms 30": "--batch 48 --epochs 4 --delay-ms 150",
+    "--epochs 150 --delay-ms 30": "--batch 48 --epochs 4 --delay-ms 150",
     "checkpoint_seconds: 10": "checkpoint_seconds: 0.5",
     "after: 5, interrupt: 0, grace: 10": "after: 1, interrupt: 0, grace: 4",
 }
@@ -53,7 +53,7 @@ def s3(user: User):
         aws_secret_access_key=variables["AWS_SECRET_ACCESS_KEY"],
     )
     client.create_bucket(Bucket="training-data")
-    client.put_object(Bucket="training-data", Key="digits/digits.csv", Body=table(rows=936))
+    client.put_object(Bucket="training-data", Key="digits/digits.csv", Body=table(rows=720))
     return client
 
 
@@ -182,6 +182,17 @@ def test_ctrl_c_ends_a_pause_without_capacity(user: User, s3):
     assert f"resumes from the checkpoint of step {step}" in second.stderr
     assert "the checkpoint of step 48 is stored" in second.stderr
     assert user.alive() == []
+
+
+@pytest.mark.long  # more than a minute
+def test_the_bundled_recipe_is_rehearsed_to_its_last_step(user: User):
+    python_with(PACKAGE / "requirements" / "elastic.txt")
+    done = user.run("up", "elastic-s3", "--cloud", "local", "--yes")
+    assert "has joined at step" in done.stderr
+    assert "the checkpoint of step 450 is stored" in done.stderr
+    assert user.alive() == []
+    again = user.run("up", "elastic-s3", "--cloud", "local", "--yes")
+    assert "nothing is launched: the last step, 450, is in s3://my-training-data" in again.stdout
 
 
 def test_the_bundled_recipe_makes_its_own_bucket(user: User):

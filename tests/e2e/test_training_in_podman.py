@@ -16,7 +16,7 @@ from tests.needs import needs
 IMAGE = os.environ.get("DLCLOUD_TEST_PODMAN_IMAGE", "")
 WITH_TORCH = ["podman", "run", "--rm", IMAGE, "python3", "-c", "import numpy, torch"]
 BATCHES = 12
-"""Of an epoch: 936 images, of which 360 are held out, in batches of 48."""
+"""Of an epoch: 720 images, of which 144 are held out, in batches of 48."""
 
 RECIPE = """\
 name: boxed
@@ -84,7 +84,7 @@ def events(user: User):
 
 def table():
     """Return made-up digits: 64 values and a label in a line."""
-    return "".join(",".join(map(str, [*(i * k % 17 for k in range(64)), i % 10])) + "\n" for i in range(936))
+    return "".join(",".join(map(str, [*(i * k % 17 for k in range(64)), i % 10])) + "\n" for i in range(720))
 
 
 def test_containers_are_killed_resized_ended_and_begun_again(owner: User):

@@ -1,4 +1,4 @@
-"""The whole script of docs/elastic.md, as it stands there."""
+"""The whole script of docs/elastic.md, and the data of a bundled recipe, as they stand there."""
 
 from dlcloud.elastic.agents import ALIAS
 from tests.environments import ROOT
@@ -15,3 +15,10 @@ def test_the_script_of_the_page_trains(run_program, alone):
     assert len(losses) == 160 // 20
     assert losses[-1] < losses[0] / 10
     assert (alone / "model.pt").stat().st_size > 0
+
+
+def test_the_data_of_the_bundled_recipe_are_enough_to_train_on(run_program):
+    data = ROOT / "recipes" / "data" / "digits"
+    assert "steps 6, accuracy" in run_program(
+        "-m", "trainer.examples.digits", "--data", str(data), "--epochs", "2"
+    )

@@ -241,6 +241,23 @@ def test_an_environment_of_conda_is_read_where_pypi_has_the_same():
     ]
 
 
+def test_libraries_of_conda_are_left_out_and_named():
+    text = (
+        "dependencies: [_libgcc_mutex=0.1=main, cudatoolkit=11.8, nvidia::cuda-nvcc, pytorch-mutex, nccl,\n"
+        "  ld_impl_linux-64, libgcc-ng=13.2.0=h807b86f_2, python_abi, hydra-core, scikit-image, librosa]"
+    )
+    left_out = "_libgcc_mutex, cudatoolkit, cuda-nvcc, pytorch-mutex, nccl, ld_impl_linux-64, libgcc-ng"
+    assert lines_of({"environment.yml": text}, "environment.yml") == [
+        "hydra-core",
+        "scikit-image",
+        "librosa",
+        f"# environment.yml: {left_out}: left out, as PyPI's packages bring what they need",
+    ]
+    assert "mutex is a package of conda" in faults_of(
+        {"environment.yml": "dependencies: [mutex]"}, "environment.yml"
+    )
+
+
 def test_a_package_of_conda_that_may_be_another_on_pypi_is_refused():
     message = faults_of({"environment.yml": "dependencies: [ffmpeg]"}, "environment.yml")
     assert "environment.yml:1: ffmpeg is a package of conda, and may be another one on PyPI" in message
