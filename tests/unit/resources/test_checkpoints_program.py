@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import dlcloud.benchmarks
 from dlcloud.resources.texts import template
 from dlcloud.store.checkpoints import read_state
+from tests.environments import ROOT
 from tests.fakes.metadata import NOTICE, REBALANCE, Service
 
 TIMEOUT_S = 240
@@ -167,6 +169,15 @@ def test_a_file_that_is_being_written_is_never_part_of_a_state(instance):
     job.wait(lambda: len(job.records("checkpoint")) >= 2)
     files, _, _ = job.state()
     assert is_whole(files["ckpt/state.txt"])
+
+
+def test_a_file_that_is_closed_while_it_is_looked_at_is_not_open(tmp_path, monkeypatch):
+    is_open = runpy.run_path(str(ROOT / "templates" / "checkpoints.py"))["is_open"]
+    with (tmp_path / "state.txt").open("w"):
+        assert is_open(tmp_path, {"state.txt": ()})
+        monkeypatch.setattr(Path, "read_text", lambda _: "")  # what the kernel gives of one that is gone
+        assert not is_open(tmp_path, {"state.txt": ()})
+    assert not is_open(tmp_path, {"state.txt": ()})
 
 
 def test_a_program_without_a_handler_leaves_the_state_from_before_the_signal(instance):
