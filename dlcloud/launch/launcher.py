@@ -34,7 +34,7 @@ from dlcloud.model.errors import (
     UnwritableError,
 )
 from dlcloud.model.events import Info, Warned, stage
-from dlcloud.model.instance import Instance, InstanceState, boot_timeout_s, describe_slow_boot
+from dlcloud.model.instance import Instance, InstanceState, Market, boot_timeout_s, describe_slow_boot
 from dlcloud.model.money import billed_seconds
 from dlcloud.model.remote import Connection
 from dlcloud.planning.launch_request import PoolRefusal
@@ -275,7 +275,9 @@ def _name_launch(plan: Plan) -> str:
     pool = f"{first.instance_type} ({first.market})"
     if len(plan.pools) == 1:
         return f"launching {plan.max_count} {pool}"
-    return f"launching {plan.max_count} instance(s), of {len(plan.pools)} pools {pool} first"
+    is_choice = sum(one.market is Market.SPOT for one in plan.pools) > 1
+    which = "spot" if is_choice else pool
+    return f"launching {plan.max_count} instance(s), of {len(plan.pools)} pools {which} first"
 
 
 ADDRESS_POLL_S = 1.0

@@ -58,17 +58,23 @@ def plan_report(
     return Report(
         command="bench",
         records=[_record(planned) for planned in types],
-        sections=[_plan_section(types, matrix, shorter, choice), *left_out_sections(left_out)],
+        sections=[
+            _plan_section(types, matrix, shorter, choice),
+            *left_out_sections(left_out, rehearsal=matrix.base.cloud == "local"),
+        ],
         empty="",
         extra={"left_out": left_out_records(left_out), **({"choice": list(choice)} if choice else {})},
     )
 
 
-def left_out_sections(left_out: Iterable[tuple[str, LeftOut]]) -> list[Section]:
+def left_out_sections(left_out: Iterable[tuple[str, LeftOut]], *, rehearsal: bool) -> list[Section]:
     """Return the table of settings that do not run on a type; no section if all do."""
     rows = [(name, part.benchmark, part.setting or "all", part.reason) for name, part in left_out]
     titles = ("type", "benchmark", "setting", "why")
-    return [Section(heading="left out", titles=titles, rows=rows)] if rows else []
+    notes = (
+        ["on AWS; a rehearsal measures what this machine's CPU can compute, these too"] if rehearsal else []
+    )
+    return [Section(heading="left out", titles=titles, rows=rows, notes=notes)] if rows else []
 
 
 def left_out_records(left_out: Iterable[tuple[str, LeftOut]]) -> list[Mapping[str, Any]]:

@@ -4,7 +4,7 @@
 and what happens at the end. `resize_report` has a row for each instance that stays, ends or is launched.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dlcloud.model.cluster import NEW_GROUP, Member
 from dlcloud.model.instance import X86_64, Market
@@ -93,7 +93,7 @@ def _section(plan: Plan, *, detached: bool) -> Section:
         titles=("try", "type", "market", "zone", "USD/h each", "price of"),
         rows=[
             *(_reserved_row(number, one) for number, one in enumerate(plan.reserved, start=1)),
-            *(_row(number, pool) for number, pool in enumerate(plan.pools, start=len(plan.reserved) + 1)),
+            *_rows(plan),
         ],
         notes=notes,
         numeric=frozenset({4}),
@@ -155,7 +155,10 @@ def _conditions(plan: Plan) -> list[str]:
         conditions.append(f"near each other, in {name}")
     if plan.machine.efa_interfaces:
         conditions.append(f"{plan.machine.efa_interfaces} EFA interface(s) each")
-    if Market.SPOT in {pool.market for pool in plan.pools}:
+    spot = [pool.instance_type for pool in plan.pools if pool.market is Market.SPOT]
+    if len(set(spot)) > 1:
+        conditions.append("of the spot types EC2 chooses, by price and capacity")
+    if spot:
         conditions.append(
             "a spot instance that EC2 interrupts in its first hour is free except for disk and address"
         )
@@ -178,6 +181,16 @@ def _reserved_record(plan: Plan, one: ReservedCapacity) -> dict[str, Cell]:
         "price_source": f"marginal: {one.count} of {one.reservation_id}, which is paid for anyway",
         "rehearsal": plan.rehearsal,
     }
+
+
+def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each pool; spot pools have one number, as they are one request."""
+    number = len(plan.reserved)
+    market: Market | None = None
+    for pool in plan.pools:
+        number += market is not Market.SPOT or pool.market is not market
+        market = pool.market
+        yield _row(number, pool)
 
 
 def _row(number: int, pool: CapacityPool) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from terminal import TIMEOUT_S, User, wait_until
 OF_AWS = """
 name: of-aws
 instances: {types: [c7i.xlarge, c5.xlarge], count: 1, market: spot}
+setup: {commands: sudo apt-get update}
 workload:
   command: 'sh -c ''echo "images/sec: $1"'' measure 5'
   throughput: 'images/sec: ([0-9.]+)'
@@ -23,6 +24,7 @@ def test_a_recipe_for_aws_is_rehearsed_in_its_tiny_form(user: User):
     assert (
         "the recipe is changed by --cloud local (its tiny form: the command with fewer steps, once)" in words
     )
+    assert "not rehearsed: apt of setup.commands" in words
     assert user.alive() == []
     (row,) = user.json("cost-report")["result"]["records"]
     assert (row["samples"], row["rehearsal"]) == (1, True)

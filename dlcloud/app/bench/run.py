@@ -449,13 +449,16 @@ class Bench:
             return False
         left_out = context.benches.left_out(bench_id)
         commands = {row.run.run_id: self.again for row in self.rows}
-        report = results_report(self.rows, results, left_out, view=self.view, commands=commands)
+        rehearsal = self.matrix.base.cloud == "local"
+        report = results_report(
+            self.rows, results, left_out, rehearsal=rehearsal, view=self.view, commands=commands
+        )
         if self.predict:
             base = self.matrix.base
             self.predictions = predict_bench(context, self.rows, base, Market.ON_DEMAND, self.reference)
             report = with_predictions(report, self.predictions, base, Format(self.output))
         if self.race is not None:
-            report = with_race(report, self.race, rehearsal=self.matrix.base.cloud == "local")
+            report = with_race(report, self.race, rehearsal=rehearsal)
         say(render(report, Format(self.output)))
         return True
 
@@ -565,6 +568,7 @@ def results_report(
     results: Sequence[TypeResult],
     left_out: Sequence[tuple[str, LeftOut]],
     *,
+    rehearsal: bool,
     view: View | None,
     commands: Mapping[str, str],
 ) -> Report:
@@ -580,7 +584,8 @@ def results_report(
         "not_had": {result.instance_type: result.refused.message for result in results if result.refused},
         "failed": {result.instance_type: dict(result.failed) for result in results if result.failed},
     }
-    return replace(report, sections=[*tables, *left_out_sections(left_out), *answer], extra=extra)
+    last = left_out_sections(left_out, rehearsal=rehearsal)
+    return replace(report, sections=[*tables, *last, *answer], extra=extra)
 
 
 def offer_again(rows: Sequence[ResultRow], matrix: BenchmarkMatrix, view: View) -> BenchmarkMatrix | None:

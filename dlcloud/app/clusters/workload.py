@@ -22,6 +22,7 @@ from dlcloud.elastic.train import train
 from dlcloud.launch.data_access import check_data
 from dlcloud.launch.launcher import Launcher
 from dlcloud.launch.secret_values import SecretLookup
+from dlcloud.launch.setup import APT
 from dlcloud.launch.user_files import check_files
 from dlcloud.local.site_files import Level
 from dlcloud.model.cluster import Member
@@ -134,6 +135,8 @@ class RecipeWorkload:
         if self.recipe.workload.files is not None:
             notes.append(check_files(self.folder / self.recipe.workload.files).describe())
         notes += self._after_interruption()
+        if self.recipe.cloud == "local" and APT.search(self.recipe.setup.commands):
+            notes.append("not rehearsed: apt of setup.commands; instances here have this machine's programs")
         if self.recipe.cloud == "local" and (loose := self._looseness()):
             notes.append(loose)
         yield from (textwrap.fill(note, NOTE_WIDTH, break_on_hyphens=False) for note in notes)

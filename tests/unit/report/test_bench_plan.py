@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from dlcloud.analysis.bench import rehearsal_s
 from dlcloud.model.instance import Market
-from dlcloud.planning.fit import Fit
+from dlcloud.planning.fit import Fit, LeftOut
 from dlcloud.planning.quotas import Quota
 from dlcloud.recipe.workload import Workload
 from dlcloud.report.bench_tables import TypePlan, plan_report
@@ -39,7 +39,8 @@ def test_a_command_takes_as_long_as_it_takes():
 def test_the_plan_of_a_rehearsal_says_how_long_it_takes():
     matrix = matrix_of("c5.18xlarge", "c7i.xlarge")
     names = tuple(job.name for job in matrix.jobs)
-    fit = Fit(benchmarks=names, left_out=(), advice=())
+    without = LeftOut(benchmark=names[0], setting="bf16", reason="it has no AMX")
+    fit = Fit(benchmarks=names, left_out=(without,), advice=())
     made = plan(f"{RECIPE}cloud: local\n")
     planned = [
         TypePlan(instance_type=name, fit=fit, waiting=waiting, plan=made)
@@ -50,6 +51,7 @@ def test_the_plan_of_a_rehearsal_says_how_long_it_takes():
         "about 58 min on two cores, environments apart: quantization 15 min, mixed_precision 10 min, "
         "tensorflow 33 min" in text
     )
+    assert "on AWS; a rehearsal measures what this machine's CPU can compute, these too" in text
 
 
 def test_types_that_do_not_fit_the_quota_together_are_said_to_wait_with_the_increase():

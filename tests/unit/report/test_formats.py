@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 from decimal import Decimal
 
+from dlcloud.model.instance import Market
 from dlcloud.planning.plan import make_plan
 from dlcloud.report.plan_tables import plan_report
 from dlcloud.report.table import Format, Report, Section, envelope, render
@@ -119,6 +120,26 @@ def test_a_plan_that_is_a_rehearsal_says_so_in_every_format():
     assert document["plan"]["rehearsal"]
     assert all(record["rehearsal"] for record in document["records"])
     assert "rehears" not in shown(plan())
+
+
+def test_spot_pools_are_one_try_of_which_ec2_chooses():
+    spot = [price(name, market=Market.SPOT) for name in ("c7i.xlarge", "c6i.xlarge")]
+    text = shown(
+        plan(
+            RECIPE.replace("  count: 2", "  count: 2\n  market: spot-then-on-demand"),
+            *spot,
+            price(),
+            price("c6i.xlarge"),
+        )
+    )
+    rows = [line.split()[:3] for line in text.splitlines() if "i.xlarge" in line]
+    assert [(number, market) for number, _, market in rows] == [
+        ("1", "spot"),
+        ("1", "spot"),
+        ("2", "on-demand"),
+        ("3", "on-demand"),
+    ]
+    assert "of the spot types EC2 chooses, by price and capacity" in text
 
 
 def test_a_plan_of_unknown_price_says_so():
