@@ -39,6 +39,8 @@ from dlcloud.planning.reservations import MARGINAL_USD, CapacityReservation, Res
 from dlcloud.recipe.deadline import Deadline, describe_deadline
 from dlcloud.recipe.recipe import Recipe, describe_workload
 
+QuotaPlace = tuple[str, str]
+"""A quota by its Region and its code: each Region has its own."""
 MINUTES_PER_HOUR = 60
 SPOT_HEADROOM = Decimal("1.2")
 """Under a budget in dollars, spot is given up where it costs so much more than it did at the launch."""
@@ -120,6 +122,11 @@ class Plan:
     """The offers of all Regions that the recipe names, the cheapest first; empty if it names one."""
     quota_needs: Mapping[str, tuple[Quota, int]] = field(default_factory=dict)
     """By the code of each quota that a pool counts against: the quota, and the most vCPUs taken of it."""
+
+    @property
+    def needs_by_place(self) -> dict[QuotaPlace, tuple[Quota, int]]:
+        """The quotas of `quota_needs` by Region and code."""
+        return {(self.region, code): need for code, need in self.quota_needs.items()}
 
     @property
     def holds_spot_price(self) -> bool:

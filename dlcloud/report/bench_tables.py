@@ -9,7 +9,7 @@ from dlcloud.analysis.bench import BenchmarkMatrix, rehearsal_s
 from dlcloud.model.errors import CloudError
 from dlcloud.model.money import exact, money, rounded, total_usd
 from dlcloud.planning.fit import Fit, LeftOut
-from dlcloud.planning.plan import Plan
+from dlcloud.planning.plan import Plan, QuotaPlace
 from dlcloud.planning.quotas import Quota
 from dlcloud.prediction.racing import RaceCandidate, RaceResult, Verdict
 from dlcloud.report.table import Cell, Report, Section
@@ -38,12 +38,18 @@ class TypePlan:
     elsewhere: tuple[Plan, ...] = ()
 
 
-def shared_needs(types: Sequence[TypePlan]) -> dict[str, tuple[Quota, int]]:
-    """Return the quotas that the types count against by their codes, with the vCPUs of all types together."""
-    needs: dict[str, tuple[Quota, int]] = {}
+def shared_needs(types: Sequence[TypePlan]) -> dict[QuotaPlace, tuple[Quota, int]]:
+    """Return the quotas that the types count against, with the vCPUs of all types together.
+
+    A quota is of one Region; those of Regions that only a failover would use need nothing yet.
+    """
+    needs: dict[QuotaPlace, tuple[Quota, int]] = {}
     for planned in types:
-        for code, (quota, vcpus) in (planned.plan.quota_needs if planned.plan else {}).items():
-            needs[code] = quota, vcpus + needs.get(code, (quota, 0))[1]
+        for place, (quota, vcpus) in (planned.plan.needs_by_place if planned.plan else {}).items():
+            needs[place] = quota, vcpus + needs.get(place, (quota, 0))[1]
+    for plan in (plan for planned in types for plan in planned.elsewhere):
+        for place, (quota, _) in plan.needs_by_place.items():
+            needs.setdefault(place, (quota, 0))
     return needs
 
 
@@ -99,11 +105,11 @@ def _plan_section(
         notes.append(_estimate(types, matrix))
         notes += [shorter] if shorter else []
     notes.append(_cost(plans))
-    for quota, vcpus in shared_needs(types).values():
+    for (region, _), (quota, vcpus) in shared_needs(types).items():
         if vcpus > quota.left:
             notes.append(
                 f"types wait for each other: together they take {vcpus} vCPUs; {quota.describe()}. "
-                f"To run them together: {quota.increase(vcpus, matrix.base.region)}"
+                f"To run them together: {quota.increase(vcpus, region)}"
             )
     for planned in types:
         reasons = planned.plan.reasons if planned.plan else ()

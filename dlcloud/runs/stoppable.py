@@ -1,17 +1,18 @@
 """Run long work for several items in parallel; on Ctrl-C each item cleans up after itself."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from dlcloud.model.clock import Clock
 from dlcloud.model.events import Emit, Event
 from dlcloud.system.parallel import fan_out
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
 
 SLOT_POLL_S = 0.2
@@ -77,7 +78,7 @@ class ExclusiveSlot:
             self._lock.release()
 
 
-class SharedQuota:
+class SharedQuota(Generic[K]):
     """Limits that several threads draw from: each waits until what it needs is free.
 
     Each need must be within its limit; what holds one needs nothing more.
@@ -87,17 +88,17 @@ class SharedQuota:
         left: What is free of each limit, by its name.
     """
 
-    def __init__(self, stop: threading.Event, left: Mapping[str, int]) -> None:
+    def __init__(self, stop: threading.Event, left: Mapping[K, int]) -> None:
         self._stop = stop
         self._left = dict(left)
         self._changed = threading.Condition()
 
-    def has_room(self, needs: Mapping[str, int]) -> bool:
+    def has_room(self, needs: Mapping[K, int]) -> bool:
         """True if a thread with these needs does not have to wait."""
         return all(self._left[name] >= amount for name, amount in needs.items())
 
     @contextmanager
-    def taking(self, needs: Mapping[str, int]) -> Iterator[None]:
+    def taking(self, needs: Mapping[K, int]) -> Iterator[None]:
         """Hold what is needed of each limit while the block runs.
 
         Raises:

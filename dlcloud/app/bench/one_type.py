@@ -19,7 +19,7 @@ from dlcloud.model.errors import CapacityError, CloudError, DlcloudError, Instan
 from dlcloud.model.events import Emit, Event, Info, Warned
 from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.model.remote import Dial
-from dlcloud.planning.plan import Plan
+from dlcloud.planning.plan import Plan, QuotaPlace
 from dlcloud.recipe.recipe import RecipeFile
 from dlcloud.report.bench_tables import TypePlan
 from dlcloud.runs.nodes import run_workload
@@ -59,7 +59,7 @@ class Shared:
     fresh: bool
     stop: threading.Event
     slot: ExclusiveSlot
-    quota: SharedQuota
+    quota: SharedQuota[QuotaPlace]
     dials: list[Dial] = field(default_factory=list)
     race: Race | None = None
 
@@ -164,7 +164,7 @@ class TypeRun:
 
     def _wait_for_quota(self, ended: ExitStack) -> None:
         """Wait until the account's vCPU quotas have room for the type, next to those that run."""
-        needs = {code: vcpus for code, (_, vcpus) in self.plan.quota_needs.items()}
+        needs = {place: vcpus for place, (_, vcpus) in self.plan.needs_by_place.items()}
         if not self.shared.quota.has_room(needs):
             self.emit(Info(message="waits until others have ended: the vCPU quota does not hold all types"))
         ended.enter_context(self.shared.quota.taking(needs))

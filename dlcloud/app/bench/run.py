@@ -309,7 +309,7 @@ class Bench:
             reasons = [left_out.reason for plan in plans for left_out in plan.fit.left_out]
             raise RecipeError("nothing fits: " + "; ".join(reasons), "choose other --type or --benchmark")
         if self.is_race:
-            check_quota_of_race(plans, self.matrix.base.region)
+            check_quota_of_race(plans)
         return plans
 
     def show(self, plans: Sequence[TypePlan]) -> None:
@@ -421,7 +421,7 @@ class Bench:
             stop=stop,
             # Programs that measure on one machine would disturb each other.
             slot=ExclusiveSlot(stop, exclusive=self.matrix.base.cloud == "local" and not self.is_race),
-            quota=SharedQuota(stop, {code: quota.left for code, (quota, _) in shared_needs(plans).items()}),
+            quota=SharedQuota(stop, {place: quota.left for place, (quota, _) in shared_needs(plans).items()}),
             race=self.race,
         )
 
@@ -607,13 +607,13 @@ def offer_again(rows: Sequence[ResultRow], matrix: BenchmarkMatrix, view: View) 
 FEWEST_TYPES = 2
 
 
-def check_quota_of_race(plans: Sequence[TypePlan], region: str) -> None:
+def check_quota_of_race(plans: Sequence[TypePlan]) -> None:
     """Refuse a race whose types do not fit into the account's vCPU quotas together.
 
     Raises:
         QuotaError: They would have to wait for each other.
     """
-    for quota, vcpus in shared_needs(plans).values():
+    for (region, _), (quota, vcpus) in shared_needs(plans).items():
         if vcpus > quota.left:
             raise QuotaError(
                 f"--race launches all types together, which takes {vcpus} vCPUs; {quota.describe()}",

@@ -7,7 +7,7 @@ from dlcloud.model.instance import Market
 from dlcloud.planning.fit import Fit, LeftOut
 from dlcloud.planning.quotas import Quota
 from dlcloud.recipe.workload import Workload
-from dlcloud.report.bench_tables import TypePlan, plan_report
+from dlcloud.report.bench_tables import TypePlan, plan_report, shared_needs
 from dlcloud.report.table import Format, render
 from dlcloud.runs.matrix import matrix_of_benchmarks, matrix_of_recipe
 from tests.fakes.samples import RECIPE, plan, recipe
@@ -70,3 +70,26 @@ def test_types_that_do_not_fit_the_quota_together_are_said_to_wait_with_the_incr
     assert "types wait for each other: together they take 136 vCPUs" in text
     assert "--desired-value 136" in text
     assert "wait for each other" not in render(plan_report(types[:1], matrix), Format.MARKDOWN)
+
+
+def test_each_region_has_its_own_quota():
+    """Two types in two regions never wait for each other, and a failover finds the quota of its region."""
+    quota = Quota(family="Standard", market=Market.ON_DEMAND, code="L-1216C47A", limit=96, used=0)
+    first, second = (
+        TypePlan(
+            instance_type=name,
+            fit=Fit(benchmarks=("language",), left_out=(), advice=()),
+            waiting=("language",),
+            plan=replace(plan(), region=region, quota_needs={quota.code: (quota, vcpus)}),
+            elsewhere=(replace(plan(), region="eu-west-1", quota_needs={quota.code: (quota, vcpus)}),),
+        )
+        for name, vcpus, region in (("c5.18xlarge", 72, "us-east-1"), ("c7i.16xlarge", 64, "us-west-2"))
+    )
+    needs = shared_needs([first, second])
+    assert {place: vcpus for place, (_, vcpus) in needs.items()} == {
+        ("us-east-1", quota.code): 72,
+        ("us-west-2", quota.code): 64,
+        ("eu-west-1", quota.code): 0,
+    }
+    text = render(plan_report([first, second], matrix_of("c5.18xlarge", "c7i.16xlarge")), Format.MARKDOWN)
+    assert "wait for each other" not in text
