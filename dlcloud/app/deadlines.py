@@ -245,7 +245,8 @@ def _shares(
     if len(types) >= FEWEST_SCORED_TYPES:
         account = context.clouds.account(recipe.cloud, recipe.region)
         try:
-            scores, subnets = account.spot_scores(types, recipe.instances.maximum), account.subnets()
+            scores = account.spot_scores(types, recipe.instances.maximum)[recipe.region]
+            subnets = account.subnets()
         except CloudError:
             return {}, "as in the traces of Can't Be Late (no spot placement scores)"
         by_zone = {zone: subnets[zone].zone_id for zone in zones if zone in subnets}

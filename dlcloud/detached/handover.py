@@ -383,7 +383,9 @@ def settle_recipe(recipe: Recipe, image_id: str, groups: Sequence[str]) -> Recip
         groups: The ids of the user's own security groups, of its plan.
     """
     network = recipe.network
-    recipe = recipe.model_copy(update={"instances": recipe.instances.model_copy(update={"image": image_id})})
+    instances = recipe.instances.model_copy(update={"image": image_id})
+    # The cluster is in one Region by now, and its controller's role is for that one.
+    recipe = recipe.model_copy(update={"instances": instances, "regions": [], "geography": None})
     if network is not None and network.security_groups:
         settled = network.model_copy(update={"security_groups": list(groups)})
         recipe = recipe.model_copy(update={"network": settled})

@@ -46,7 +46,7 @@ from dlcloud.scheduling.scaling import (
     longest_wait,
 )
 from dlcloud.scheduling.spells import OFF, ON, SpellFit
-from dlcloud.store.clusters import DEADLINE, DEADLINE_SET, DECISION, OUTLOOK
+from dlcloud.store.clusters import DEADLINE, DEADLINE_SET, DECISION, OUTLOOK, Clusters
 
 ASK_EVERY_S = 60.0
 """The policy is asked so often, and whenever a worker or a pool has changed."""
@@ -490,6 +490,13 @@ def _begin(launcher: Launcher, deadline: Deadline) -> tuple[datetime, datetime]:
     intent_id = clusters.begin_intent(cluster.cluster_id, DEADLINE, ends_at.isoformat(), began_at)
     clusters.end_intent(intent_id, DEADLINE_SET, now)
     return began_at, ends_at
+
+
+def carry_deadline(clusters: Clusters, lost_id: str, cluster_id: str, *, now: datetime) -> None:
+    """Let the deadline of a cluster that was lost hold for the one that continues its training."""
+    for stored in clusters.intents(lost_id, DEADLINE)[-1:]:
+        intent_id = clusters.begin_intent(cluster_id, DEADLINE, stored.detail, stored.begun_at)
+        clusters.end_intent(intent_id, DEADLINE_SET, now)
 
 
 def _store(launcher: Launcher, outlook: Outlook, *, is_decision: bool) -> None:

@@ -25,7 +25,14 @@ from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.preflight import PriceLookup
 from dlcloud.launch.remote_jobs import INHERITED, nothing_kept
 from dlcloud.model.cluster import Member
-from dlcloud.model.errors import BudgetError, CloudError, CredentialsError, InstanceError
+from dlcloud.model.errors import (
+    BudgetError,
+    CapacityError,
+    CloudError,
+    CredentialsError,
+    InstanceError,
+    QuotaError,
+)
 from dlcloud.model.events import Info, Warned
 from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.planning.plan import Plan
@@ -240,6 +247,7 @@ class Relauncher:
         Raises:
             InstanceError: The budget is used up, EC2 denies it for good, or no checkpoint was stored between
                 the newest losses.
+            CapacityError, QuotaError: Its region has no capacity, and the recipe names others.
         """
         message, refusals = _what_happened(lost), 0
         self.launcher.emit(Warned(message=f"{message}: launching again from {self.recipe.checkpoints}"))
@@ -251,6 +259,8 @@ class Relauncher:
             except (CloudError, InstanceError) as error:
                 if isinstance(error, CloudError) and error.is_final:
                     raise self._give_up(message, error.message) from error
+                if self.recipe.regions and isinstance(error, CapacityError | QuotaError):
+                    raise  # another region may have capacity
                 refusals += 1
                 self._wait(error, refusals)
 

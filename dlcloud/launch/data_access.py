@@ -17,8 +17,8 @@ from dlcloud.model.errors import CloudError, CredentialsError, RecipeError
 from dlcloud.model.events import Info, Warned, stage
 from dlcloud.model.remote import Connection
 from dlcloud.planning.policies import storage_policy
-from dlcloud.planning.storage import copy_key, describe_data, reads_buckets, traffic_usd
-from dlcloud.recipe.data import DataItem
+from dlcloud.planning.storage import copy_key, describe_data, describe_moved, reads_buckets, traffic_usd
+from dlcloud.recipe.data import DataItem, DataSet
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload import Setup
 from dlcloud.resources.texts import template
@@ -295,6 +295,19 @@ def _describe_newest(buckets: S3Buckets, recipe: Recipe) -> str:
     return f"continues from checkpoint {state.get('number')} of {state.get('made_at')}; --fresh removes it"
 
 
+def _checkpoints_elsewhere(buckets: S3Buckets, recipe: Recipe) -> DataSet | None:
+    """Return the newest checkpoint in a bucket of another Region; None if the bucket is in the recipe's."""
+    uri = str(recipe.checkpoints)
+    region = buckets.region_of(uri)
+    if region == recipe.region:
+        return None
+    if recipe.workload.elastic is not None:
+        size = buckets.newest_size(uri)
+    else:
+        size = sum(int(one["size"]) for one in buckets.newest_state(f"{uri}/0").get("files", {}).values())
+    return DataSet(uri=uri, region=region, files=1, size=size)
+
+
 def describe_storage(buckets: S3Buckets, recipe: Recipe) -> tuple[list[str], int, Decimal]:
     """Return what a plan says of data and checkpoints, the bytes that are copied, and what traffic costs.
 
@@ -306,8 +319,13 @@ def describe_storage(buckets: S3Buckets, recipe: Recipe) -> tuple[list[str], int
     sources = dict.fromkeys(item.source for item in recipe.data if item.is_remote)
     sets = {source: buckets.describe_prefix(source) for source in sources}
     reasons = describe_data(list(sets.values()), recipe.region, recipe.instances.maximum)
+    usd = [traffic_usd(data, recipe.region, recipe.instances.maximum) for data in sets.values()]
     if recipe.checkpoints is not None:
         reasons.append(f"checkpoints in {recipe.checkpoints}: {_describe_newest(buckets, recipe)}")
+        moved = _checkpoints_elsewhere(buckets, recipe)
+        if moved is not None:
+            reason, usd_of_checkpoints = describe_moved(moved, recipe)
+            reasons.append(reason)
+            usd.append(usd_of_checkpoints)
     copied = {item.source for item in recipe.data if item.is_remote and item.mode == "copy"}
-    usd = [traffic_usd(data, recipe.region, recipe.instances.maximum) for data in sets.values()]
     return reasons, sum(sets[source].size for source in copied), sum(usd, Decimal(0))

@@ -21,7 +21,7 @@ from dlcloud.launch.acquire import remove_secrets
 from dlcloud.launch.data_access import describe_storage
 from dlcloud.launch.down import terminate_cluster
 from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.preflight import run_preflight
+from dlcloud.launch.preflight import Scores, run_preflight
 from dlcloud.launch.provision import Provisioner
 from dlcloud.model.clock import wait_until
 from dlcloud.model.cluster import NEW_GROUP, ClusterState, Member
@@ -80,6 +80,7 @@ class Launcher(ManagedCluster):
         cidrs: Sequence[str] = (),
         size: int | None = None,
         members: Sequence[Member] | None = None,
+        scores: Callable[[], Scores] | None = None,
     ) -> Plan:
         """Ask everything that can be asked before anything is created, and decide what to launch.
 
@@ -88,6 +89,7 @@ class Launcher(ManagedCluster):
             cidrs: The networks that may reach the instances; the caller's own address if there are none.
             size: How many instances in all; by default as many as a resize said last, else the recipe.
             members: The living instances, where the caller has listed them.
+            scores: As for `run_preflight`.
 
         Raises:
             CredentialsError, CloudError: A question was refused.
@@ -104,7 +106,7 @@ class Launcher(ManagedCluster):
         # A cluster that has launched may launch.
         is_new = not clusters.has_intents(self.cluster_id)
         facts = run_preflight(
-            resized, cloud=self.cloud, account=self.account, cidrs=cidrs, dry_run=is_new
+            resized, cloud=self.cloud, account=self.account, cidrs=cidrs, dry_run=is_new, scores=scores
         ).facts()
         facts = replace(facts, asked_at=self.clock.now())
         if members is None:

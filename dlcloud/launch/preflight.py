@@ -52,6 +52,8 @@ NOT_NOTED = {*REQUIRED, ACCOUNT_PLAN, "login"}
 """What a plan does not note as unchecked: policies of earlier versions do not allow the account's plan."""
 
 Answer = TypeVar("Answer")
+Scores = Mapping[str, Mapping[str, int]]
+"""Spot placement scores by Region and zone id."""
 log = logging.getLogger(__name__)
 TAGS = {MANAGED_TAG: "true", CLUSTER_TAG: "dry-run"}
 NOT_OF_THE_LAUNCH = {"security-group", "subnet", "vpc"}
@@ -71,6 +73,7 @@ def run_preflight(
     cidrs: Sequence[str] = (),
     dry_run: bool = True,
     thorough: bool = False,
+    scores: Callable[[], Scores] | None = None,
 ) -> "Preflight":
     """Ask every question in parallel; one that is refused stops no other.
 
@@ -82,11 +85,12 @@ def run_preflight(
         thorough: List the account's reservations although the recipe uses none, and ask again what EC2
             allowed within the last hour.
         dry_run: Ask EC2 whether it would take the launch, too, where there is an account.
+        scores: Returns the spot placement scores of several Regions, which are asked for together.
     """
     types = recipe.instances.types
-    hardware = _Once(lambda: cloud.types.hardware(types))
-    image = _Once(lambda: _find_image(recipe, cloud, hardware.value))
-    network = _Once(lambda: _find_network(recipe, account))
+    hardware = Once(lambda: cloud.types.hardware(types))
+    image = Once(lambda: _find_image(recipe, cloud, hardware.value))
+    network = Once(lambda: _find_network(recipe, account))
     questions: dict[str, Callable[[], Any]] = {
         "identity": cloud.caller.identity,
         "login": cloud.caller.session_ends_at,
@@ -101,8 +105,8 @@ def run_preflight(
     if recipe.instances.uses_reservations or thorough:
         questions["reservations"] = cloud.capacity.reservations
     if account is not None:
-        subnets = _Once(account.subnets)
-        questions |= _account_questions(recipe, account, subnets.value)
+        subnets = Once(account.subnets)
+        questions |= _account_questions(recipe, account, subnets.value, scores)
     if account is not None and dry_run:
         questions["launch"] = lambda: check_launch(
             recipe,
@@ -241,7 +245,7 @@ def _cidrs(
     return () if resolved is None or recipe.network.access is Access.SESSION_MANAGER else resolved.cidrs
 
 
-class _Once(Generic[Answer]):
+class Once(Generic[Answer]):
     """A question that several others need the answer of: it is asked once, the others wait."""
 
     def __init__(self, ask: Callable[[], Answer]) -> None:
@@ -277,7 +281,7 @@ def _find_image(recipe: Recipe, cloud: Ec2Cloud, hardware: Callable[[], Mapping[
     """Find a recipe's image together with its types: again only if EC2 describes these in another way."""
     name, types = recipe.instances.image, recipe.instances.types
     expected = _expected_kind(recipe, cloud)
-    early = _Once(lambda: cloud.images.resolve(name, **expected))
+    early = Once(lambda: cloud.images.resolve(name, **expected))
     with suppress(CloudError):
         early.value()
     described = _kind(types, hardware())
@@ -302,7 +306,10 @@ class _ImageKind(TypedDict):
 
 
 def _account_questions(
-    recipe: Recipe, account: Ec2Account, subnets: Callable[[], Mapping[str, Subnet]]
+    recipe: Recipe,
+    account: Ec2Account,
+    subnets: Callable[[], Mapping[str, Subnet]],
+    scores: Callable[[], Scores] | None,
 ) -> dict[str, Callable[[], Any]]:
     types, markets = recipe.instances.types, recipe.instances.markets
     keys = {quota_key(name, market) for name in types for market in markets}
@@ -315,7 +322,8 @@ def _account_questions(
     if recipe.network is None:
         questions["subnets"] = subnets
     if Market.SPOT in markets and len(types) >= FEWEST_SCORED_TYPES:
-        questions["scores"] = lambda: account.spot_scores(types, recipe.instances.maximum)
+        ask = scores or (lambda: account.spot_scores(types, recipe.instances.maximum))
+        questions["scores"] = lambda: ask().get(recipe.region, {})
     return questions
 
 

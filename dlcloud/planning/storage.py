@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import InstanceType
+from dlcloud.model.money import SECONDS_PER_HOUR
 from dlcloud.recipe.data import DataSet
 
 if TYPE_CHECKING:  # pydantic, which most commands never need
@@ -58,12 +59,33 @@ def traffic_usd(data: DataSet, region: str, instances: int) -> Decimal:
     """Return what it costs about to read data from its bucket, once per instance."""
     if data.region == region:
         return Decimal(0)
-    return Decimal(data.size) / GB * _usd_per_gb(data) * instances
+    return Decimal(data.size) / GB * _usd_per_gb(data.region) * instances
 
 
 def describe_data(sets: Sequence[DataSet], region: str, instances: int) -> list[str]:
     """Return what the plan says of data in buckets: how much, from where, and what its traffic costs."""
     return [_describe(data, region, instances) for data in sets]
+
+
+def describe_moved(newest: DataSet, recipe: "Recipe") -> tuple[str, Decimal]:
+    """Return what a plan says of checkpoints in a bucket of another Region, and what their traffic costs.
+
+    Args:
+        newest: The newest checkpoint; of size 0 if there is none.
+        recipe: A training reads it once, a command on each instance. A training stores one of that size each
+            `checkpoint_seconds`; how often a command does is not known.
+    """
+    elastic = recipe.workload.elastic
+    read_usd, store_usd = _usd_per_gb(newest.region), _usd_per_gb(recipe.region)
+    text = f"checkpoints: the bucket is in {newest.region}: {read_usd} USD per GB read, {store_usd} stored"
+    if not newest.size:
+        return f"{text}, not in the total; there is none yet, so that the cost is not known", Decimal(0)
+    gb = Decimal(newest.size) / GB
+    read, one = gb * read_usd * (1 if elastic is not None else recipe.instances.maximum), gb * store_usd
+    if elastic is None:
+        return f"{text}; {read:.2f} USD to read the newest, {one:.2f} for each one stored", read
+    stored = one * Decimal(recipe.budget.max_hours * SECONDS_PER_HOUR / elastic.checkpoint_seconds)
+    return f"{text}; {read:.2f} USD to read the newest, {stored:.2f} to store others at most", read + stored
 
 
 def describe_room(size: int, plan: "Plan", hardware: Mapping[str, InstanceType]) -> list[str]:
@@ -100,10 +122,11 @@ def _describe(data: DataSet, region: str, instances: int) -> str:
     if data.region == region:
         return f"{text}; traffic from S3 within {region} is free"
     usd = traffic_usd(data, region, instances)
-    cost = f"{usd:.2f} USD for {instances} instance(s) at {_usd_per_gb(data)} USD per GB"
+    cost = f"{usd:.2f} USD for {instances} instance(s) at {_usd_per_gb(data.region)} USD per GB"
     return f"{text}; its bucket is in {data.region}: traffic to {region} costs about {cost}, not in the total"
 
 
-def _usd_per_gb(data: DataSet) -> Decimal:
-    is_usual = data.region.startswith(_USUAL_TRAFFIC)
+def _usd_per_gb(region: str) -> Decimal:
+    """Return the price of traffic out of a Region into another one."""
+    is_usual = region.startswith(_USUAL_TRAFFIC)
     return REGION_TRAFFIC_USD_PER_GB if is_usual else DEAR_TRAFFIC_USD_PER_GB

@@ -19,6 +19,8 @@ class Check:
     name: str
     good: bool | None
     detail: str
+    region: str = ""
+    """Of a recipe with several."""
 
     @property
     def verdict(self) -> str:
@@ -45,14 +47,26 @@ def findings_report(
     `statements` are those that the caller's policy lacks; `remedy` says what to do first where it would not
     start, `next_command` starts it.
     """
+    has_regions = any(check.region for check in checks)
     return Report(
         command="doctor",
-        records=[{"check": check.name, "verdict": check.verdict, "detail": check.detail} for check in checks],
+        records=[
+            {
+                **({"region": check.region} if has_regions else {}),
+                "check": check.name,
+                "verdict": check.verdict,
+                "detail": check.detail,
+            }
+            for check in checks
+        ],
         sections=[
             Section(
                 heading=f"{place}: would {target} start?",
-                titles=("check", "verdict", "detail"),
-                rows=[(check.name, check.verdict, check.detail) for check in checks],
+                titles=(*(["region"] if has_regions else []), "check", "verdict", "detail"),
+                rows=[
+                    (*([check.region] if has_regions else []), check.name, check.verdict, check.detail)
+                    for check in checks
+                ],
                 notes=[f"{target} would start; next: {next_command}"] if next_command else (),
             )
         ],

@@ -39,7 +39,7 @@ def instances_report(offers: Sequence[TypeOffer], *, region: str) -> Report:
             "GPU",
             "FP32",
             "fp16",
-            "USD/h",
+            f"USD/h {region}",
             *(["spot"] if any(offer.spot for offer in offers) else []),
             "per USD",
         ),

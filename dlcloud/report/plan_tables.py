@@ -190,16 +190,16 @@ def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:
     for pool in plan.pools:
         number += market is not Market.SPOT or pool.market is not market
         market = pool.market
-        yield _row(number, pool)
+        yield _row(number, pool, plan)
 
 
-def _row(number: int, pool: CapacityPool) -> tuple[str, ...]:
+def _row(number: int, pool: CapacityPool, plan: Plan) -> tuple[str, ...]:
     price = pool.price
     return (
         str(number),
         pool.instance_type,
         pool.market,
-        pool.zone or "any",
+        pool.zone or (f"any of {plan.region}" if plan.regions else "any"),
         exact(price.hourly_usd) if price else "unknown",
         f"{price.as_of:%Y-%m-%d}, {price.source}" if price else "",
     )

@@ -47,7 +47,7 @@ def prediction_report(
 def _section(job: PredictedJob, region: str, market: Market, most: int, as_of: str) -> Section:
     return Section(
         heading=_name(job),
-        titles=("type", "source", job.unit, "90 %", f"USD/M {market}", "90 %"),
+        titles=("type", "source", job.unit, "90 %", f"USD/M {market}, {region}", "90 %"),
         rows=[_row(offer, market) for offer in job.offers[:most]],
         notes=_notes(job, region, most, as_of),
         numeric=frozenset({2, 4}),

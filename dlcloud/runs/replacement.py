@@ -57,9 +57,10 @@ def note_interruption(
     return Interruptions(count=1, lost_s=lost_s, usd=usd)
 
 
-def interruptions_of(clusters: Clusters, cluster_id: str) -> Interruptions | None:
-    """Return the interruptions of a cluster's runs; None without any."""
-    noted = [json.loads(intent.detail) for intent in clusters.intents(cluster_id, INTERRUPTION)]
+def interruptions_of(clusters: Clusters, *cluster_ids: str) -> Interruptions | None:
+    """Return the interruptions of the runs of one or several clusters; None without any."""
+    intents = [intent for cluster_id in cluster_ids for intent in clusters.intents(cluster_id, INTERRUPTION)]
+    noted = [json.loads(intent.detail) for intent in intents]
     if not noted:
         return None
     usd = [None if one["usd"] is None else Decimal(one["usd"]) for one in noted]
@@ -84,11 +85,20 @@ class Replacements:
         launch: See `Launch`.
         clock: For the waits.
         emit: Takes the messages.
+        leaves: Do not wait for capacity: the whole job moves to another Region.
     """
 
-    def __init__(self, members: Sequence[Member], *, launch: Launch, clock: Clock, emit: Emit) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        *,
+        launch: Launch,
+        clock: Clock,
+        emit: Emit,
+        leaves: bool = False,
+    ) -> None:
         self._connected = {member.instance.instance_id for member in members}
-        self._launch, self._clock, self._emit = launch, clock, emit
+        self._launch, self._clock, self._emit, self._leaves = launch, clock, emit, leaves
         self._spare: list[Member] = []  # launched for another of several that were lost at the same time
         self._leaving: set[str] = set()  # have a notice; their replacements are requested before they end
         self._lock = threading.Lock()
@@ -113,6 +123,7 @@ class Replacements:
 
         Raises:
             InstanceError: There is none within the budget.
+            CapacityError: There is none now, and the job moves to another Region.
             CloudError: EC2 refused for another reason than capacity.
         """
         lost_id = lost.instance.instance_id
@@ -144,6 +155,8 @@ class Replacements:
                 self._connected |= {member.instance.instance_id for member in new}
                 self._spare += new[1:]
                 return new[0]
+            if self._leaves:
+                raise CapacityError(f"{error.message}; it is not replaced there: {reason}") from error
             self._emit(Warned(message=f"no replacement yet: {reason}; next try in {wait_s:.0f} s"))
             self._clock.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)

@@ -5,6 +5,7 @@ import re
 import signal
 
 from pressing import press
+from terminal import wait_until
 
 RECIPE = """\
 name: wide
@@ -41,6 +42,8 @@ def test_up_leaves_a_region_without_capacity_and_every_command_knows_where_it_is
     plan = newcomer.json("plan", "wide.yaml")["result"]
     assert [offer["region"] for offer in plan["regions"]] == ["us-east-1", "us-west-2"]
     assert plan["plan"]["region"] == "us-east-1"
+    checks = newcomer.json("doctor", "wide.yaml", "--cloud", "local")["result"]["records"]
+    assert {row["region"] for row in checks if "USD/h" in row["detail"]} == {"us-east-1", "us-west-2"}
     limit(newcomer, "us-east-1")
     printed = newcomer.run("up", "wide.yaml", "--keep", "--name", "wide").stderr
     assert "us-east-1 gives no instances: trying us-west-2" in printed
@@ -92,5 +95,19 @@ def test_bench_measures_a_type_once_in_the_cheapest_region_that_has_capacity(new
     done = newcomer.run("bench", "wide.yaml", "--yes", "--output", "json")
     assert "us-east-1 gives no instances: trying us-west-2" in done.stderr
     assert newcomer.store("SELECT region FROM runs") == [("us-west-2",)]
+    for region in ("us-east-1", "us-west-2"):
+        assert (living(newcomer, region), groups(newcomer, region)) == ([], [])
+
+
+def test_a_detached_command_leaves_a_region_without_capacity(newcomer):
+    write(newcomer)
+    limit(newcomer, "us-east-1")
+    begun = newcomer.run("up", "wide.yaml", "--detach", "--name", "wide")
+    assert "us-east-1 gives no instances: trying us-west-2" in begun.stderr
+    assert (living(newcomer, "us-east-1"), groups(newcomer, "us-east-1")) == ([], [])
+    assert "wide" in newcomer.run("status").stdout
+    wait_until(lambda: newcomer.json("status", "wide")["result"]["records"][0]["cluster_state"] == "ready")
+    newcomer.run("down", "wide")
+    assert newcomer.store("SELECT region, state FROM runs") == [("us-west-2", "done")]
     for region in ("us-east-1", "us-west-2"):
         assert (living(newcomer, region), groups(newcomer, region)) == ([], [])

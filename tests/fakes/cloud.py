@@ -673,5 +673,5 @@ class FakeAccount:
             for zone, zone_id in self.zones.items()
         }
 
-    def spot_scores(self, instance_types, count):  # noqa: ARG002  the EC2 class's
-        return {"use1-az1": 3, "use1-az2": 9}
+    def spot_scores(self, instance_types, count, regions=()):  # noqa: ARG002  the EC2 class's
+        return {"us-east-1": {"use1-az1": 3, "use1-az2": 9}}

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from dlcloud.app.choice import with_chosen_types
+from dlcloud.app.choice import regions_of, with_chosen_types
 from dlcloud.app.context import Context
 from dlcloud.app.recipe_files import read_recipe_file, with_profile
 from dlcloud.app.routes import refuse_missing_program
@@ -33,6 +33,7 @@ from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.report.account import Check, describe_place, findings_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import iam_policy
+from dlcloud.system.parallel import all_or_raise, fan_out
 
 TYPE_RECIPE = """
 name: doctor
@@ -48,19 +49,35 @@ def run(
     """Check whether TARGET, a recipe or an instance type, would start. Creates nothing."""
     context.change_nothing()
     recipe = _read_target(context, target, cloud, region)
-    ec2 = context.clouds.cloud(recipe.cloud, recipe.region)
-    account = context.clouds.account(recipe.cloud, recipe.region)
-    with stage(context.emit, context.clock, f"asking {recipe.cloud} {recipe.region}"):
-        preflight = run_preflight(recipe, cloud=ec2, account=account, thorough=True)
-    checks, refusal = _check_all(preflight)
+    regions = regions_of(context, recipe.cloud, recipe.open_regions, recipe.geography)
+    place = ", ".join(regions)
+
+    def ask(region: str) -> Preflight:
+        cloud = context.clouds.cloud(recipe.cloud, region)
+        account = context.clouds.account(recipe.cloud, region)
+        return run_preflight(recipe.in_region(region), cloud=cloud, account=account, thorough=True)
+
+    with stage(context.emit, context.clock, f"asking {recipe.cloud} {place}"):
+        preflights = all_or_raise(fan_out(ask, regions))
+    answers = [_check_all(preflight) for preflight in preflights]
+    checks = [
+        replace(check, region=region) if len(regions) > 1 else check
+        for region, (own, _) in zip(regions, answers, strict=True)
+        for check in own
+    ]
+    # It starts if one region would start it.
+    refusal = answers[0][1] if all(error is not None for _, error in answers) else None
     if isinstance(refusal, QuotaError):
-        refusal.hint += find_today("" if _is_type(target) else target, preflight, ec2.types)
-    statements = _missing_statements(preflight)
+        types = context.clouds.cloud(recipe.cloud, regions[0]).types
+        refusal.hint += find_today("" if _is_type(target) else target, preflights[0], types)
+    statements: list[dict[str, object]] = []
+    for preflight in preflights:
+        statements += [one for one in _missing_statements(preflight) if one not in statements]
     remedy = refusal.hint if refusal is not None else ""
     report = findings_report(
         checks,
         target=target,
-        place=describe_place(recipe.cloud, recipe.region),
+        place=describe_place(recipe.cloud, place),
         statements=statements,
         remedy=remedy,
         next_command=_next_command(target, recipe) if refusal is None else "",
@@ -87,7 +104,8 @@ def _read_target(context: Context, target: str, cloud: str, region: str | None) 
         text = TYPE_RECIPE.format(cloud=cloud, region=place, type=target)
         return with_profile(read_recipe(text, target), text, target)[0]
     file = read_recipe_file(target)
-    update = {key: value for key, value in (("cloud", cloud), ("region", region)) if value}
+    update: dict[str, object] = {"cloud": cloud} if cloud else {}
+    update |= {"region": region, "regions": [], "geography": None} if region else {}
     file = replace(file, recipe=file.recipe.model_copy(update=update))
     return with_chosen_types(context, file)[0].recipe
 
@@ -194,8 +212,8 @@ def _prices(preflight: Preflight) -> Verdict:
 
 
 def _price(price: Price) -> str:
-    usd = exact(price.hourly_usd)
-    return f"{price.instance_type} {price.market}: {usd} USD/h ({price.as_of:%Y-%m-%d}, {price.source})"
+    usd = f"{exact(price.hourly_usd)} USD/h in {price.region}"
+    return f"{price.instance_type} {price.market}: {usd} ({price.as_of:%Y-%m-%d}, {price.source})"
 
 
 def _cidr(preflight: Preflight) -> Verdict:

@@ -15,9 +15,10 @@ from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher
 from dlcloud.local.site import ENDPOINT_VARIABLE, TOKEN_VARIABLE
 from dlcloud.model.cluster import Cluster
-from dlcloud.model.errors import InstanceError
+from dlcloud.model.errors import CapacityError, InstanceError, QuotaError
 from dlcloud.model.job_environment import JobEnvironment
 from dlcloud.planning.plan import Plan
+from dlcloud.planning.regions import dearest
 from dlcloud.planning.resize import coordinator
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
@@ -62,15 +63,28 @@ def run(
         say(render(plan_report(plan, detached=True), Format(output)))
         return
     say(render(plan_report(plan, detached=True), Format.TABLE) + "\n", err=True)
-    confirm_spending(context, plan, yes=yes, cluster=cluster)
-    with acquire_for_command(context, workload.file, name=name) as acquired:
-        launcher = context.machines.launcher(acquired.cluster)
-        digest = ""
-        if experiment is not None:
-            experiment.begin_anew()
-            digest = experiment.records.digest
-        hand_over(context, launcher, acquired, workload, plan=plan, experiment=digest)
-    print_detached(context, acquired.cluster, output, is_elastic=workload.is_elastic)
+    confirm_spending(context, dearest([plan, *up.moves.elsewhere]), yes=yes, cluster=cluster)
+    while (launched := _launch_detached(up, plan)) is None:
+        plan = up.move_on(plan)
+    print_detached(context, launched, output, is_elastic=workload.is_elastic)
+
+
+def _launch_detached(up: Up, plan: Plan) -> Cluster | None:
+    """Hand the cluster of an `up` over; None if its region gave none and another one can be tried."""
+    context, workload, experiment = up.context, up.workload, up.experiment
+    try:
+        with acquire_for_command(context, workload.file, name=up.name) as acquired:
+            launcher = context.machines.launcher(acquired.cluster)
+            digest = ""
+            if experiment is not None:
+                experiment.begin_anew()
+                digest = experiment.records.digest
+            hand_over(context, launcher, acquired, workload, plan=plan, experiment=digest)
+    except (CapacityError, QuotaError):
+        if not up.moves.can_leave(acquired.cluster, plan, workload.recipe):
+            raise
+        return None
+    return acquired.cluster
 
 
 def hand_over(

@@ -2,14 +2,15 @@
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 from dlcloud.analysis.result import Run
 from dlcloud.app.account.caches import trim_caches
 from dlcloud.app.choice import plan_everywhere, regions_of
 from dlcloud.app.clusters.batch import BatchUp, take_late, uses_batch
 from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
+from dlcloud.app.clusters.moves import Moves
 from dlcloud.app.clusters.workload import RecipeWorkload, read_workload
 from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import (
@@ -30,6 +31,7 @@ from dlcloud.elastic.rescue import bring_home
 from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluster
 from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher
+from dlcloud.launch.preflight import Once
 from dlcloud.model.cluster import Cluster, ClusterState, Member
 from dlcloud.model.errors import (
     BudgetError,
@@ -40,6 +42,7 @@ from dlcloud.model.errors import (
     RecipeError,
 )
 from dlcloud.model.events import PREFLIGHT, Info, Warned, stage
+from dlcloud.model.instance import Market
 from dlcloud.model.money import billed_seconds
 from dlcloud.planning.plan import Plan
 from dlcloud.planning.regions import dearest
@@ -150,7 +153,7 @@ def is_trained(workload: RecipeWorkload, show: Show) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Up:
     """One `dlcloud up`."""
 
@@ -162,8 +165,11 @@ class Up:
     cidrs: tuple[str, ...] = ()
     fresh: bool = False
     on_batch: bool = False
-    elsewhere: list[Plan] = field(default_factory=list, init=False)
-    """Plans of other regions, the cheapest first, if the recipe names several and its cluster is new."""
+
+    @cached_property
+    def moves(self) -> Moves:
+        """The other regions, if the recipe names several."""
+        return Moves(context=self.context)
 
     def plan(self, cluster: Cluster | None) -> Plan:
         """Check everything that can be checked before anything is created, and decide.
@@ -190,10 +196,9 @@ class Up:
             if cluster is not None and (has_instances or not workload.recipe.regions):
                 regions = [cluster.region]
             else:  # also after an `up` that was killed before any region gave an instance
-                recipe = workload.recipe
-                regions = regions_of(context, recipe.cloud, recipe.open_regions, recipe.geography)
+                regions = self._regions()
             if len(regions) > 1:
-                plan, *self.elsewhere[:] = self._plan_everywhere(regions)
+                plan, *self.moves.elsewhere[:] = self._plan_everywhere(regions)
                 workload.place(plan.region)
             else:
                 workload.place(regions[0])
@@ -208,8 +213,12 @@ class Up:
 
     @property
     def _recipe(self) -> Recipe:
-        recipe = self.workload.recipe
+        recipe = self.moves.remaining(self.workload.recipe)
         return recipe if self.experiment is None else self.experiment.resize(recipe)
+
+    def _regions(self) -> list[str]:
+        recipe = self.workload.recipe
+        return regions_of(self.context, recipe.cloud, recipe.open_regions, recipe.geography)
 
     def _launcher(self, cluster: Cluster | None) -> Launcher:
         cluster = cluster or new_cluster(self.workload.file, name=self.name, clock=self.context.clock)
@@ -222,9 +231,13 @@ class Up:
             self.workload.place(region)
             places[region] = self._launcher(None), self._recipe
 
+        types, count = self._recipe.instances.types, self._recipe.instances.maximum
+        account = places[regions[0]][0].account
+        scores = None if account is None else Once(lambda: account.spot_scores(types, count, regions))
+
         def plan_in(region: str) -> Plan:
             launcher, recipe = places[region]
-            return launcher.plan(recipe, cidrs=self.cidrs)
+            return launcher.plan(recipe, cidrs=self.cidrs, scores=scores.value if scores else None)
 
         return plan_everywhere(regions, plan_in)
 
@@ -247,14 +260,13 @@ class Up:
         context, workload = self.context, self.workload
         if not context.quiet:
             say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
-        confirm_spending(context, dearest([plan, *self.elsewhere]), yes=yes, cluster=cluster)
+        confirm_spending(context, dearest([plan, *self.moves.elsewhere]), yes=yes, cluster=cluster)
         if workload.recipe.cloud == "local":
             trim_caches(context)
 
     def move_on(self, plan: Plan) -> Plan:
-        """Return the plan of the next region, and place the workload there."""
-        following = self.elsewhere.pop(0)
-        self.context.emit(Warned(message=f"{plan.region} gives no instances: trying {following.region}"))
+        """Return the plan of the next region, and place the workload there; see `Moves.following`."""
+        following = self.moves.following(plan, lambda: self._plan_everywhere(self._regions()))
         self.workload.place(following.region)
         return following
 
@@ -262,9 +274,10 @@ class Up:
         """Carry the plan out, show the result, and destroy what was launched, whatever happens.
 
         Returns:
-            False if its region gave too few instances and there is another one to try; nothing is left there.
+            False if its region gave too few instances, or lost them, and another one can be tried; nothing
+            is left there.
         """
-        context, workload, refusal = self.context, self.workload, None
+        context, workload = self.context, self.workload
         try:
             with acquire_for_command(context, workload.file, name=self.name) as acquired:
                 launcher = context.machines.launcher(acquired.cluster)
@@ -282,22 +295,16 @@ class Up:
                         self._run_on_batch(launcher, plan)
                         return True
                     prepare_access(launcher, workload.recipe)
-                    try:
-                        members = launcher.launch(plan).members
-                    except (CapacityError, QuotaError) as error:
-                        refusal = error
-                        raise
+                    members = launcher.launch(plan).members
+                    self.moves.begin(acquired.cluster)
                     if acquired.kept:
                         stop_ending(launcher, members)
                     if workload.is_elastic:
                         self._train(launcher, plan, members)
                     else:
                         self.measure(launcher, plan, members)
-        except (CapacityError, QuotaError) as error:
-            if error is not refusal or not self.elsewhere:
-                raise
-            ended = context.clusters.find(acquired.cluster.cluster_id)
-            if ended is None or ended.state is not ClusterState.DOWN:
+        except (CapacityError, QuotaError):
+            if not self.moves.can_leave(acquired.cluster, plan, workload.recipe):
                 raise
             return False
         if workload.is_elastic:
@@ -352,7 +359,10 @@ class Up:
     def _train(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
         try:
             control = TrainingControl(rehearsal=self.workload.rehearsal(), may_relaunch=True)
-            self.workload.train(launcher, plan, members, control)
+            workload, recipe = self.workload, self.moves.remaining(self.workload.recipe)
+            if recipe is not workload.recipe:
+                workload = replace(workload, file=replace(workload.file, recipe=recipe))
+            workload.train(launcher, plan, members, control)
         except KeyboardInterrupt:
             bring_home(launcher, self.workload.recipe)
             raise
@@ -388,11 +398,14 @@ class Up:
         self._print_results(launcher, earlier)
 
     def _interruptions(self, launcher: Launcher) -> Interruptions | None:
-        return interruptions_of(self.context.clusters, launcher.cluster_id)
+        return interruptions_of(self.context.clusters, *self.moves.left, launcher.cluster_id)
 
     def _replacements(self, launcher: Launcher, plan: Plan, members: Sequence[Member]) -> Replacements:
         """Return what replaces instances that are reclaimed: within the time that the budget leaves them."""
         context, begun_at = self.context, min(member.instance.launched_at for member in members)
+        recipe = self.workload.recipe
+        # Several runs stay where they are: others of them may still be at work.
+        leaves = bool(recipe.regions) and (len(members) == 1 or recipe.is_one_job)
 
         def launch(connected: Collection[str], leaving: Collection[str], lost: Member) -> list[Member]:
             if is_interrupted():  # the instance was lost because this command terminates it
@@ -406,7 +419,10 @@ class Up:
             still_there = sum(name in living and living[name].alive for name in leaving)
             count = len(members) + still_there
             rest = replace(rest, max_count=count, min_count=min(rest.min_count, count))
-            for tried in filter(None, (rest.without(*pool), rest)):
+            others = rest.without(*pool)
+            # Another region comes before the spot pool that was just lost.
+            is_last = leaves and lost.instance.market is Market.SPOT
+            for tried in filter(None, (others, None if is_last else rest)):
                 grown = launcher.grow(tried, connected={*connected, *leaving})
                 existing = {*connected, *leaving}
                 new = [one for one in grown.members if one.instance.instance_id not in existing]
@@ -414,7 +430,7 @@ class Up:
                     return new
             return []
 
-        return Replacements(members, launch=launch, clock=context.clock, emit=context.emit)
+        return Replacements(members, launch=launch, clock=context.clock, emit=context.emit, leaves=leaves)
 
     def _experiment(
         self, experiment: ExperimentUp, runner: Runner, launcher: Launcher, plan: Plan, members: list[Member]

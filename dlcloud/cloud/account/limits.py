@@ -126,19 +126,29 @@ class Ec2Account:
         """Return what a recipe's network is in this account."""
         return find_network(self._clients, network)
 
-    def spot_scores(self, instance_types: Sequence[str], count: int) -> dict[str, int]:
-        """Return the spot placement score, 1 to 10, by zone id; a zone without a score is absent.
+    def spot_scores(
+        self, instance_types: Sequence[str], count: int, regions: Sequence[str] = ()
+    ) -> dict[str, dict[str, int]]:
+        """Return the spot placement score, 1 to 10, by Region and zone id; a zone without one is absent.
 
+        Of several Regions it is one call; without any, the scores are those of the account's own.
         Source: EC2 API reference, GetSpotPlacementScores.
         """
+        names = list(regions) or [self._clients.region]
         with translate_errors("looking up spot placement scores (ec2:GetSpotPlacementScores)"):
-            answer = self._clients.get("ec2").get_spot_placement_scores(
+            listed = self._clients.pages(
+                "ec2",
+                "get_spot_placement_scores",
+                "SpotPlacementScores",
                 InstanceTypes=list(instance_types),
                 TargetCapacity=count,
                 SingleAvailabilityZone=True,
-                RegionNames=[self._clients.region],
+                RegionNames=names,
             )
-        return {score["AvailabilityZoneId"]: int(score["Score"]) for score in answer["SpotPlacementScores"]}
+        scores: dict[str, dict[str, int]] = {name: {} for name in names}
+        for score in listed:
+            scores.setdefault(score["Region"], {})[score["AvailabilityZoneId"]] = int(score["Score"])
+        return scores
 
     def dry_run(self, action: str, request: LaunchRequest, *, fresh: bool = False) -> None:
         """Ask EC2 whether it would make one of the changes of a launch; see `cloud.compute.dry_run`.

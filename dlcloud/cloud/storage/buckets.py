@@ -95,6 +95,17 @@ class S3Buckets:
         state: dict[str, Any] = json.loads(self.get(uri, f"state-{max(numbers)}.json"))
         return state
 
+    def newest_size(self, uri: str) -> int:
+        """Return the bytes of the newest whole checkpoint of a training below a prefix; 0 if there is none.
+
+        Raises:
+            CloudError: There is no such bucket, or no permission.
+        """
+        sizes = self._sizes(uri)
+        step = _newest_step(sizes)
+        matches = (MANIFEST.fullmatch(name) for name in sizes)
+        return max((int(one["size"]) for one in matches if one and int(one["step"]) == step), default=0)
+
     def last_step(self, uri: str, program: str) -> int:
         """Return the newest step if the training of a program ended with it; else 0.
 
@@ -168,7 +179,7 @@ class S3Buckets:
     def region_of(self, uri: str) -> str:
         """Return the region of a bucket; raises as `newest_step` does."""
         with translate_errors(f"looking up the region of {uri} (s3:ListBucket)"):
-            return self._region(split_uri(uri)[0])
+            return self._known_region(uri)
 
     def _known_region(self, uri: str) -> str:
         """Return the region of a bucket, asked for once."""

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.core.responses import ActionResult
+from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 
 from dlcloud.cloud.offers.catalog import Catalog
@@ -231,7 +232,7 @@ class MarketResponses(MendedResponses):
                 for zone in self.offered(name, region):
                     left[zone] = left.get(zone, 0) + self.instances.left(name, zone, Market.SPOT)
             if by_zone:
-                zone_ids = {z.name: z.zone_id for z in self.ec2_backend.describe_availability_zones()}
+                zone_ids = {z.name: z.zone_id for z in RegionsAndZonesBackend.zones.get(region, ())}
                 scores += [
                     {
                         "Region": region,

@@ -59,6 +59,12 @@ def test_the_image_and_what_only_the_user_may_look_up_is_settled_before():
     assert settle_recipe(recipe(ELASTIC), "ami-1", []).instances.image == "ami-1"
 
 
+def test_a_recipe_of_several_regions_is_of_the_one_of_its_cluster_there():
+    wide = recipe(f"{ELASTIC}region: [us-east-1, us-west-2]\n").in_region("us-west-2")
+    there = read_recipe(relocate_recipe(settle_recipe(wide, "ami-1", [])), "recipe.yaml")
+    assert (there.region, there.regions) == ("us-west-2", [])
+
+
 def test_a_recipe_that_may_have_no_on_demand_instance_is_not_left_alone():
     check_detachable(recipe(ELASTIC))
     text = "name: mine\ninstances: {types: [c5.large], market: MARKET}\nworkload: {command: x}\n"

@@ -190,3 +190,10 @@ def test_a_controller_goes_on_with_the_next_instances(monkeypatch, may_relaunch)
     assert [names for _, names, _ in lives] == [["i-0", "i-1", "i-2"], ["i-10"], ["i-20"]]
     assert [controller.failover.restored for controller, _, _ in lives] == [0, 6, 9]
     assert lives[0][0].registry.followed == []
+
+
+def test_a_training_of_several_regions_leaves_the_one_that_has_no_capacity():
+    launcher = FakeLauncher(answers=[CapacityError("none is left")], steps=[6])
+    with pytest.raises(CapacityError, match="none is left"):
+        relauncher(launcher, f"{TEXT}region: [us-east-1, us-west-2]\n").launch(LOST)
+    assert (launcher.clock.now(), launcher.alive) == (START, [])

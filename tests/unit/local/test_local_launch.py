@@ -317,3 +317,14 @@ def test_sixty_four_instances(rig):
     rig.ec2.terminate_instances(InstanceIds=ids)
     left = {f"{rig.folder}/instances/{instance_id}" for instance_id in ids}
     wait_for(lambda: not left & {e["folder"] for e in rig.control.status()["instances"]}, "64 are gone", 30.0)
+
+
+def test_scores_of_several_regions_are_one_answer_with_the_zones_of_each(rig):
+    answer = rig.ec2.get_spot_placement_scores(
+        InstanceTypes=["c8i.large", "m6i.large", "r6i.large"],
+        TargetCapacity=4,
+        RegionNames=["us-east-1", "us-west-2"],
+        SingleAvailabilityZone=True,
+    )
+    named = {(one["Region"], one["AvailabilityZoneId"][:4]) for one in answer["SpotPlacementScores"]}
+    assert named == {("us-east-1", "use1"), ("us-west-2", "usw2")}

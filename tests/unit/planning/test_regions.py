@@ -7,9 +7,10 @@ import pytest
 
 from dlcloud.model.errors import CapacityError, CloudError, QuotaError
 from dlcloud.planning.regions import dearest, rank_regions
-from dlcloud.planning.storage import traffic_usd
+from dlcloud.planning.storage import describe_moved, traffic_usd
 from dlcloud.recipe.data import DataSet
-from tests.fakes.samples import plan, price
+from tests.fakes.controller import TRAINS
+from tests.fakes.samples import plan, price, recipe
 
 
 def plans(**hourly):
@@ -56,3 +57,13 @@ def test_the_dearest_plan_is_the_one_whose_price_is_unknown():
     assert dearest([one, other]) is other
     unknown = replace(plan(), worst_case_usd=None)
     assert dearest([one, unknown, other]) is unknown
+
+
+def test_checkpoints_in_another_region_are_read_once_and_stored_for_as_long_as_the_budget_lasts():
+    newest = DataSet(uri="s3://b/c", region="us-east-1", files=1, size=4 * 10**9)
+    trains = recipe(f"{TRAINS}region: us-west-2\ncheckpoints: s3://runs/c\nbudget: {{max_hours: 10}}\n")
+    text, usd = describe_moved(newest, trains)
+    assert usd == Decimal("0.08") + Decimal("0.08") * 600  # one is stored each minute
+    assert "0.02 USD per GB read, 0.02 stored; 0.08 USD to read the newest, 48.00 to store" in text
+    text, usd = describe_moved(replace(newest, size=0), trains)
+    assert (usd, "not in the total" in text) == (0, True)

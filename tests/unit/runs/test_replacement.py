@@ -17,11 +17,11 @@ LOST = LostInstanceError("i-1 was reclaimed")
 
 
 class World:
-    def __init__(self, *answers):
+    def __init__(self, *answers, leaves=False):
         self.answers, self.asked, self.events, self.clock = list(answers), [], [], FakeClock()
         self.members = [member("i-1"), member("i-2")]
         self.replacements = Replacements(
-            self.members, launch=self.launch, clock=self.clock, emit=self.events.append
+            self.members, launch=self.launch, clock=self.clock, emit=self.events.append, leaves=leaves
         )
 
     def launch(self, connected, leaving, lost):
@@ -61,3 +61,10 @@ def test_without_time_in_the_budget_the_run_fails_with_both_reasons():
     world = World([], BudgetError("budget.max_hours leaves no time for it"))
     with pytest.raises(InstanceError, match=r"i-1 was reclaimed; it is not replaced: budget\.max_hours"):
         world.replace()
+
+
+def test_a_job_of_several_regions_moves_instead_of_waiting():
+    world = World([], leaves=True)
+    with pytest.raises(CapacityError, match=r"i-1 was reclaimed; it is not replaced there: no pool"):
+        world.replace()
+    assert world.clock.slept == []
