@@ -2,7 +2,10 @@
 
     python tests/corpus/run.py                             each script, 10 moments, half of them with a notice
     python tests/corpus/run.py hf_trainer.py --moments 40 --seed 3
-    python tests/corpus/run.py --python ENVIRONMENT/bin/python
+    python tests/corpus/run.py --python ENVIRONMENT/bin/python --minutes 8
+
+What has been tried is noted in a file: the same command goes on where it stopped, and prints the table.
+A change of the script or of the hook begins that script anew.
 
 Each run begins in a new folder, as on another instance; only `ckpt/` is carried over. Of a script that saves
 by itself, it is what nothing was writing. With a notice the process group gets SIGTERM, and SIGKILL if it has
@@ -15,14 +18,18 @@ time until the next one. Verdicts of a script:
     unfinished a run failed, or took too long
     wrong      a run finished with another result
 
-The seconds lost are those of lines that a run printed again, by interruption.
+The work lost at an interruption is that of the lines which were printed again. States are saved every four
+lines here, and every minute outside of this program.
 """
 
 import argparse
+import hashlib
 import importlib.util
 import json
+import math
 import os
 import random
+import re
 import select
 import shutil
 import signal
@@ -31,9 +38,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parent / "scripts"
 REPOSITORY = Path(__file__).parents[2]
@@ -42,10 +51,14 @@ GRACE_S = 30.0
 LONGEST_S = 300.0
 NEEDS = "# needs: "
 MOST_FAULTS = 3
+STEP = re.compile("(?:step|tree|epoch|evaluates) ")
+"""Begins a line of progress; frameworks print others."""
+PROGRESS = Path("~/.cache/dlcloud-tests/corpus.jsonl").expanduser()
 
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "templates")]
 from checkpoints import is_open, scan  # noqa: E402  of templates/
 
+from dlcloud.benchmarks import resume as hook_sources  # noqa: E402
 from dlcloud.benchmarks.command import reporting  # noqa: E402  from this checkout, without an installation
 from dlcloud.benchmarks.resume import install  # noqa: E402
 
@@ -61,7 +74,8 @@ class Verdict:
     refused: int = 0
     unfinished: int = 0
     wrong: list[str] = field(default_factory=list)
-    lost_s: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})  # by notice
+    lost: dict[bool, list[tuple[float, float]]] = field(default_factory=lambda: {True: [], False: []})
+    """Lines and seconds by interruption, with and without a notice."""
 
     def word(self) -> str:
         if self.wrong:
@@ -69,6 +83,77 @@ class Verdict:
         if self.refused:
             return "refused"
         return "equal" if self.resumed or not self.moments else "restarts"
+
+    def take(self, trial: Mapping[str, Any]) -> None:
+        """Add what became of one run from its beginning to its end."""
+        self.resumed += trial["resumed"]
+        outcome = trial["outcome"]
+        if outcome in {"equal", "wrong"}:
+            self.moments += trial["moments"]
+            again = trial["again"] / trial["moments"]
+            self.lost[trial["notice"]].append((again, again * trial["pace_s"]))
+        self.equal += outcome == "equal"
+        self.refused += outcome == "refused"
+        self.unfinished += outcome == "unfinished"
+        if outcome in {"wrong", "unfinished"}:
+            self.wrong.append(trial["fault"])
+
+    def row(self) -> str:
+        cells = [self.name, self.word(), str(self.moments), str(self.resumed)]
+        for notice in (True, False):
+            lost = self.lost[notice]
+            cells.append("{:.1f} ({:.2f} s)".format(*max(lost)) if lost else "")
+        return f"| {' | '.join(cells)} |"
+
+
+TABLE = """\
+| script | result | interruptions | resumed | lines lost with a notice, at most | without one, at most |
+|---|---|---|---|---|---|"""
+
+
+class Progress:
+    """What has been tried, in a file; what was tried with another script or hook does not count."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.file = file
+        self.baselines: dict[str, dict[str, Any]] = {}
+        self.trials: dict[tuple[str, ...], dict[str, Any]] = {}
+        if file is not None and file.exists():
+            for line in file.read_text().splitlines():
+                self._take(json.loads(line))
+
+    def note(self, **entry: Any) -> dict[str, Any]:
+        self._take(entry)
+        if self.file is not None:
+            with self.file.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+        return entry
+
+    def _take(self, entry: dict[str, Any]) -> None:
+        if "trial" in entry:
+            self.trials[entry["key"], entry["trial"]] = entry
+        else:
+            self.baselines[entry["key"]] = entry
+
+
+def key_of(script: Path) -> str:
+    """Return a digest of what decides how a script goes on."""
+    digest = hashlib.sha256(script.name.encode())
+    shared = [path for path in FOLDER.iterdir() if path.name.startswith("_") and path.is_file()]
+    for path in sorted([*Path(hook_sources.__file__).parent.glob("*.py"), *shared, script]):
+        digest.update(path.read_bytes())
+    return f"{script.name} {digest.hexdigest()[:16]}"
+
+
+def trials_of(moments: int) -> Iterator[tuple[bool, int]]:
+    """Yield the runs by notice and number of interruptions: half of these with a notice."""
+    left, most = {True: (moments + 1) // 2, False: moments // 2}, 1
+    while any(left.values()):
+        for notice, now in left.items():
+            if now:
+                yield notice, min(now, most)
+                left[notice] -= min(now, most)
+        most = 2
 
 
 def scripts() -> list[Path]:
@@ -207,6 +292,7 @@ class Forks:
                 "DLCLOUD_RESUME": "auto",
                 "DLCLOUD_CHECKPOINTS": str(self.hook),
                 "PYTHONPATH": str(self.hook),
+                **({"KERAS_BACKEND": names[0]} if "keras" in names else {}),  # the script sets it too late
             }
             parent = subprocess.Popen(
                 [self.python, "-c", FORKS, *names],
@@ -293,18 +379,18 @@ def follow(
     return lines
 
 
-def undisturbed(script: Path, python: str, hook: Path) -> tuple[bytes, int, float]:
+def undisturbed(script: Path, python: str, hook: Path) -> tuple[str, int, float]:
     """Return the result of a run that nothing disturbs, its lines, and the time between two of them."""
     with tempfile.TemporaryDirectory(prefix="corpus-") as name:
         folder = Path(name)
         (folder / CHECKPOINTS).mkdir()
         process = start(script, folder, python, {"PYTHONPATH": str(hook)})
         assert process.stdout is not None
-        times = [time.monotonic() for _ in process.stdout]
+        times = [time.monotonic() for line in process.stdout if STEP.match(line)]
         if process.wait():
             raise SystemExit(f"{script.name} fails undisturbed: {(folder / 'log').read_text()[-2000:]}")
         mean_s = (times[-1] - times[0]) / max(1, len(times) - 1)
-        return (folder / RESULT).read_bytes(), len(times), mean_s
+        return (folder / RESULT).read_text(), len(times), mean_s
 
 
 def keep(source: Path, kept: Path, ended: threading.Event) -> None:
@@ -322,14 +408,23 @@ def keep(source: Path, kept: Path, ended: threading.Event) -> None:
         ended.wait(0.02)
 
 
-def survive(script: Path, forks: Forks, chance: random.Random, verdict: Verdict, moments: int) -> None:
-    """Run a script that is interrupted that often to its end."""
-    expected, count, mean_s = BASELINES[script.name]
+def survive(
+    script: Path,
+    forks: Forks,
+    chance: random.Random,
+    baseline: Mapping[str, Any],
+    moments: int,
+    *,
+    notice: bool,
+) -> dict[str, Any]:
+    """Run a script that is interrupted that often to its end; return what became of it."""
+    expected, count, pace_s = baseline["result"], baseline["lines"], baseline["pace_s"]
+    trial = {"notice": notice, "moments": moments, "resumed": 0, "again": 0, "pace_s": pace_s}
     with tempfile.TemporaryDirectory(prefix="corpus-") as name:
         carried = Path(name, "carried")
         carried.mkdir()
         resume = {"DLCLOUD_RESUME": "auto"} if is_resuming(script) else {}
-        notice, printed = chance.random() < 0.5, 0
+        printed = 0
         for number in range(moments + 1):
             folder = Path(name, f"run-{number}")
             folder.mkdir()
@@ -338,7 +433,7 @@ def survive(script: Path, forks: Forks, chance: random.Random, verdict: Verdict,
                 "PYTHONPATH": str(forks.hook),
                 "DLCLOUD_CHECKPOINTS": str(folder / CHECKPOINTS),
                 "DLCLOUD_RESUME_RUN": name,
-                "DLCLOUD_RESUME_INTERVAL_S": str(4 * mean_s),
+                "DLCLOUD_RESUME_INTERVAL_S": str(4 * pace_s),
                 **resume,
             }
             process = forks.start(script, folder, extra)
@@ -349,54 +444,62 @@ def survive(script: Path, forks: Forks, chance: random.Random, verdict: Verdict,
             keeper = threading.Thread(target=keep, args=(folder / CHECKPOINTS, kept, ended))
             if not is_resuming(script):
                 keeper.start()
-            lines = follow(process, after, chance.random() * mean_s, notice=notice)
+            lines = follow(process, after, chance.random() * pace_s, notice=notice)
             ended.set()
             if keeper.ident:
                 keeper.join()
-            printed += len(lines)
+            printed += sum(STEP.match(line) is not None for line in lines)
             log = (folder / "log").read_text()
             if " resumes after step " in log or any("resumes" in line for line in lines):
-                verdict.resumed += 1
+                trial["resumed"] += 1
             if process.returncode == 0:
-                verdict.moments += number
-                if number:
-                    verdict.lost_s[notice].append(max(0, printed - count) * mean_s / number)
-                result = (folder / RESULT).read_bytes()
+                result = (folder / RESULT).read_text()
+                trial.update(moments=number, again=max(0, printed - count))
                 if result == expected:
-                    verdict.equal += 1
-                else:
-                    verdict.wrong.append(f"{result[:300]!r} instead of {expected[:300]!r}: {log[-600:]}")
-                return
+                    return {**trial, "outcome": "equal"}
+                fault = f"{result[:300]!r} instead of {expected[:300]!r}: {log[-600:]}"
+                return {**trial, "outcome": "wrong", "fault": fault}
             if is_last or (after is not None and len(lines) < after):
                 if "is not resumed: " in log:
-                    verdict.refused += 1
-                else:
-                    verdict.unfinished += 1
-                    verdict.wrong.append(f"exit status {process.returncode}: {log[-600:]}")
-                return
+                    return {**trial, "outcome": "refused"}
+                fault = f"exit status {process.returncode}: {log[-600:]}"
+                return {**trial, "outcome": "unfinished", "fault": fault}
             shutil.rmtree(carried)
             is_cut_off = process.returncode < 0 and kept.exists()  # a write may have been, too
             shutil.copytree(kept if is_cut_off else folder / CHECKPOINTS, carried, symlinks=True)
             shutil.rmtree(folder)
+    raise AssertionError("the last run ends")
 
 
-BASELINES: dict[str, tuple[bytes, int, float]] = {}
+def examine(
+    script: Path,
+    forks: Forks,
+    *,
+    moments: int,
+    seed: int,
+    progress: Progress | None = None,
+    until: float = math.inf,
+) -> Verdict:
+    """Interrupt a script at that many moments, at most two in one run to its end.
 
-
-def examine(script: Path, forks: Forks, *, moments: int, seed: int) -> Verdict:
-    """Interrupt a script at that many moments, at most three in one run to its end."""
-    verdict, chance = Verdict(script.name), random.Random(f"{seed} {script.name}")
-    BASELINES[script.name] = undisturbed(script, forks.python, forks.hook)
-    left = moments
-    while left > 0 and len(verdict.wrong) < MOST_FAULTS:
-        now = min(left, chance.randint(1, 3))
-        survive(script, forks, chance, verdict, now)
-        left -= now
+    `until`: the monotonic time after which no further run begins.
+    """
+    progress, verdict, key = progress or Progress(), Verdict(script.name), key_of(script)
+    for number, (notice, count) in enumerate(trials_of(moments)):
+        name = f"{seed} {number} {notice} {count}"
+        trial = progress.trials.get((key, name))
+        if trial is None:
+            if time.monotonic() > until or len(verdict.wrong) >= MOST_FAULTS:
+                break
+            if key not in progress.baselines:
+                result, lines, pace_s = undisturbed(script, forks.python, forks.hook)
+                progress.note(key=key, result=result, lines=lines, pace_s=pace_s)
+            chance = random.Random(f"{name} {script.name}")
+            trial = survive(script, forks, chance, progress.baselines[key], count, notice=notice)
+            progress.note(key=key, trial=name, **trial)
+        if trial["moments"]:
+            verdict.take(trial)
     return verdict
-
-
-def lost(seconds: list[float]) -> str:
-    return f"{sum(seconds) / len(seconds):.2f} s" if seconds else "-"
 
 
 def lacks(script: Path, python: str) -> list[str]:
@@ -416,35 +519,34 @@ def main() -> int:
     parser.add_argument("--moments", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--python", default=sys.executable, help="has the frameworks")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="then it ends, to be run again")
+    parser.add_argument("--progress", type=Path, default=PROGRESS, help="what has been tried")
     arguments = parser.parse_args()
-    verdicts = []
-    hook = tempfile.TemporaryDirectory(prefix="hook-")
-    install(Path(hook.name))
-    shutil.copy(reporting.__file__, Path(hook.name, reporting.MODULE))
-    forks = Forks(Path(hook.name), arguments.python)
-    for script in scripts():
-        if arguments.names and script.name not in arguments.names:
-            continue
-        if missing := lacks(script, arguments.python):
-            print(f"{script.name:32} skipped: no {', '.join(missing)}", flush=True)
-            continue
-        began = time.monotonic()
-        verdict = examine(script, forks, moments=arguments.moments, seed=arguments.seed)
-        verdicts.append(verdict)
-        print(
-            f"{script.name:24} {verdict.word():9} {verdict.moments:3} moments, "
-            f"{verdict.equal} equal, {len(verdict.wrong) - verdict.unfinished} wrong, "
-            f"{verdict.unfinished} unfinished, {verdict.resumed} resumes, "
-            f"lost {lost(verdict.lost_s[True])} with a notice, "
-            f"{lost(verdict.lost_s[False])} without, {time.monotonic() - began:.0f} s",
-            flush=True,
-        )
-        for fault in verdict.wrong:
-            print(f"    {fault}", flush=True)
-    forks.close()
-    hook.cleanup()
+    until = time.monotonic() + 60 * arguments.minutes
+    arguments.progress.parent.mkdir(parents=True, exist_ok=True)
+    progress, verdicts = Progress(arguments.progress), []
+    with tempfile.TemporaryDirectory(prefix="hook-") as name:
+        install(Path(name))
+        shutil.copy(reporting.__file__, Path(name, reporting.MODULE))
+        forks = Forks(Path(name), arguments.python)
+        for script in scripts():
+            if arguments.names and script.name not in arguments.names:
+                continue
+            if missing := lacks(script, arguments.python):
+                print(f"{script.name:32} skipped: no {', '.join(missing)}", flush=True)
+                continue
+            verdict = examine(
+                script, forks, moments=arguments.moments, seed=arguments.seed, progress=progress, until=until
+            )
+            verdicts.append(verdict)
+            for fault in verdict.wrong:
+                print(f"{script.name}: {fault}", flush=True)
+        forks.close()
+    print("\n".join([TABLE, *(verdict.row() for verdict in verdicts)]))
     words = [verdict.word() for verdict in verdicts]
     print(json.dumps({word: words.count(word) for word in sorted(set(words))}))
+    if time.monotonic() > until:
+        print("not all was tried: the same command goes on")
     return 1 if {"wrong", "unfinished"} & set(words) else 0
 
 
