@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.benchmarks.resume import install
+from dlcloud.benchmarks.resume import install, states
 
 LOOP = """
 import sys
@@ -207,3 +207,21 @@ def test_states_say_what_they_are_of(work, hook):
     assert described["arguments"] == ["stop"]
     assert list(described["script"]) == ["train.py"]
     assert len(list(newest.parent.glob("step-*"))) == 2
+
+
+def test_a_training_goes_on_if_other_instances_save_too_much(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(states, "MOST_SENT", 10)
+    monkeypatch.setenv("DLCLOUD_CHECKPOINTS", str(tmp_path))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setenv("DLCLOUD_RESUME_INTERVAL_S", "0")
+    training = states.States("checkpoint", version="1", settings={}, world=2)
+    monkeypatch.setattr(training, "_gather", lambda _, value: [value, [["part-1", size]]])
+    monkeypatch.setattr(training, "_store", lambda: None)
+    size = 11
+    with training:
+        assert training.is_due(1)
+        training.save(1, lambda folder: (folder / "part-0").write_text("0"))
+        assert not training.is_due(2)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert "after an interruption it starts from the beginning" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*/*/*-1"))

@@ -91,6 +91,7 @@ class States:
     ) -> None:
         self.kind, self.world, self.rank = kind, world, rank
         self.is_noticed = False
+        self._is_off = False  # what it would have to save is too large
         self.step = 0  # of the state that the training began with
         self._label, self._identity = _identify(
             kind, version, {**settings, **({} if seed is None else {"seed": seed})}, world
@@ -163,6 +164,8 @@ class States:
 
     def is_due(self, step: int) -> bool:
         """Return whether the state after this step is to be saved: the same on all processes."""
+        if self._is_off:
+            return False
         is_due = self.is_noticed or time.monotonic() >= self._due_at
         store = self._store()
         if store is None:
@@ -194,9 +197,10 @@ class States:
             if self.rank:
                 self._write(partial / f"{self.rank}-{DESCRIPTION}", self._identity)
             self._wait_for_all()
-            if self.is_spread:
-                self._send_to_first(partial)
-            if self.is_first:
+            self._is_off = self.is_spread and not self._send_to_first(partial)
+            if self._is_off:
+                shutil.rmtree(partial, ignore_errors=True)
+            elif self.is_first:
                 self._publish(partial, state)
             self._wait_for_all()
         except OSError as error:
@@ -205,8 +209,10 @@ class States:
                 raise
         took = time.monotonic() - began
         self._due_at = time.monotonic() + max(self._interval_s, self._share * took)
+        if self._is_off:
+            self.__exit__()
         if self.is_noticed:
-            if not self.rank:
+            if not self.rank and not self._is_off:
                 say(
                     f"saved step {step} of {self._title()} in {took:.1f} s; "
                     "the program stops for the interruption"
@@ -218,8 +224,12 @@ class States:
         if self.is_first and self.folder.is_dir():
             self._write(self.folder / FINISHED, {"job": self._job})
 
-    def _send_to_first(self, partial: Path) -> None:
-        """Give rank 0, whose checkpoints are kept, the files that processes on other instances wrote."""
+    def _send_to_first(self, partial: Path) -> bool:
+        """Give rank 0, whose checkpoints are kept, the files that processes on other instances wrote.
+
+        Returns:
+            False if these are too large, on all processes.
+        """
         store = self._store()
         own = [path for path in partial.rglob("*") if path.is_file()] if self.is_first else []
         listed = self._gather(
@@ -231,11 +241,14 @@ class States:
             size for rank, files in enumerate(listed) for name, size in files if missing.get(name) == rank
         )
         if size > MOST_SENT:
-            say(
-                f"processes on other instances save {size >> 20} MB more than rank 0, which are not kept: "
-                "the training cannot resume"
-            )
-            end(1)
+            if not self.rank:
+                before = max(self.folder.glob("step-*"), key=_step_of, default=None)
+                begin = "the beginning" if before is None else f"step {_step_of(before)}"
+                say(
+                    f"processes on other instances save {size >> 20} MB more than rank 0, and "
+                    f"{MOST_SENT >> 20} MB at most are kept: after an interruption it starts from {begin}"
+                )
+            return False
         for name, rank in missing.items():
             key = f"{self._key}/file/{self._requests}/{name}"
             if rank == self.rank:
@@ -244,6 +257,7 @@ class States:
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
                 (partial / name).write_bytes(store.get(key))
                 store.delete_key(key)
+        return True
 
     def _publish(self, partial: Path, state: Path) -> None:
         files = {
