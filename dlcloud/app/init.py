@@ -262,12 +262,20 @@ def _notebook(file: Path, text: str, words: str) -> Program:
     )
 
 
+_VARIABLE = re.compile(r"\$[({]([A-Za-z_]\w*)[)}]")
+MOST_NESTED = 3
+"""Variables of a Makefile in others."""
+
+
 def _makefile(file: Path, text: str, words: str) -> Program:
     """Return a Makefile's target: the one that trains or runs, or the first."""
     targets = re.findall(r"^([A-Za-z0-9][\w.-]*)\s*:(?!=)", text, re.MULTILINE)
     target = next((name for name in ("train", "run", "bench", "all") if name in targets), "")
     chosen = f" {target}" if target and not words else ""
     install = "sudo apt-get update -q && sudo apt-get install -qy make"
+    values = dict(re.findall(r"^([A-Za-z_]\w*)[ \t]*[:?]?=[ \t]*(.*?)[ \t]*$", text, re.MULTILINE))
+    for _ in range(MOST_NESTED):
+        text = _VARIABLE.sub(lambda match: values.get(match[1], match[0]), text)
     program = _shell(file, text, f"make -f {shlex.quote(file.name)}{chosen}{words}", "make.yaml")
     return replace(program, commands=f"command -v make || {{ {install}; }}")
 

@@ -124,9 +124,11 @@ SPELLINGS: Mapping[str, str] = MappingProxyType(
 )
 LONGEST_LINE = 10_000
 """Characters of a line of output that are looked at."""
+SAVED_BY_CALLS = frozenset({"TrainingArguments", "Seq2SeqTrainingArguments"})
+"""They write checkpoints into the folder that they are given."""
 WRITTEN_BY_CALLS = frozenset(
     {"save", "save_file", "save_weights", "save_model", "save_pretrained", "savez", "savetxt", "savefig"}
-    | {"to_csv", "to_parquet", "to_json", "makedirs"}
+    | {"to_csv", "to_parquet", "to_json", "makedirs", "open", *SAVED_BY_CALLS}
 )
 """Functions of PyTorch, Transformers, Keras, NumPy, Matplotlib and pandas that write what they are given."""
 WRITTEN_BY_ARGUMENTS = frozenset(
@@ -143,6 +145,10 @@ WRITTEN_BY_ARGUMENTS = frozenset(
     | {"default_root_dir", "overwrite_output_dir", "results_dir", "save_path", "out_dir", "--output_dir"}
     | {"--output-dir", "--out", "--save-dir", "--save_dir", "--checkpoint-dir", "--log-dir"}
 )
+SAVED_BY_ARGUMENTS = frozenset(
+    {"output_dir", "checkpoint_dir", "ckpt_dir", "--output_dir", "--output-dir", "--checkpoint-dir"}
+)
+"""Those of checkpoints."""
 WRITING = re.compile(r"[wax]b?\+?")
 PLAIN_FILE = re.compile(r"(?:\./)?(?:[\w-][\w.-]*/)*[\w-][\w.-]*/?")
 _HOLE = "12.5"
@@ -178,6 +184,7 @@ class Script:
         uses_bf16: It computes in bfloat16, which GPUs before Ampere lack.
         paths: The folders that it adds to sys.path.
         written: The files and folders that it writes below its folder, as far as they are named in it.
+        saved: Those folders of them that have its checkpoints.
         reports: It reports its throughput by dlcloud_report.
         resumes: What resumes it after an interruption with `resume: auto`; empty if nothing is seen.
     """
@@ -194,6 +201,7 @@ class Script:
     uses_bf16: bool = False
     paths: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
+    saved: tuple[str, ...] = ()
     resumes: str = ""
     reports: bool = False
 
@@ -240,7 +248,8 @@ def read_script(text: str, name: str, *, package: str = "") -> Script:
         gpu=gpu or ("cuda" if "cuda" in text.lower() else ""),
         uses_bf16=bool(gpu) and "bf16" in text.lower(),
         paths=tuple(dict.fromkeys(_paths(nodes))),
-        written=tuple(dict.fromkeys(_written(nodes))),
+        written=tuple(dict.fromkeys(_written(nodes, WRITTEN_BY_CALLS, WRITTEN_BY_ARGUMENTS))),
+        saved=tuple(dict.fromkeys(_written(nodes, SAVED_BY_CALLS, SAVED_BY_ARGUMENTS))),
         # One that imports it for its checkpoints alone reports none.
         reports=REPORTER in modules
         and (re.search(r"\b(?:step|throughput)\(", text) is not None or "checkpoint(" not in text),
@@ -288,7 +297,7 @@ def spell(unit: str) -> str:
 _BAR = re.compile(r"%\|.*\||\[\d+:\d+|[━╸]{2}|\d+/\d+ \[[=>.]*\]")
 _COUNTS = re.compile(rf"(?i)\b(?:epoch|step|iter|iteration|batch|rank|fold)\W{{0,2}}{_FIGURE}\s{{0,9}}\Z")
 """A number that counts, before the words of a throughput: `epoch 3 images/s: 12.5`."""
-_BEFORE = re.compile(rf"{NUMBER}(\s{{0,9}})\Z")
+_BEFORE = re.compile(rf"{NUMBER}((?: [kMGT] )?\s{{0,9}})\Z")
 _AFTER = re.compile(rf"""([\w/]{{0,30}}["']?\s{{0,9}}(?:[:=]\s{{0,9}})?["']?)(?={NUMBER})""")
 _THROUGHPUT = re.compile(rf"(?i)\b(throughput)\s{{0,9}}[:=]\s{{0,9}}(?={NUMBER})")
 
@@ -347,6 +356,8 @@ def _pattern_around(line: str, unit: re.Match[str]) -> str:
     if (before := _BEFORE.search(text)) and not (after and _COUNTS.search(text)):
         if _is_bar(line) and unit[1]:
             return _rate_or_time(unit[1])
+        if before[1].strip():
+            return rf"([0-9][0-9.,]{{0,24}}(?: ?[kMGT])?) {_escape(unit[0])}"
         return rf"{BEFORE}{before[1] and ' ?'}{_escape(unit[0])}"
     if after is None:
         return ""
@@ -478,17 +489,18 @@ def _paths(nodes: list[ast.AST]) -> Iterator[str]:
                     yield word.removeprefix("./").rstrip("/")
 
 
-def _written(nodes: list[ast.AST]) -> Iterator[str]:
+def _written(nodes: list[ast.AST], by_calls: Collection[str], by_arguments: Collection[str]) -> Iterator[str]:
     """Yield the names of files and folders that are saved, or opened for writing."""
     texts: list[object] = []
     for name, node in _calls(nodes):
         words = [_constant(part) for part in node.args]
         mode = words[1] if len(words) > 1 else None
-        if name in WRITTEN_BY_CALLS or (name == "open" and isinstance(mode, str) and WRITING.fullmatch(mode)):
+        is_read = name == "open" and not (isinstance(mode, str) and WRITING.fullmatch(mode))
+        if name in by_calls and not is_read:
             texts += words[:2]
-        if name == "add_argument" and words and words[0] in WRITTEN_BY_ARGUMENTS:
+        if name == "add_argument" and words and words[0] in by_arguments:
             texts += [_constant(part.value) for part in node.keywords if part.arg == "default"]
-    texts += [value for name, value in _settings(nodes) if name in WRITTEN_BY_ARGUMENTS]
+    texts += [value for name, value in _settings(nodes) if name in by_arguments]
     for word in texts:
         if isinstance(word, str) and PLAIN_FILE.fullmatch(word) and not WRITING.fullmatch(word):
             yield word.removeprefix("./").rstrip("/")

@@ -104,9 +104,10 @@ class ScriptRecipe:
         if self.script.is_elastic:
             return [*lines, "  elastic: {} # a worker per GPU, or one; they join and leave at any step"]
         if self.script.resumes:
+            folders = ", ".join(json.dumps(f"{name}/") for name in self.script.saved if name != "checkpoints")
             lines += [
                 f"  resume: auto # after an interruption it continues, by {self.script.resumes}",
-                "  checkpoints: [checkpoints/] # copied away while it runs",
+                f"  checkpoints: [checkpoints/{folders and f', {folders}'}] # copied away while it runs",
             ]
         lines += self._reading()
         tunable = [name for name in self.script.arguments if any(part in name for part in TUNABLE)]

@@ -212,6 +212,11 @@ KINDS = {
     "shell": ("run.sh", "python3 train.py --bf16 | tee log", "bash run.sh"),
     "blanks": ("my train.py", "print('12 images/s')", "python3 'my train.py'"),
     "makefile": ("Makefile", "all:\n\ttrue\ntrain:\n\tpython3 train.py\n", "make -f Makefile train"),
+    "variables": (
+        "Makefile",
+        "PYTHON ?= python3\nDIR := .\nSCRIPT = $(DIR)/train.py\ntrain:\n\t${PYTHON} $(SCRIPT)\n",
+        "make -f Makefile train",
+    ),
     "shebang": ("go", "#!/bin/sh\npython3 train.py\n", "bash go"),
     "python without ending": ("prog", "#!/usr/bin/env python3\nprint('12 images/s')\n", "python3 prog"),
 }
@@ -229,6 +234,7 @@ def test_programs_of_other_kinds_have_recipes(folder, kind):
     text, _ = recipe_of_program(program, trial)
     recipe = read_recipe(text, "x.yaml")
     assert (recipe.workload.command, recipe.workload.unit) == (command, "images")
+    assert program.sources or not program.shell
     assert recipe.instances.types[0].startswith("g" if "--bf16" in KINDS[kind][1] else "c")
 
 

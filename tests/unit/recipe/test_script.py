@@ -111,6 +111,8 @@ def test_bars_are_read_as_rates_and_as_times():
     keras = throughput_of_output([KERAS])
     assert (keras.unit, values(keras, KERAS)) == ("steps", [pytest.approx(1000 / 9)])
     assert values(keras, "1/1 ━━━━ 0s 0s/step - loss: 1") == []
+    apart = throughput_of_output(["step 3: 4.5 M tokens/s"])
+    assert (apart.unit, values(apart, "step 400: 980 k tokens/s")) == ("tokens", [9.8e5])
     scaled = throughput_of_output(["40%|██  | 4k/9k [00:01<00:02, 1.25kimg/s]"])
     assert (scaled.unit, values(scaled, "50%|█  | 4k/9k [00:01<00:02, 1.25kimg/s]")) == ("images", [1250])
 
@@ -284,6 +286,16 @@ def test_a_script_whose_framework_resumes_gets_a_recipe_that_does(source, title)
     assert workload.resume == "auto"
     assert workload.checkpoints == ["checkpoints/"]
     assert not workload.reported
+
+
+@pytest.mark.parametrize(
+    "arguments", ['"results/a"', 'output_dir="./results/a", logging_dir="logs"', "*arguments"]
+)
+def test_the_folder_in_which_a_framework_saves_is_among_the_checkpoints(arguments):
+    source = f"import transformers\nopen('x', 'w')\nTrainer(model, TrainingArguments({arguments}))"
+    script = read_script(source, "train.py")
+    workload = read_recipe(recipe_text(script), "train.yaml").workload
+    assert workload.checkpoints == ["checkpoints/", *(["results/a/"] if "results" in arguments else [])]
 
 
 @pytest.mark.parametrize(
