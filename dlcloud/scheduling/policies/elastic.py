@@ -40,8 +40,10 @@ SHARES = 4
 """Models differ by a quarter of the workers and of a probability, by a twentieth of a price, and by powers of
 2 of times and rates, so that few tables are computed."""
 
-Offer = tuple[float, PoolState, int]
-"""USD an hour and instance, a pool, and how many of its instances cost so much."""
+Candidate = tuple[float, float, PoolState, int]
+"""USD an hour and instance, stops of all workers an hour, a pool, and how many of its instances."""
+Offer = tuple[PoolState, int]
+"""A pool, and how many of its instances are of use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,54 +63,57 @@ class Forecast:
     losses_per_h: float
 
 
-def spot_by_cost(situation: Situation, pause_usd: float | None = None) -> list[Offer]:
-    """Return (USD an hour and instance, pool, instances) in the order in which they fill the workers.
+def spot_by_cost(situation: Situation) -> tuple[list[Offer], list[Candidate]]:
+    """Return what fills the workers if a stop of all costs its time on-demand, and all candidates.
 
-    The next is always the cheapest for the workers that are still missing. The cost is the price, as expected
-    until the pool takes them back, and what the pool's changeovers are expected to cost an hour: all workers
-    stop when a spell ends, and once more to get there. As many instances share that as are taken: when many
-    shared it of which one was needed, a single instance was moved from pool to pool and back, and every move
-    stopped all. Pools that are dearer than on-demand are left out.
-
-    Args:
-        situation: The pools.
-        pause_usd: What a stop of all workers costs; by default, its time on-demand.
+    The cost of a pool is the price, as expected until the pool takes its instances back, and what its
+    changeovers are expected to cost an hour: all workers stop when a spell ends, and once more to get there.
+    Pools that are dearer than on-demand are left out.
     """
     dearest = on_demand_usd(situation)
-    if pause_usd is None:
-        pause_usd = situation.maximum * situation.restart_s / HOUR_S * dearest
     left_h = situation.least_time_s / HOUR_S
-    candidates: list[tuple[float, float, PoolState, int]] = []
+    candidates: list[Candidate] = []
     for pool in situation.pools:
         if pool.market is not Market.SPOT or not 0 < pool.hourly_usd < dearest:
             continue
         stays = min(pool.present, pool.obtainable)
         more = min(pool.obtainable, situation.maximum) - stays
         losses = losses_per_h(pool)
-        losses_usd, usd = pause_usd * losses, pool.expected_usd(min(left_h, 1 / losses))
+        usd = pool.expected_usd(min(left_h, 1 / losses))
         if stays:
-            candidates.append((usd, losses_usd, pool, stays))
+            candidates.append((usd, losses, pool, stays))
         if more > 0:
-            candidates.append((usd, 2 * losses_usd, pool, more))
-    offers: list[Offer] = []
-    missing = situation.maximum
-    while candidates:
-        cost_usd, _, place = min(
+            candidates.append((usd, 2 * losses, pool, more))
+    pause_usd = situation.maximum * situation.restart_s / HOUR_S * dearest
+    return in_order_of_cost(candidates, pause_usd, situation.maximum), candidates
+
+
+def in_order_of_cost(candidates: Sequence[Candidate], pause_usd: float, missing: int) -> list[Offer]:
+    """Return the pools that fill so many workers, if a stop of all costs so much.
+
+    The next is always the cheapest for the workers that are still missing. As many instances share the cost
+    of stops as are taken: when many shared it of which one was needed, a single instance was moved from pool
+    to pool and back, and every move stopped all.
+    """
+    left, offers = list(candidates), []
+    while left and missing > 0:
+        _, _, place = min(
             [
-                (usd + losses_usd / min(count, max(1, missing)), pool.name, place)
-                for place, (usd, losses_usd, pool, count) in enumerate(candidates)
+                (usd + pause_usd * stops / min(count, missing), pool.name, place)
+                for place, (usd, stops, pool, count) in enumerate(left)
             ]
         )
-        _, _, pool, count = candidates.pop(place)
-        offers.append((cost_usd, pool, count))
+        _, _, pool, count = left.pop(place)
+        offers.append((pool, min(count, missing)))
         missing -= count
     return offers
 
 
 def on_demand_usd(situation: Situation) -> float:
     """Return the price of an on-demand instance-hour; infinite if there is none."""
-    prices = [pool.hourly_usd for pool in situation.pools if pool.market is Market.ON_DEMAND]
-    return min([usd for usd in prices if usd > 0], default=float("inf"))
+    pools = situation.pools
+    prices = [p.hourly_usd for p in pools if p.market is Market.ON_DEMAND and p.hourly_usd > 0]
+    return min(prices, default=float("inf"))
 
 
 def losses_per_h(pool: PoolState) -> float:
@@ -128,7 +133,7 @@ def forecast(situation: Situation, offers: Sequence[Offer], spare_s: float) -> F
         spare_s: The spare time at the start.
     """
     spot = [pool for pool in situation.pools if pool.market is Market.SPOT and pool.hourly_usd > 0]
-    first = offers[0][1] if offers else min(spot, key=lambda pool: (pool.hourly_usd, pool.name))
+    first = offers[0][0] if offers else min(spot, key=lambda pool: (pool.hourly_usd, pool.name))
     past = first.availability
     share, usd = _share_and_price(situation, offers, first)
     expected_drops = past.drops + (PRIOR_DROPS if situation.maximum > 1 else 0.0)
@@ -157,7 +162,7 @@ def forecast(situation: Situation, offers: Sequence[Offer], spare_s: float) -> F
 def spread(offers: Sequence[Offer], targets: Targets, size: int) -> Targets:
     """Add instances in the order of the offers, until there are `size` in all."""
     filled, missing = dict(targets), size - sum(targets.values())
-    for _, pool, count in offers:
+    for pool, count in offers:
         taken = min(count, missing)
         if taken > 0:
             filled[pool.key] = filled.get(pool.key, 0) + taken
@@ -169,8 +174,7 @@ def _share_and_price(situation: Situation, offers: Sequence[Offer], first: PoolS
     """Return the share of the workers that spot gives, and its price over that of on-demand."""
     room, count, usd = situation.maximum, 0, 0.0
     left_h = situation.least_time_s / HOUR_S
-    for _, pool, number in offers:
-        taken = min(number, room - count)
+    for pool, taken in offers:
         count, usd = count + taken, usd + taken * pool.expected_usd(left_h)
     mean_usd = usd / count if count else first.expected_usd(left_h)
     share = ceil(SHARES * count / room) / SHARES if count else 1.0
@@ -267,10 +271,14 @@ def elastic(situation: Situation) -> PoolDecision:
 
 
 def _make_plan(situation: Situation, base: Targets, spare_s: float, first_s: float) -> _Plan:
-    offers = spot_by_cost(situation)
+    offers, candidates = spot_by_cost(situation)
     expected = forecast(situation, offers, first_s)
-    if len({pool.key for _, pool, _ in offers}) > 1:
-        offers = spot_by_cost(situation, _pause_usd(situation, expected, spare_s))
+    # Costs are linear in that of a stop: an order that holds for the least and for the most holds between.
+    most_h = (situation.least_time_s + 2 * situation.restart_s) / HOUR_S
+    most_usd = situation.maximum * on_demand_usd(situation) * most_h
+    if in_order_of_cost(candidates, most_usd, situation.maximum) != offers:
+        pause_usd = _pause_usd(situation, expected, spare_s)
+        offers = in_order_of_cost(candidates, pause_usd, situation.maximum)
         expected = forecast(situation, offers, first_s)
     spot = spread(offers, base, situation.maximum)
     paid = {pool.key: pool.hourly_usd <= 0 for pool in situation.pools}

@@ -108,7 +108,8 @@ def _safety_net(situation: Situation) -> PoolDecision | None:
         return None
     spot = {pool.key: pool.running for pool in situation.pools if pool.market is Market.SPOT and pool.running}
     targets = on_demand_too(situation, kept(situation) | spot, situation.maximum)
-    again = situation.restart_s if situation.present(Market.ON_DEMAND) < situation.maximum else float("inf")
+    present = sum([pool.present for pool in situation.pools])
+    again = situation.restart_s if present < situation.maximum else float("inf")
     return PoolDecision(targets=targets, reason="no time to spare: on-demand to the end", ask_again_s=again)
 
 

@@ -8,7 +8,7 @@ over `w` is the bound.
 Source: Bertsimas and Tsitsiklis, "Introduction to Linear Optimization", section 11.4.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -28,16 +28,20 @@ class _Span:
     pools: tuple[tuple[int, float], ...]
 
 
+Size = tuple[float, float]
+"""USD an hour of some workers, and their speed."""
+
+
 def least_cost_usd(job: SimulatedJob, window: Window) -> float:
     """Return a lower bound of the cost of doing the job's work in time in this window, in USD."""
     spans = _spans(job, window)
-    plan = _one_worker if job.maximum == 1 else _workers
+    sizes = [(span.hours, _sizes(job, span)) for span in spans] if job.maximum > 1 else []
     work_h = job.work_s / HOUR_S
     low, high = 0.0, 4.0 * job.on_demand_usd
     best = 0.0
     for _ in range(ROUNDS):
         price = (low + high) / 2
-        paid_usd, done_h = plan(job, spans, price)
+        paid_usd, done_h = _workers(sizes, price) if sizes else _one_worker(job, spans, price)
         best = max(best, paid_usd - price * (done_h - work_h))
         if done_h >= work_h:
             high = price
@@ -94,27 +98,34 @@ def _one_worker(job: SimulatedJob, spans: Sequence[_Span], price: float) -> tupl
     return cost, done
 
 
-def _workers(job: SimulatedJob, spans: Sequence[_Span], price: float) -> tuple[float, float]:
+def _workers(sizes: Sequence[tuple[float, Sequence[Size]]], price: float) -> tuple[float, float]:
     """Return cost and hours done of the best sizes of a group of workers, changeovers left out.
 
     Without changeovers the spans are independent, and a plan costs no more than with them.
     """
     cost = done = 0.0
-    for span in spans:
-        offers = sorted((hourly_usd, count) for count, hourly_usd in span.pools if count > 0)
-        usd, speed = _best_size(job, [*offers, (job.on_demand_usd, job.maximum)], price)
-        cost += usd * span.hours
-        done += speed * span.hours
+    for hours, of_span in sizes:
+        _, usd, speed = min([(usd - price * speed, usd, speed) for usd, speed in of_span])
+        cost += usd * hours
+        done += speed * hours
     return cost, done
 
 
-def _best_size(job: SimulatedJob, offers: Sequence[tuple[float, int]], price: float) -> tuple[float, float]:
-    best, workers, hourly_usd = (0.0, 0.0, 0.0), 0, 0.0
-    speed_of: Callable[[int], float] = job.scaling.speed
-    for usd, count in offers:
+def _sizes(job: SimulatedJob, span: _Span) -> Sequence[Size]:
+    """Return the sizes that are the best at some price of work: the lower convex hull of cost over speed."""
+    offers = sorted((hourly_usd, count) for count, hourly_usd in span.pools if count > 0)
+    workers, hourly_usd, hull = 0, 0.0, [(0.0, 0.0)]
+    for usd, count in [*offers, (job.on_demand_usd, job.maximum)]:
         for _ in range(min(count, job.maximum - workers)):
             workers, hourly_usd = workers + 1, hourly_usd + usd
-            if workers >= job.minimum:
-                speed = speed_of(workers)
-                best = min(best, (hourly_usd - price * speed, hourly_usd, speed))
-    return best[1], best[2]
+            speed = job.scaling.speed(workers)
+            if workers < job.minimum or speed <= hull[-1][1]:
+                continue
+            while len(hull) > 1 and _slope(hull[-2], (hourly_usd, speed)) <= _slope(hull[-2], hull[-1]):
+                hull.pop()
+            hull.append((hourly_usd, speed))
+    return hull
+
+
+def _slope(slower: Size, faster: Size) -> float:
+    return (faster[0] - slower[0]) / (faster[1] - slower[1])

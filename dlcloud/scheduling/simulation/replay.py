@@ -8,6 +8,7 @@ from dlcloud.model.instance import Market
 from dlcloud.scheduling.policies.situation import (
     HOUR_S,
     REFUSAL_S,
+    UNKNOWN,
     Availability,
     Policy,
     PoolDecision,
@@ -208,16 +209,19 @@ class _PoolRun:
         return lost
 
     def view(self, now_s: float) -> PoolState:
-        open_s = now_s - self.changed_s if self.is_open else 0.0
-        availability = Availability(
-            observed_s=now_s,
-            available_s=self.available_s + open_s,
-            spells=self.spells,
-            unchanged_s=now_s - self.changed_s,
-            on_factor=self.on.factor(now_s - self.changed_s if self.is_open else 0.0),
-            off_factor=self.off.factor(0.0 if self.is_open else now_s - self.changed_s),
-            drops=self.drops,
-        )
+        availability = UNKNOWN
+        if self.trace is not None:
+            unchanged_s = now_s - self.changed_s
+            on_s, off_s = (unchanged_s, 0.0) if self.is_open else (0.0, unchanged_s)
+            availability = Availability(
+                observed_s=now_s,
+                available_s=self.available_s + on_s,
+                spells=self.spells,
+                unchanged_s=unchanged_s,
+                on_factor=self.on.factor(on_s),
+                off_factor=self.off.factor(off_s),
+                drops=self.drops,
+            )
         return PoolState(
             market=self.market,
             name=self.name,
