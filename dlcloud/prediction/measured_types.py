@@ -10,6 +10,7 @@ all-core clock of processors that are made for AWS alone, and the operations of 
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from math import exp, log2
 from statistics import fmean
@@ -222,30 +223,55 @@ def _of_one_design(one: Traits, other: Traits, weights: Weights, near: float) ->
     return total
 
 
-VERSION = 1
+VERSION = 2
 SCALE = 100
 """Logarithms are stored times this."""
 _TRAITS = ("type", "processor", "cores", "threads_per_core", "sockets", "measured")
-_KINDS = ("p", "g")
-"""Of prompts and of generation, as columns name them."""
-NOISES = ("noise_prompt", "noise_generation")
+NOISES = ("noise_prompt", "noise_generation", "noise_program")
+
+
+RULE = "rule"
+"""The program of references that were computed from hardware: cores times clock, and the clock."""
+
+
+class Kind(StrEnum):
+    """What a job is, as columns name it: of a language model, or another program on one or all threads."""
+
+    PROMPT = "p"
+    GENERATION = "g"
+    ONE_THREAD = "o"
+    ALL_THREADS = "a"
+
+    @property
+    def is_language(self) -> bool:
+        return self in {Kind.PROMPT, Kind.GENERATION}
+
+    @property
+    def noise(self) -> int:
+        """The place of its deviation among those of a type."""
+        return {Kind.PROMPT: 0, Kind.GENERATION: 1}.get(self, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A job that many types have run: tokens of a language model, read together or written one by one.
+    """A job that many types have run: tokens of a language model, or a test of another program.
 
     Args:
-        name: Its column.
-        is_generation: True if bound by memory: each token is computed alone.
-        file_bytes: Of the model.
-        tokens: In one test.
+        name: Its column; of other programs it begins with the program's.
+        kind: Tokens that are generated one by one are bound by memory.
+        file_bytes: Of the language model, else 0.
+        tokens: In one test of a language model, else 0.
     """
 
     name: str
-    is_generation: bool
-    file_bytes: int
-    tokens: int
+    kind: Kind
+    file_bytes: int = 0
+    tokens: int = 0
+
+    @property
+    def program(self) -> str:
+        """What ran, of jobs that are no language models."""
+        return self.name.partition("-")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,13 +282,13 @@ class TypeRow:
         traits: Its hardware.
         measured: False if estimated from specifications and from types like it.
         levels: The logarithm of each reference's throughput.
-        noises: The standard deviation compared with types like it: where computing bounds, where memory does.
+        noises: The standard deviation compared with types like it, in each of `NOISES`.
     """
 
     traits: Traits
     measured: bool
     levels: tuple[float, ...]
-    noises: tuple[float, float]
+    noises: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +324,7 @@ def parse_table(text: str) -> TypeTable:
 def format_table(table: TypeTable) -> str:
     """Return the text of a table; what `parse_table` reads."""
     names = [
-        f"{reference.name}:{_KINDS[reference.is_generation]}:{reference.file_bytes}:{reference.tokens}"
+        f"{reference.name}:{reference.kind}:{reference.file_bytes}:{reference.tokens}"
         for reference in table.references
     ]
     lines = [
@@ -317,11 +343,12 @@ def format_table(table: TypeTable) -> str:
 
 def _reference(column: str) -> Reference:
     name, kind, size, tokens = column.split(":")
-    return Reference(name=name, is_generation=kind == "g", file_bytes=int(size), tokens=int(tokens))
+    return Reference(name=name, kind=Kind(kind), file_bytes=int(size), tokens=int(tokens))
 
 
 def _row(cells: Sequence[str]) -> TypeRow:
-    name, processor, cores, threads, sockets, measured, prompt, generation, *levels = cells
+    name, processor, cores, threads, sockets, measured, *numbers = cells
+    noises, levels = numbers[: len(NOISES)], numbers[len(NOISES) :]
     traits = Traits(
         name=name,
         processor=PROCESSORS[processor],
@@ -332,6 +359,6 @@ def _row(cells: Sequence[str]) -> TypeRow:
     return TypeRow(
         traits=traits,
         measured=measured == "1",
-        noises=(int(prompt) / SCALE, int(generation) / SCALE),
+        noises=tuple(int(noise) / SCALE for noise in noises),
         levels=tuple(int(level) / SCALE for level in levels),
     )

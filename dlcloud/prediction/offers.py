@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from dlcloud.analysis.cost import ResultRow, usd_per_million
 from dlcloud.model.instance import Market
-from dlcloud.prediction.measured_types import Reference, TypeTable
+from dlcloud.prediction.measured_types import Kind, Reference, TypeTable
 from dlcloud.prediction.predictor import (
     Belief,
     Calibration,
@@ -16,6 +16,7 @@ from dlcloud.prediction.predictor import (
     predict,
 )
 from dlcloud.prediction.resemblance import describe_by_facts, resemblances
+from dlcloud.prediction.rules import best_by_passmark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,14 @@ class PredictedOffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedJob:
-    """One job: the cheapest type first; `refused` says why nothing is predicted, empty if it is."""
+    """One job, the cheapest type first.
+
+    Attributes:
+        refused: Why nothing is predicted; empty if it is.
+        resembles: The reference jobs or rules that it resembles most, with their probabilities.
+        by_rule: The type with the most PassMark per USD, where that rule is as good at naming the cheapest as
+            the model; else empty.
+    """
 
     workload: str
     case: str
@@ -50,6 +58,8 @@ class PredictedJob:
     unit: str
     offers: tuple[PredictedOffer, ...] = ()
     refused: str = ""
+    resembles: tuple[tuple[str, float], ...] = ()
+    by_rule: str = ""
 
 
 def predict_jobs(
@@ -87,7 +97,8 @@ Source: `tests/performance/prediction.py`: of 16 the best is at most 10 % dearer
 def candidates_of(jobs: Sequence[PredictedJob], market: Market, most: int = MOST_RACED) -> tuple[str, ...]:
     """Return the types that can be the cheapest by their intervals, the cheapest first.
 
-    Burstable types are none. The settings of one case compete; of several cases each names its own.
+    The one that a simple rule names is among the first. Burstable types are none. The settings of one case
+    compete; of several cases each names its own.
     """
     best: dict[str, float] = {}
     for case in {(job.workload, job.case, job.unit) for job in jobs}:
@@ -100,8 +111,11 @@ def candidates_of(jobs: Sequence[PredictedJob], market: Market, most: int = MOST
         ]
         ceiling = min((high for _, (_, _, high) in rows), default=Decimal(0))
         cheapest = min((middle for _, (_, middle, _) in rows), default=Decimal(1))
+        by_rule = {job.by_rule for job in jobs if (job.workload, job.case, job.unit) == case}
         for name, (low, middle, _) in rows:
-            if low <= ceiling:
+            if name in by_rule:
+                best[name] = min(best.get(name, 1.0), 1.0)
+            elif low <= ceiling:
                 best[name] = min(best.get(name, float("inf")), float(middle / cheapest))
     return tuple(sorted(best, key=lambda name: best[name])[:most])
 
@@ -117,6 +131,7 @@ def _predict_job(
     workload, case, setting, unit = key
     measurements, refused = _measurements(rows, table)
     offers: list[PredictedOffer] = []
+    by_rule = ""
     if not refused:
         names = [name for name in prices if name in table.rows]
         belief = learn(belief, list(measurements.values()))
@@ -130,9 +145,41 @@ def _predict_job(
             for estimate in predict(belief, names, Calibration())
         ]
         offers.sort(key=lambda offer: _middle(offer, market))
+        if not belief.is_language:
+            hourly = {
+                offer.estimate.instance_type: float(offer.hourly_usd[market])
+                for offer in offers
+                if market in offer.hourly_usd and not offer.is_burstable
+            }
+            by_rule = best_by_passmark(table, hourly, len(measurements))
     return PredictedJob(
-        workload=workload, case=case, setting=setting, unit=unit, offers=tuple(offers), refused=refused
+        workload=workload,
+        case=case,
+        setting=setting,
+        unit=unit,
+        offers=tuple(offers),
+        refused=refused,
+        resembles=_resembled(belief) if offers else (),
+        by_rule=by_rule,
     )
+
+
+MOST_RESEMBLED = 3
+
+
+def _resembled(belief: Belief) -> tuple[tuple[str, float], ...]:
+    """Return what the job resembles most, by probability: references, rules, or groups of references."""
+    chances: dict[str, float] = {}
+    for one in belief.resemblances:
+        if one.kind.is_language:
+            name = "a language model that generates" if one.kind is Kind.GENERATION else "a language model"
+        elif one.scatter:
+            name = "programs on one thread" if one.kind is Kind.ONE_THREAD else "programs on all threads"
+        else:
+            name = belief.table.references[max(range(len(one.weights)), key=one.weights.__getitem__)].name
+        chances[name] = chances.get(name, 0.0) + one.probability
+    ranked = sorted(chances.items(), key=lambda pair: -pair[1])
+    return tuple(ranked[:MOST_RESEMBLED])
 
 
 def _middle(offer: PredictedOffer, market: Market) -> Decimal:

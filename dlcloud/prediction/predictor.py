@@ -21,7 +21,7 @@ FREE_LEVEL = 25.0
 """Variance of a job's mean speed: as good as unknown."""
 LEAST_VARIANCE = 1e-4
 """Of a measurement."""
-LEAST_CHANCE = 1e-3
+LEAST_CHANCE = 1e-2
 """Compared with the most probable; less is left out."""
 
 
@@ -47,13 +47,21 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What intervals are scaled by: on types that the table measured, and on those that it estimates.
+    """What intervals are scaled by.
 
-    Source: `tests/performance/prediction.py --undescribed`: 90th percentile of |error| / standard deviation.
+    On types that the table measured, on those that it estimates; `programs`: if the job most probably is no
+    language model.
+
+    Source: `tests/performance/prediction.py`, `--undescribed` and `--programs`: 90th percentile of
+    |error| / standard deviation.
     """
 
     measured: float = 1.26
     estimated: float = 1.11
+    programs: float = 1.5
+
+    def scale(self, *, is_measured: bool, is_language: bool) -> float:
+        return self.programs if not is_language else self.measured if is_measured else self.estimated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +81,11 @@ class Belief:
     def observed(self) -> list[str]:
         return [measurement.instance_type for measurement in self.measurements]
 
+    @cached_property
+    def is_language(self) -> bool:
+        """True if the job most probably is a language model."""
+        return 2 * sum(one.probability for one in self.resemblances if one.kind.is_language) > 1
+
     def shapes(self, name: str) -> list[float]:
         """Return how far a type is expected above the mean type, for each thing that the job can be."""
         if name not in self._shapes:
@@ -81,10 +94,28 @@ class Belief:
         return self._shapes[name]
 
     def departures(self, name: str) -> list[float]:
-        """Return how far each thing that the job can be is from their mean, times sqrt(probability)."""
+        """Return how far each thing that the job can be is from their mean, times sqrt(probability).
+
+        The directions of mixtures follow.
+        """
         chances, shapes = [one.probability for one in self.resemblances], self.shapes(name)
         mean = sum(map(mul, chances, shapes))
-        return [sqrt(chance) * (shape - mean) for chance, shape in zip(chances, shapes, strict=True)]
+        departures = [sqrt(chance) * (shape - mean) for chance, shape in zip(chances, shapes, strict=True)]
+        for one in self.resemblances:
+            departures += [sqrt(one.probability) * part for part in self.scattered(name, one)]
+        return departures
+
+    def scattered(self, name: str, one: Resemblance) -> list[float]:
+        """Return the directions in which a mixture's references depart from their mean on a type."""
+        if not one.scatter:
+            return []
+        shape = self.table.shape(name)
+        mean = sum(map(mul, one.weights, shape))
+        return [
+            sqrt(one.scatter * weight) * (part - mean)
+            for weight, part in zip(one.weights, shape, strict=True)
+            if weight
+        ]
 
     def deviation(self, one: str, other: str) -> float:
         """Return the covariance of two types in addition to the shapes, for a variance of 1."""
@@ -93,13 +124,11 @@ class Belief:
 
     def noise(self, name: str, one: Resemblance | None = None) -> float:
         """Return the variance of a type compared with types like it; of one possible job, or of all."""
-        prompt, generation = self.table.rows[name].noises
-        share = (
-            sum(other.probability * other.is_generation for other in self.resemblances)
-            if one is None
-            else float(one.is_generation)
-        )
-        return (prompt + share * (generation - prompt)) ** 2 + LEAST_VARIANCE
+        noises = self.table.rows[name].noises
+        if one is not None:
+            return noises[one.kind.noise] ** 2 + LEAST_VARIANCE
+        mean = sum(other.probability * noises[other.kind.noise] for other in self.resemblances)
+        return mean**2 + LEAST_VARIANCE
 
 
 def learn(belief: Belief, measurements: Sequence[Measurement]) -> Belief:
@@ -125,9 +154,11 @@ def _condition(belief: Belief, k: int) -> tuple[list[list[float]], list[float]]:
     """Return L of the measurements' covariance if the job is its k-th resemblance, and L^-1 errors."""
     one, observed = belief.resemblances[k], belief.observed
     spreads = [(measurement.spread / 1.96) ** 2 for measurement in belief.measurements]
+    scattered = [belief.scattered(name, one) for name in observed]
     matrix = [
         [
             one.variance * belief.deviation(a, b)
+            + sum(map(mul, scattered[i], scattered[j]))
             + FREE_LEVEL
             + (i == j) * (belief.noise(a, one) + spreads[i])
             for j, b in enumerate(observed)
@@ -143,14 +174,15 @@ def predict(belief: Belief, names: Sequence[str], calibration: Calibration) -> l
     """Return the throughput on each of these types; needs one measurement at least."""
     measured = {measurement.instance_type: measurement for measurement in belief.measurements}
     factors = [_condition(belief, k) for k in range(len(belief.resemblances))]
+    scattered = [[belief.scattered(name, one) for name in belief.observed] for one in belief.resemblances]
     estimates = []
     for name in names:
         if name in measured:
             estimates.append(_measured(measured[name]))
             continue
-        center, variance = _posterior(belief, name, factors)
+        center, variance = _posterior(belief, name, factors, scattered)
         is_measured = belief.table.rows[name].measured
-        half = sqrt(variance) * (calibration.measured if is_measured else calibration.estimated)
+        half = sqrt(variance) * calibration.scale(is_measured=is_measured, is_language=belief.is_language)
         estimates.append(
             Estimate(
                 instance_type=name,
@@ -163,16 +195,26 @@ def predict(belief: Belief, names: Sequence[str], calibration: Calibration) -> l
 
 
 def _posterior(
-    belief: Belief, name: str, factors: Sequence[tuple[list[list[float]], list[float]]]
+    belief: Belief,
+    name: str,
+    factors: Sequence[tuple[list[list[float]], list[float]]],
+    scattered: Sequence[Sequence[Sequence[float]]],
 ) -> tuple[float, float]:
     """Return mean and variance of a type's logarithm of throughput, over all that the job can be."""
     shared = [belief.deviation(name, other) for other in belief.observed]
     own = belief.deviation(name, name)
     centers, variances = [], []
-    for one, shape, (lower, rest) in zip(belief.resemblances, belief.shapes(name), factors, strict=True):
-        gains = solve_lower(lower, [one.variance * part + FREE_LEVEL for part in shared])
+    for one, shape, (lower, rest), others in zip(
+        belief.resemblances, belief.shapes(name), factors, scattered, strict=True
+    ):
+        mine = belief.scattered(name, one)
+        alike = [
+            one.variance * part + sum(map(mul, mine, other)) + FREE_LEVEL
+            for part, other in zip(shared, others, strict=True)
+        ]
+        gains = solve_lower(lower, alike)
         centers.append(shape + sum(map(mul, gains, rest)))
-        left = one.variance * own + FREE_LEVEL - sum(gain * gain for gain in gains)
+        left = one.variance * own + sum(x * x for x in mine) + FREE_LEVEL - sum(gain * gain for gain in gains)
         variances.append(max(left, 0.0) + belief.noise(name, one))
     chances = [one.probability for one in belief.resemblances]
     center = sum(map(mul, chances, centers))
@@ -191,10 +233,13 @@ def _measured(measurement: Measurement) -> Estimate:
     )
 
 
-COST_POWER = 0.083
+COST_POWER, PROGRAM_COST_POWER = 0.083, 0.03
 """How much a price counts: at 1, three small types are chosen, that tell little of large ones."""
-MOST_TARGETS = 250
-MOST_CANDIDATES = 250
+MOST_TARGETS = 200
+MOST_CANDIDATES = 200
+_MEASURED_CORES = range(1, 65)
+_ODD = ("t1", "f1", "f2", "dl1", "dl2q", "hpc6a", "hpc7a", "hpc7g")
+"""Families that are throttled, or that few accounts can launch."""
 
 
 def choose_types(
@@ -219,12 +264,13 @@ def choose_types(
     shared = {name: [covariance(name, goal) for goal in goals] for name in names}
     among = {name: {other: covariance(name, other) for other in names} for name in names}
     noises = {name: belief.noise(name) for name in names}
+    power = COST_POWER if belief.is_language else PROGRAM_COST_POWER
     chosen: list[str] = []
     while names and len(chosen) < count:
         gains = {
             name: sum(c * c for c in shared[name])
             / (among[name][name] + noises[name])
-            / candidates[name] ** COST_POWER
+            / candidates[name] ** power
             for name in names
         }
         best = max(names, key=lambda name: gains[name])
@@ -244,6 +290,8 @@ def _representatives(belief: Belief, candidates: Mapping[str, float]) -> list[st
     for name, usd in sorted(candidates.items(), key=lambda pair: pair[1]):
         row = belief.table.rows.get(name)
         if row is None or not row.measured or row.traits.is_burstable or row.traits.is_metal or usd <= 0:
+            continue
+        if row.traits.family in _ODD or row.traits.cores not in _MEASURED_CORES:
             continue
         best.setdefault((row.traits.processor.design, row.traits.cores), name)
     return sorted(best.values())

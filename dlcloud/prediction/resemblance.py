@@ -1,20 +1,22 @@
 """What a job is like: what a user says of it, and the weights of reference jobs that follow.
 
-The logarithm of a job's throughput on all types is a Gaussian process over jobs, too: over whether it
-generates, the size of its model and the number of its tokens, with trends beyond the references (kriging). Of
-a job without a description all points of a grid are possible; its measurements then say which.
+The logarithm of a language model's throughput on all types is a Gaussian process over jobs, too: over whether
+it generates, the size of its model and the number of its tokens, with trends beyond the references (kriging).
+Of a job without a description much is possible: all points of a grid of language models, each other reference
+itself, a mixture of those that use one thread, or of those that use all, and a simple rule. Its measurements
+then say which.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import exp, log2
 from typing import Any
 
 from dlcloud.model.errors import RecipeError
 from dlcloud.prediction.linear import factor, solve_lower, solve_upper
-from dlcloud.prediction.measured_types import Reference
+from dlcloud.prediction.measured_types import RULE, Kind, Reference
 
 SIZES = tuple(2**power for power in range(26, 37))
 """Bytes of the models that a job without a description may have."""
@@ -28,15 +30,17 @@ class Resemblance:
 
     Attributes:
         probability: That it is this one.
-        is_generation: True if each token is computed alone.
+        kind: Which deviation of types it has.
         weights: Of the references' shapes; negative ones where a trend continues beyond them.
         variance: Scale of what types share in addition to these shapes.
+        scatter: How far it departs from the weighted mean in the directions in which the references do.
     """
 
     probability: float
-    is_generation: bool
+    kind: Kind
     weights: tuple[float, ...]
     variance: float
+    scatter: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +65,7 @@ class JobKernel:
     own: float
 
     def covariance(self, one: Reference, other: Reference) -> float:
-        alike = one.is_generation == other.is_generation
+        alike = one.kind == other.kind
         sizes = [self._size(reference.file_bytes) for reference in (one, other)]
         tokens = [log2(reference.tokens) - 8 for reference in (one, other)]
         distance = (
@@ -103,38 +107,84 @@ UNKNOWN = JobKernel(
 )
 
 
+PROGRAMS = {Kind.ONE_THREAD: 0.11, Kind.ALL_THREADS: 0.28}
+"""The chances of mixtures of references; the references themselves, rules and language models share the rest.
+
+Source of these and of the next ones: least error by `tests/performance/prediction.py --programs`, each
+program left out, on other families than those that are kept back.
+"""
+ONE_OF_PROGRAMS, RULES, LANGUAGE = 0.35, 0.17, 0.09
+PROGRAM_VARIANCE, PROGRAM_SCATTER, RULE_VARIANCE = 0.1, 2.0, 0.03
+
+
 def resemblances(references: Sequence[Reference], description: Reference | None) -> tuple[Resemblance, ...]:
-    """Return what a job can be before any measurement: what is described, else a grid, alike probable."""
+    """Return what a job can be before any measurement: what is described, else all that there is."""
+    models = [one for one in references if one.kind.is_language]
     kernel = UNKNOWN if description is None else DESCRIBED
     jobs = [description] if description is not None else _grid()
     lower = factor(
         [
-            [kernel.covariance(a, b) + (i == j) * kernel.own for j, b in enumerate(references)]
-            for i, a in enumerate(references)
+            [kernel.covariance(a, b) + (i == j) * kernel.own for j, b in enumerate(models)]
+            for i, a in enumerate(models)
         ]
     )
-    return tuple(_resemblance(job, references, kernel, lower, 1 / len(jobs)) for job in jobs)
+    likened = [_resemblance(job, references, kernel, lower) for job in jobs]
+    others = _programs(references) if description is None else ()
+    share = (LANGUAGE if others else 1) / len(likened)
+    return (*(replace(one, probability=share) for one in likened), *others)
+
+
+def _programs(references: Sequence[Reference]) -> tuple[Resemblance, ...]:
+    """Return what a job can be that is no language model; nothing if no reference is such a one."""
+    programs = [j for j, one in enumerate(references) if not one.kind.is_language]
+    rules = [j for j in programs if references[j].program == RULE]
+    places = [j for j in programs if j not in rules]
+    possible = []
+    for kind, probability in PROGRAMS.items():
+        mixed = [j for j in places if references[j].kind is kind]
+        if mixed:
+            weights = tuple((j in mixed) / len(mixed) for j in range(len(references)))
+            possible.append(_program(kind, weights, probability, PROGRAM_SCATTER))
+    for alone, chance, variance in (
+        (places, ONE_OF_PROGRAMS, PROGRAM_VARIANCE),
+        (rules, RULES, RULE_VARIANCE),
+    ):
+        for place in alone:
+            weights = tuple(float(j == place) for j in range(len(references)))
+            possible.append(_program(references[place].kind, weights, chance / len(alone), variance=variance))
+    return tuple(possible)
+
+
+def _program(
+    kind: Kind,
+    weights: tuple[float, ...],
+    probability: float,
+    scatter: float = 0.0,
+    variance: float = PROGRAM_VARIANCE,
+) -> Resemblance:
+    return Resemblance(
+        probability=probability, kind=kind, weights=weights, variance=variance, scatter=scatter
+    )
 
 
 def _grid() -> list[Reference]:
     return [
-        Reference(name="a job", is_generation=kind, file_bytes=size, tokens=tokens)
-        for kind, size, tokens in product((False, True), SIZES, TOKENS)
+        Reference(name="a job", kind=kind, file_bytes=size, tokens=tokens)
+        for kind, size, tokens in product((Kind.PROMPT, Kind.GENERATION), SIZES, TOKENS)
     ]
 
 
 def _resemblance(
-    job: Reference,
-    references: Sequence[Reference],
-    kernel: JobKernel,
-    lower: Sequence[Sequence[float]],
-    probability: float,
+    job: Reference, references: Sequence[Reference], kernel: JobKernel, lower: Sequence[Sequence[float]]
 ) -> Resemblance:
-    half = solve_lower(lower, [kernel.covariance(job, reference) for reference in references])
+    """Return what a language model resembles: other programs have no weight."""
+    models = [one for one in references if one.kind.is_language]
+    half = solve_lower(lower, [kernel.covariance(job, reference) for reference in models])
+    weights = iter(solve_upper(lower, half))
     return Resemblance(
-        probability=probability,
-        is_generation=job.is_generation,
-        weights=tuple(solve_upper(lower, half)),
+        probability=1.0,
+        kind=job.kind,
+        weights=tuple(next(weights) if one.kind.is_language else 0.0 for one in references),
         variance=max(kernel.covariance(job, job) - sum(x * x for x in half), 0.0),
     )
 
@@ -168,7 +218,7 @@ def read_description(parameters: str, tokens: int | None, *, generates: bool) ->
         raise RecipeError(f"--parameters {parameters}: not a number of parameters", "such as 25.6M, or 7B")
     return Reference(
         name="the job",
-        is_generation=generates,
+        kind=Kind.GENERATION if generates else Kind.PROMPT,
         file_bytes=max(1, round(count * BYTES_PER_PARAMETER)),
         tokens=tokens or DEFAULT_TOKENS,
     )
@@ -185,7 +235,7 @@ def describe_by_facts(facts: Mapping[str, Any]) -> Reference | None:
     prompt, size, generated, streams = numbers
     return Reference(
         name="the job",
-        is_generation="generated_tokens" in facts,
+        kind=Kind.GENERATION if "generated_tokens" in facts else Kind.PROMPT,
         file_bytes=size,
         tokens=generated if "generated_tokens" in facts else prompt * streams,
     )

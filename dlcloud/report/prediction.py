@@ -78,6 +78,11 @@ def _refused_sections(jobs: Sequence[PredictedJob]) -> list[Section]:
 def _notes(job: PredictedJob, region: str, most: int, as_of: str) -> list[str]:
     measured = [offer.estimate.instance_type for offer in job.offers if offer.estimate.measured]
     notes = [f"predicted from {len(measured)} measured type(s); {region}; {ATTRIBUTION}, until {as_of}"]
+    if job.resembles:
+        likened = ", ".join(f"{name} ({chance:.0%})" for name, chance in job.resembles)
+        notes.append(f"resembles most: {likened}")
+    if job.by_rule:
+        notes.append(f"most PassMark per USD: {job.by_rule}; race it, too: --race has it among the first")
     if len(job.offers) > most:
         notes.append(f"the {most} cheapest of {len(job.offers)} types; --all, or --output csv, has all")
     if len(measured) < FEW_MEASURED:
@@ -116,6 +121,7 @@ def _record(job: PredictedJob, offer: PredictedOffer) -> dict[str, Cell]:
         "throughput": one.throughput,
         "throughput_low": one.low,
         "throughput_high": one.high,
+        "named_by_rule": one.instance_type == job.by_rule,
     }
     for market in Market:
         figures: Sequence[Decimal | None] = offer.usd_per_million(market) or (None, None, None)

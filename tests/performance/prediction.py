@@ -1,13 +1,17 @@
 """How well throughput is predicted on types and for models that the predictor never saw, beside the goals.
 
-    python tests/performance/prediction.py FOLDER [--other FOLDER] [--undescribed] [--only MODEL]
+    python tests/performance/prediction.py FOLDER [--other FOLDER | --repository FOLDER] [--undescribed]
+    python tests/performance/prediction.py FOLDER --repository FOLDER --programs [--kept-back] [--types 8]
 
 FOLDER has the files of SpareCores/sc-inspector-data that `type_table.py` reads. Families are split into
 four parts by the SHA-256 of their names. For each part and each model, the table is completed without that
 part and that model; each test of the model is then measured on three types that the predictor chooses of
 the others, and predicted on all. `--other` instead learns from all of FOLDER and predicts what is in
 another folder of the same format. `--undescribed` keeps from the predictor what a test is (size of the
-model, tokens): the case of one's own job. Intervals are scaled by the errors of the other models. Needs
+model, tokens): the case of one's own job. `--repository`, a checkout of SpareCores/sc-inspector-data, adds
+references of other programs. `--programs` predicts their tests, each program left out with a part of the
+families, or, with `--kept-back`, on the families that FOLDER has nothing of and that no constant was chosen
+on. Simple rules stand beside. Intervals are scaled by the errors of the other models. Needs
 NumPy.
 """
 
@@ -21,15 +25,17 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import exp, log
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from type_table import FEWEST_TYPES, Data, complete, read_data  # noqa: E402  the path comes first
+from type_table import FEWEST_TYPES, Data, complete, given_families, read_data  # noqa: E402  the path comes first
 
 from dlcloud.prediction.measured_types import (  # noqa: E402
+    RULE,
     Reference,
     Traits,
     TypeTable,
@@ -43,11 +49,12 @@ from dlcloud.prediction.predictor import (  # noqa: E402
     predict,
 )
 from dlcloud.prediction.resemblance import resemblances  # noqa: E402
+from dlcloud.prediction.rules import PASSMARK, rule_levels  # noqa: E402
 
 PARTS = 4
 RACED = (8, 16, 24, 40)
 FEWEST_HELD = 20
-UNIT = Calibration(measured=1.0, estimated=1.0)
+UNIT = Calibration(measured=1.0, estimated=1.0, programs=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +71,8 @@ class Outcome:
     cut: list[float] = field(default_factory=list)
     excess: float = 0.0
     raced: dict[int, tuple[float, float]] = field(default_factory=dict)
+    rules: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    """Of each simple rule: the median error; the excess of what it names, and of the best of its first 8."""
 
 
 def part_of(family: str) -> int:
@@ -83,6 +92,8 @@ def predict_test(
     *,
     is_held: Callable[[Traits], bool],
     description: Reference | None,
+    count: int = 3,
+    by_rule: dict[str, dict[str, float]] | None = None,
 ) -> Outcome:
     levels = dict(zip(data.names, data.levels[j], strict=True))
     ran = {name: level for name, level in levels.items() if not np.isnan(level)}
@@ -90,7 +101,7 @@ def predict_test(
     held = {one.name for one in data.traits if is_held(one)}
     open_to = {name: prices[name] for name in ran if name in prices and name not in held}
     open_to = open_to or {name: prices[name] for name in ran if name in prices}
-    chosen = choose_types(belief, open_to, list(table.rows))
+    chosen = choose_types(belief, open_to, list(table.rows), count)
     measurements = [Measurement(instance_type=name, throughput=exp(ran[name])) for name in chosen]
     belief = learn(belief, measurements)
     tests_of_model = [i for i, model in enumerate(data.models) if model == data.models[j]]
@@ -118,7 +129,15 @@ def predict_test(
     costs = {n: prices[n] / exp(ran[n]) for n in ran if n in prices and not n.startswith("t")}
     # A type whose test was cut off costs its price at the slowest speed that was kept, at least.
     costs |= {n: prices[n] / exp(data.cut_offs[j]) for n in cut if n in prices and not n.startswith("t")}
-    return _with_costs(outcome, costs, prices, estimates, chosen)
+    outcome = _with_costs(outcome, costs, prices, estimates, chosen)
+    rules = {}
+    for name, of_type in (by_rule or {}).items():
+        level = fmean(ran[one] - of_type[one] for one in chosen)
+        errors = [abs(exp(level + of_type[one] - ran[one]) - 1) for one in names]
+        ranked = sorted(costs, key=lambda one: prices[one] / exp(of_type[one]))
+        best = [min(costs[one] for one in ranked[:most]) / min(costs.values()) - 1 for most in (1, 8)]
+        rules[name] = (float(np.median(errors)), *best)
+    return replace(outcome, rules=rules)
 
 
 def _with_costs(outcome, costs, prices, estimates, chosen) -> Outcome:
@@ -224,7 +243,7 @@ def print_cut_off(outcomes: Sequence[Outcome], scales: dict[str, Calibration]) -
 def leave_out(data: Data, only: str, *, described: bool) -> list[Outcome]:
     prices, outcomes = read_prices(), []
     tests = [j for j in range(len(data.models)) if (~np.isnan(data.levels[j])).sum() >= FEWEST_TYPES]
-    for model in sorted(set(data.models)):
+    for model in sorted({m for m, one in zip(data.models, data.references, strict=True) if one.tokens}):
         for part in range(PARTS):
             others = [j for j in tests if data.models[j] != model]
             table = complete(data, others, lambda one, part=part: part_of(one.family) != part)
@@ -266,14 +285,99 @@ def other_folder(data: Data, other: Data, *, described: bool) -> list[Outcome]:
     return outcomes
 
 
+def programs(data: Data, given: set[str], count: int, *, kept_back: bool) -> list[Outcome]:
+    """Predict the tests of other programs, each program left out with a part of the families."""
+    tests = [j for j in range(len(data.models)) if (~np.isnan(data.levels[j])).sum() >= FEWEST_TYPES]
+    mark = next(j for j in tests if data.references[j].name == PASSMARK)
+    outcomes = []
+    for part in [PARTS] if kept_back else range(PARTS):
+
+        def is_held(one: Traits, part: int = part) -> bool:
+            return part == (part_of(one.family) if one.family in given else PARTS)
+
+        def is_used(one: Traits, held: Callable[[Traits], bool] = is_held) -> bool:
+            return one.family in given and not held(one)
+
+        by_rule = rule_levels(complete(data, [mark], is_used))
+        own = {data.models[j] for j in tests if not data.references[j].kind.is_language} - {RULE}
+        for program in sorted(own):
+            table = complete(data, [j for j in tests if data.models[j] != program], is_used)
+            outcomes += [
+                predict_test(
+                    data,
+                    table,
+                    j,
+                    read_prices(),
+                    is_held=is_held if not kept_back else lambda one: one.family not in given,
+                    description=None,
+                    count=count,
+                    by_rule=by_rule,
+                )
+                for j in tests
+                if data.models[j] == program
+            ]
+    return outcomes
+
+
+def print_programs(outcomes: Sequence[Outcome], scale: float, *, held: bool) -> None:
+    """Print errors by program beside the simple rules, with intervals scaled by other programs' errors."""
+    print("program, tests: median (mean) error; cores x clock, PassMark; 90 % interval holds")
+    for program in (*sorted({one.model for one in outcomes}), ""):
+        some = [one for one in outcomes if program in {one.model, ""}]
+        errors = [(relative(o)[o.held] if held else relative(o)) for o in some]
+        middle = np.mean([np.median(e) for e in errors])
+        ratios = [(np.abs(o.errors) / o.deviations)[o.held if held else slice(None)] for o in some]
+        inside = np.mean([np.mean(r <= scale) for r in ratios])
+        rules = [np.mean([one.rules[rule][0] for one in some]) for rule in some[0].rules]
+        mean = np.mean([np.mean(e) for e in errors])
+        print(
+            f"{program or 'all':14} {len(some):4}: {middle:6.1%} ({mean:6.1%});"
+            f" {', '.join(f'{value:6.1%}' for value in rules)}; {inside:4.0%}"
+            + (
+                ""
+                if program
+                else f" (goals 20 %: {verdict(middle <= 0.2)}; {verdict(0.87 <= inside <= 0.93)})"
+            )
+        )
+    middles = [np.median(relative(o)[o.held] if held else relative(o)) for o in outcomes]
+    print(f"median over the tests of their median errors: {np.median(middles):.1%}")
+    for title, pairs in {
+        "the model": [(one.excess, one.raced[8][0]) for one in outcomes],
+        **{rule: [one.rules[rule][1:] for one in outcomes] for rule in outcomes[0].rules},
+        "either of the model's and PassMark's first": [
+            (min(one.excess, one.rules["PassMark"][1]), min(one.raced[8][0], one.rules["PassMark"][1]))
+            for one in outcomes
+        ],
+    }.items():
+        named, raced = (np.mean([pair[i] <= 0.1 for pair in pairs]) for i in (0, 1))
+        print(f"{title}: names one within 10 % of the cheapest in {named:.0%} (goal 65 %), in 8: {raced:.0%}")
+    scores = {
+        program: np.quantile(
+            np.concatenate([np.abs(o.errors) / o.deviations for o in outcomes if o.model == program]), 0.9
+        )
+        for program in {one.model for one in outcomes}
+    }
+    print(f"scale of intervals: {np.mean([*scores.values()]):.2f} ({scores})")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--other", type=Path)
     parser.add_argument("--undescribed", action="store_true")
     parser.add_argument("--only", default="")
+    parser.add_argument("--repository", type=Path)
+    parser.add_argument("--programs", action="store_true")
+    parser.add_argument("--kept-back", action="store_true")
+    parser.add_argument("--types", type=int, default=3, help="that are measured, with --programs")
     options = parser.parse_args()
-    data = read_data(options.folder)
+    if options.programs:
+        data = read_data(options.folder, repository=options.repository, kept_back=True)
+        given = given_families(options.folder)
+        outcomes = programs(data, given, options.types, kept_back=options.kept_back)
+        print_programs(outcomes, Calibration().programs, held=options.kept_back)
+        return
+    data = read_data(options.folder, repository=options.repository)
     described = not options.undescribed
     outcomes = leave_out(data, "" if options.other else options.only, described=described)
     scales = {

@@ -1,8 +1,10 @@
 """Rebuild the table of what instance types are like: dlcloud/prediction/types.csv.
 
-    python tests/performance/type_table.py FOLDER [--output FILE]
+    python tests/performance/type_table.py FOLDER REPOSITORY [--output FILE]
 
-FOLDER has `hardware.csv` and `llm.csv.gz` of SpareCores/sc-inspector-data. Each reference job is completed
+FOLDER has `hardware.csv`, `bandwidth.csv` and `llm.csv.gz` of SpareCores/sc-inspector-data, REPOSITORY is a
+checkout of it. Families that FOLDER has no measurements of are kept back, to judge predictions: nothing of
+theirs is read from REPOSITORY either. Each reference job is completed
 to all types with a listed processor by a Gaussian process over their hardware; a test that was cut off on a
 type is taken to be as slow as the slowest that was kept, at most. Needs NumPy. The same code completes the
 tables that `prediction.py` evaluates, with families and models left out.
@@ -22,10 +24,15 @@ from statistics import median
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from dlcloud.prediction.measured_types import (  # noqa: E402  # noqa: E402
+from other_jobs import read_other_jobs  # noqa: E402
+
+from dlcloud.prediction.measured_types import (  # noqa: E402
     LEVELS,
+    NOISES,
+    RULE,
+    Kind,
     Reference,
     Traits,
     TypeRow,
@@ -107,7 +114,16 @@ def check_clocks(folder: Path) -> str:
     return f"clocks of {len(ratios)} processors: {span} of their base clocks"
 
 
-def read_data(folder: Path, hardware: Path | None = None) -> Data:
+def given_families(folder: Path) -> set[str]:
+    """Return the families that are not kept back."""
+    rows = [*read_rows(folder, "bandwidth.csv"), *read_rows(folder, "llm.csv.gz")]
+    return {row["type"].partition(".")[0] for row in rows}
+
+
+def read_data(
+    folder: Path, hardware: Path | None = None, repository: Path | None = None, *, kept_back: bool = False
+) -> Data:
+    """Return what the folders hold; `kept_back`: also other jobs on families that are kept back."""
     traits = read_traits(hardware or folder)
     index = {one.name: i for i, one in enumerate(traits)}
     samples: dict[Reference, dict[int, float]] = defaultdict(dict)
@@ -120,7 +136,7 @@ def read_data(folder: Path, hardware: Path | None = None) -> Data:
         short = row["model"].split("-")[0].split(".")[0].lower() + f"-{int(row['parameters']) // 10**6}M"
         reference = Reference(
             name=f"{short}-{'p' if prompt else 'g'}{prompt or generated}",
-            is_generation=not prompt,
+            kind=Kind.PROMPT if prompt else Kind.GENERATION,
             file_bytes=int(row["file_bytes"]),
             tokens=prompt or generated,
         )
@@ -128,12 +144,27 @@ def read_data(folder: Path, hardware: Path | None = None) -> Data:
         samples[reference][index[row["type"]]] = log(median(rates))
         models[reference] = row["model"]
         as_of = max(as_of, row["date"])
-    references = sorted(samples, key=lambda one: (one.file_bytes, one.is_generation, one.tokens))
+    families = given_families(folder) if repository else set()
+    for reference, rates in (read_other_jobs(repository) if repository else {}).items():
+        models[reference] = reference.program
+        for name, rate in rates.items():
+            if name in index and (kept_back or name.partition(".")[0] in families):
+                samples[reference][index[name]] = log(rate)
+    for i, one in enumerate(traits if repository else ()):
+        clock = log(one.processor.ghz)
+        samples[Reference(name=f"{RULE}-clock", kind=Kind.ONE_THREAD)][i] = clock
+        by_cores = Reference(name=f"{RULE}-cores_by_clock", kind=Kind.ALL_THREADS)
+        samples[by_cores][i] = log(one.cores) + clock
+    models |= {one: RULE for one in samples if one.program == RULE}
+    references = sorted(
+        samples, key=lambda one: (one.file_bytes or 1 << 60, one.kind == "g", one.tokens, one.name)
+    )
     levels = np.full((len(references), len(traits)), np.nan)
     for j, reference in enumerate(references):
         for i, level in samples[reference].items():
             levels[j, i] = level
-    kinds = [(one.is_generation, one.tokens) for one in references]
+    # What a language model's test was cut off at; other programs were not.
+    kinds = [(one.kind, one.tokens or one.name) for one in references]
     lows = {kind: min(np.nanmin(levels[j]) for j, k in enumerate(kinds) if k == kind) for kind in kinds}
     shared = np.array([[covariance(one, other, LEVELS) for other in traits] for one in traits])
     return Data(
@@ -154,11 +185,16 @@ def complete(data: Data, tests: Sequence[int], is_used: Callable[[Traits], bool]
     filled, residuals, variances = [], [], []
     ran = {
         model: ~np.isnan(levels[[j for j in tests if data.models[j] == model]]).all(axis=0)
-        for model in {data.models[j] for j in tests}
+        for model in {data.models[j] for j in tests} - {RULE}
     }
     for j in tests:
-        mean, residual, variance = _process(data.shared, levels[j])
-        cut_off = np.isnan(levels[j]) & ran[data.models[j]]
+        if data.models[j] == RULE:
+            filled.append(data.levels[j])
+            residuals.append(np.full(len(used), np.nan))
+            variances.append(np.zeros(len(used)))
+            continue
+        mean, residual, variance = _completed(data, j, used)
+        cut_off = np.isnan(levels[j]) & ran[data.models[j]] & data.references[j].kind.is_language
         filled.append(np.where(cut_off, np.minimum(mean, data.cut_offs[j]), mean))
         residuals.append(residual)
         variances.append(variance)
@@ -169,12 +205,23 @@ def complete(data: Data, tests: Sequence[int], is_used: Callable[[Traits], bool]
             traits=one,
             measured=bool(measured[i]),
             levels=tuple(round(float(level[i]), 2) for level in filled),
-            noises=(float(noises[0][i]), float(noises[1][i])),
+            noises=tuple(float(noise[i]) for noise in noises),
         )
         for i, one in enumerate(data.traits)
     }
     references = tuple(data.references[j] for j in tests)
     return TypeTable(as_of=data.as_of, references=references, rows=rows)
+
+
+_CACHE: dict[tuple[int, int, bytes], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+
+
+def _completed(data: Data, j: int, used: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what `_process` makes of one test by the types that may be used; each once."""
+    key = (id(data), j, used.tobytes())
+    if key not in _CACHE:
+        _CACHE[key] = _process(data.shared, np.where(used, data.levels[j], np.nan))
+    return _CACHE[key]
 
 
 def _process(shared: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -193,13 +240,20 @@ def _process(shared: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndar
 def _noises(
     data: Data, tests: Sequence[int], residuals: np.ndarray, variances: np.ndarray
 ) -> list[np.ndarray]:
-    """Return the standard deviation of each type, where computing bounds and where memory does."""
+    """Return the standard deviation of each type, in each of `NOISES`."""
     design = np.array([one.processor.design for one in data.traits])
     cores = np.array([one.log_cores for one in data.traits])
     alike = np.exp(-2.0 * (cores[:, None] - cores) ** 2) * (0.1 + (design[:, None] == design))
     result = []
-    for kind in (False, True):
-        chosen = [a for a, j in enumerate(tests) if data.references[j].is_generation == kind]
+    for place in range(len(NOISES)):
+        chosen = [
+            a
+            for a, j in enumerate(tests)
+            if data.references[j].kind.noise == place and data.models[j] != RULE
+        ]
+        if not chosen:
+            result.append(result[0])
+            continue
         squares = np.clip(residuals[chosen], -0.7, 0.7) ** 2
         count = (~np.isnan(squares)).sum(axis=0)
         total = np.nansum(squares, axis=0)
@@ -213,10 +267,11 @@ def _noises(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("repository", type=Path)
     parser.add_argument("--output", type=Path, default=ROOT / "dlcloud" / "prediction" / "types.csv")
     options = parser.parse_args()
     print(check_clocks(options.folder))
-    data = read_data(options.folder)
+    data = read_data(options.folder, repository=options.repository)
     counts = (~np.isnan(data.levels)).sum(axis=1)
     tests = [j for j, count in enumerate(counts) if count >= FEWEST_TYPES]
     table = complete(data, tests, lambda _: True)

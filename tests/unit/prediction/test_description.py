@@ -3,6 +3,7 @@
 import pytest
 
 from dlcloud.model.errors import RecipeError
+from dlcloud.prediction.measured_types import Kind
 from dlcloud.prediction.resemblance import describe_by_facts, read_description, resemblances
 from dlcloud.resources.type_table import type_table
 
@@ -15,7 +16,7 @@ def test_nothing_said_is_no_description():
 def test_parameters_are_read_as_people_write_them(text):
     described = read_description(text, None, generates=True)
     assert described.file_bytes == pytest.approx(4.24e9, rel=0.01)
-    assert (described.is_generation, described.tokens) == (True, 512)
+    assert (described.kind, described.tokens) == (Kind.GENERATION, 512)
 
 
 @pytest.mark.parametrize("text", ["large", "-7B", "0", "7T", "1e9", "inf", "999999999999G"])
@@ -34,9 +35,9 @@ LANGUAGE = {"model_bytes": 4_000_000_000, "prompt_tokens": 512, "streams": 2, "e
 
 def test_a_language_models_results_describe_their_job():
     prompt = describe_by_facts(LANGUAGE)
-    assert (prompt.is_generation, prompt.tokens, prompt.file_bytes) == (False, 1024, 4_000_000_000)
+    assert (prompt.kind, prompt.tokens, prompt.file_bytes) == (Kind.PROMPT, 1024, 4_000_000_000)
     generation = describe_by_facts({**LANGUAGE, "generated_tokens": 64})
-    assert (generation.is_generation, generation.tokens) == (True, 64)
+    assert (generation.kind, generation.tokens) == (Kind.GENERATION, 64)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +51,8 @@ def test_a_description_weighs_the_references_that_are_like_it():
     references = type_table().references
     (only,) = resemblances(references, read_description("7B", 128, generates=True))
     best = references[max(range(len(references)), key=only.weights.__getitem__)]
-    assert (only.probability, only.is_generation) == (1.0, True)
-    assert best.is_generation
+    assert (only.probability, only.kind) == (1.0, Kind.GENERATION)
+    assert best.kind is Kind.GENERATION
     assert best.name.startswith("llama")
     assert sum(only.weights) == pytest.approx(1.0, abs=0.1)
 
@@ -68,4 +69,4 @@ def test_less_is_known_of_a_job_far_from_all_references():
 def test_a_job_without_a_description_can_be_anything():
     possible = resemblances(type_table().references, None)
     assert sum(one.probability for one in possible) == pytest.approx(1.0)
-    assert {one.is_generation for one in possible} == {True, False}
+    assert {one.kind for one in possible} == {*Kind}

@@ -10,8 +10,8 @@ import pytest
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.instance import Market
 from dlcloud.prediction.linear import factor, solve_lower, solve_upper
-from dlcloud.prediction.measured_types import format_table, parse_table
-from dlcloud.prediction.offers import predict_jobs
+from dlcloud.prediction.measured_types import Kind, format_table, parse_table
+from dlcloud.prediction.offers import candidates_of, predict_jobs
 from dlcloud.prediction.predictor import Belief, Calibration, Measurement, choose_types, learn, predict
 from dlcloud.prediction.resemblance import resemblances
 from dlcloud.report.prediction import prediction_report
@@ -72,8 +72,10 @@ def test_measurements_say_whether_a_job_is_bound_by_memory(table):
             continue
         measured = [Measurement(instance_type=n, throughput=exp(table.rows[n].levels[j])) for n in TYPES]
         learned = learn(belief, measured).resemblances
-        chance = sum(one.probability for one in learned if one.is_generation)
-        assert (chance > 0.5) == reference.is_generation
+        models = [one for one in learned if one.kind.is_language]
+        chance = sum(one.probability for one in models if one.kind is Kind.GENERATION)
+        chance /= sum(one.probability for one in models)
+        assert (chance > 0.5) == (reference.kind is Kind.GENERATION)
 
 
 def test_three_different_types_are_chosen(table):
@@ -124,3 +126,15 @@ def test_a_rehearsal_is_refused(table):
     rehearsed = lines(result(), of=replace(run(), instance_type="c7i.xlarge", cloud="local"))
     jobs = predict_jobs(rehearsed, table, prices("c7i.xlarge"), Market.ON_DEMAND)
     assert "rehearsed" in jobs[0].refused
+
+
+def test_a_program_resembles_programs_and_the_rule_is_raced_where_few_types_were_measured(table):
+    j = next(j for j, one in enumerate(table.references) if one.name == "compression-gzip_5_1_c")
+    measured = {name.replace(".", "_"): exp(table.rows[name].levels[j]) for name in TYPES}
+    names = ("c7i.xlarge", "c7a.4xlarge", "m6i.8xlarge", "c8g.large")
+    (job,) = predict_jobs(rows(**measured), table, prices(*names), Market.ON_DEMAND)
+    assert job.resembles[0][0] not in {"a language model", "a language model that generates"}
+    assert job.by_rule in candidates_of([job], Market.ON_DEMAND)
+    by_type = {offer.estimate.instance_type: offer.estimate for offer in job.offers}
+    gained = by_type["m6i.8xlarge"].throughput / by_type["c7i.xlarge"].throughput
+    assert gained == pytest.approx(1.0, abs=0.4)  # one thread: sixteen cores gain nothing

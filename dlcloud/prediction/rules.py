@@ -1,0 +1,44 @@
+"""Simple rules next to the model: a type's speed by cores and clock, or by its PassMark.
+
+Evaluations print their errors beside the model's; the choice of candidates for a race has the best type by
+PassMark and price, which names the cheapest more often than the model does where few types were measured.
+"""
+
+from collections.abc import Mapping
+from math import log
+
+from dlcloud.prediction.measured_types import TypeTable
+
+PASSMARK = "passmark-summ_cpu"
+CORES_BY_CLOCK, BY_PASSMARK = "cores x clock", "PassMark"
+FEW_MEASURED = 4
+"""With more measured types the model names the cheapest more often than the rule.
+
+Source: `tests/performance/prediction.py --programs`.
+"""
+
+
+def rule_levels(table: TypeTable) -> dict[str, dict[str, float]]:
+    """Return the logarithm of each type's speed by each rule, up to a constant."""
+    traits = {name: row.traits for name, row in table.rows.items()}
+    rules = {
+        CORES_BY_CLOCK: {name: log(one.cores * one.processor.ghz) for name, one in traits.items()},
+    }
+    place = next((j for j, one in enumerate(table.references) if one.name == PASSMARK), None)
+    if place is not None:
+        rules[BY_PASSMARK] = {name: row.levels[place] for name, row in table.rows.items()}
+    return rules
+
+
+def best_by_passmark(table: TypeTable, hourly_usd: Mapping[str, float], measured: int) -> str:
+    """Return the type with the most PassMark per USD; empty where the model is better, or without a price.
+
+    Args:
+        table: Of the types.
+        hourly_usd: Prices of the types that may be named.
+        measured: How many types the job was measured on.
+    """
+    levels = rule_levels(table).get(BY_PASSMARK)
+    if levels is None or not hourly_usd or measured > FEW_MEASURED:
+        return ""
+    return max(hourly_usd, key=lambda name: levels[name] - log(hourly_usd[name]))
