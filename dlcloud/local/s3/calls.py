@@ -17,6 +17,7 @@ OWNER = "123456789012"  # of all buckets: moto's account
 # Of a host: the name that stands before it is a bucket.
 _HOST = re.compile(r"(?P<bucket>[a-z0-9][a-z0-9.-]+?)\.(?:s3\.)?localhost(?::\d+)?")
 _FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
+_BUCKET_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _SCOPE_PARTS = 5  # key/date/region/service/aws4_request
 _PARAMETERS = frozenset(
     {
@@ -93,6 +94,13 @@ class Address:
     bucket: str
     key: str
     path: str
+
+    @property
+    def is_plain(self) -> bool:
+        """True if moto finds this bucket: it takes what comes first in the path, as it is written there."""
+        if not self.bucket:
+            return not self.key
+        return _BUCKET_NAME.fullmatch(self.bucket) is not None and self.path.startswith(f"/{self.bucket}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,11 +183,15 @@ def read_s3_call(environ: Mapping[str, Any], body: bytes) -> S3Call:
     names = [
         name for name, _ in query if name not in _PARAMETERS and not name.startswith(("X-Amz-", "response-"))
     ]
-    # Of two operations moto might carry out the other one, and it reads a form as a query: both are none.
+    # Of two operations or values moto might take the other one, and it reads a form as a query: all are none.
     operation = "&".join(names)
+    if len({name for name, _ in query}) < len(query):
+        operation = f"{operation} twice"
     if environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower() in _FORMS:
         operation = f"{operation} with a form"
     action, iam_action = table.get((environ["REQUEST_METHOD"], operation), ("", ""))
+    if not address.is_plain:
+        action, iam_action = "", ""
     presigned = dict(query)
     scope = _scope(environ)
     key_id, region = (scope[0], scope[2]) if len(scope) == _SCOPE_PARTS else ("", "")
