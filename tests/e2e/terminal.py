@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -196,3 +197,13 @@ def wait_until(true, *, seconds: float = TIMEOUT_S) -> None:
         assert now < deadline, "it never came true"
         time.sleep(min(1.0, max(0.05, 2 * (now - began))))
         began = time.monotonic()
+
+
+def await_handlers(process: subprocess.Popen[Any]) -> None:
+    """Wait until the command has its handlers: before them, Python itself starts."""
+    while process.poll() is None:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+        if int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1:
+            return
+        time.sleep(0.0005)

@@ -4,10 +4,9 @@ import os
 import random
 import signal
 import time
-from pathlib import Path
 
 import pytest
-from terminal import TIMEOUT_S
+from terminal import TIMEOUT_S, await_handlers
 
 MOMENTS = int(os.environ.get("DLCLOUD_MOMENTS", "6"))
 SEED = os.environ.get("DLCLOUD_MOMENTS_SEED", "48")
@@ -22,16 +21,6 @@ def kept(user):
     user.run("up", user.recipe(), "--keep", "--name", "stays")
     yield user.alive()
     user.run("down", "stays")
-
-
-def await_handlers(process):
-    """Wait until the command has its handlers: before them, Python itself starts."""
-    while process.poll() is None:
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
-        if int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1:
-            return
-        time.sleep(0.0005)
 
 
 @pytest.mark.parametrize("number", range(MOMENTS))
