@@ -218,6 +218,12 @@ def pairs_of(first: Iterable[ResultRow], second: Iterable[ResultRow], *, free: f
     ]
 
 
+def are_of_one_machine(first: ResultRow, second: ResultRow) -> bool:
+    """Return whether rows are of two types that were both rehearsed."""
+    both = first.rehearsal and second.rehearsal
+    return both and first.run.instance_type != second.run.instance_type
+
+
 def ratio_of_rows(first: ResultRow, second: ResultRow) -> Ratio:
     """Return the ratio of two rows: that of their run's paired comparison, else that of their medians."""
     paired = _paired(first, second)
@@ -226,8 +232,7 @@ def ratio_of_rows(first: ResultRow, second: ResultRow) -> Ratio:
     if first.throughput is None or second.throughput is None:
         raise ValueError("both rows must have a throughput")
     ratio = ratio_of(first.throughput, second.throughput)
-    if first.rehearsal and second.rehearsal and first.run.instance_type != second.run.instance_type:
-        # Both were this machine: whatever differs, it is not the types.
+    if are_of_one_machine(first, second):  # whatever differs, it is not the types
         return Ratio(value=ratio.value, low=ratio.low, high=ratio.high, verdict=Verdict.UNDECIDED)
     return ratio
 

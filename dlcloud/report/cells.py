@@ -4,6 +4,7 @@ Every table takes its figures from here, so that a figure looks the same whereve
 one place that adds the mark of a rehearsal.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -40,6 +41,15 @@ def digits(value: float) -> str:
     return f"{value:.4g}" if value < 10000 else f"{value:.0f}"  # noqa: PLR2004  more digits than four
 
 
+LONG_NUMBER = r"-?\b\d+\.\d{6,}(?:e-?\d+)?\b"
+"""A number with more digits than anyone reads, as those of a search have."""
+
+
+def short(text: str) -> str:
+    """Return a value with six digits, if it is a number with more."""
+    return f"{float(text):.6g}" if re.fullmatch(LONG_NUMBER, text) else text
+
+
 def ratio(value: float) -> str:
     """Format a ratio with three digits."""
     return f"{value:.2f}" if value < 10 else f"{value:.1f}"  # noqa: PLR2004  three digits are enough
@@ -69,7 +79,8 @@ def _measures_burst(row: ResultRow) -> bool:
 
 def setting(row: ResultRow) -> str:
     """Format a setting, marked if its figure did not settle."""
-    return row.result.setting + ("" if row.result.stable else UNSTABLE)
+    shown = re.sub(LONG_NUMBER, lambda match: short(match[0]), row.result.setting)
+    return shown + ("" if row.result.stable else UNSTABLE)
 
 
 def throughput(row: ResultRow) -> str:

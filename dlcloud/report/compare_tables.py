@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from dlcloud.analysis.compare import Difference, Pair
+from dlcloud.analysis.compare import Difference, Pair, are_of_one_machine
 from dlcloud.analysis.ranking import reason_of
 from dlcloud.benchmarks.harness.schema import Verdict
 from dlcloud.model.money import millionths
@@ -48,8 +48,7 @@ def _ratio_section(sides: tuple[str, str], pairs: Sequence[Pair], commands: Mapp
     if not all(pair.ratio.paired for pair in pairs):
         notes.append("of two runs: the interval comes from those of both medians")
     tied = [pair for pair in pairs if pair.ratio.verdict not in {Verdict.FASTER, Verdict.SLOWER}]
-    verdicts = dict.fromkeys(str(pair.ratio.verdict or Verdict.UNDECIDED) for pair in tied)
-    notes += [f"{verdict}: {reason_of(verdict)}" for verdict in verdicts]
+    notes += dict.fromkeys(map(_why, tied))
     notes += dict.fromkeys(
         note for pair in tied for note in settling_notes(pair.first, pair.second, commands)
     )
@@ -67,6 +66,14 @@ def _ratio_section(sides: tuple[str, str], pairs: Sequence[Pair], commands: Mapp
         notes=notes,
         numeric=frozenset({count, count + 1, count + 4}),
     )
+
+
+def _why(pair: Pair) -> str:
+    """Return a verdict with the reason why it names no winner."""
+    verdict = str(pair.ratio.verdict or Verdict.UNDECIDED)
+    if are_of_one_machine(pair.first, pair.second):
+        return f"{verdict}: both types were rehearsed on this one machine"
+    return f"{verdict}: {reason_of(verdict)}"
 
 
 def _is_stable(pair: Pair) -> bool:

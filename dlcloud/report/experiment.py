@@ -17,7 +17,7 @@ from dlcloud.analysis.result import Run, RunState
 from dlcloud.analysis.trials import TrialState, TrialStatus, best_trial
 from dlcloud.benchmarks.harness.numbers import read_number
 from dlcloud.model.money import millionths, money
-from dlcloud.report.cells import digits
+from dlcloud.report.cells import digits, short
 from dlcloud.report.page import (
     BLUE,
     DESCRIPTION,
@@ -106,11 +106,6 @@ def means_over_seeds(table: ExperimentTable) -> list[MeanOverSeeds]:
         if len(values) > 1
     ]
     return sorted(means, key=lambda mean: mean.mean, reverse=table.maximize)
-
-
-def _short(text: str) -> str:
-    """Return a value with six digits, if it is a number with more, as those of a search are."""
-    return f"{float(text):.6g}" if re.fullmatch(r"-?\d+\.\d{6,}(e-?\d+)?", text) else text
 
 
 def _is_seed(name: str) -> bool:
@@ -228,7 +223,7 @@ def _row(table: ExperimentTable, status: TrialStatus, names: Sequence[str]) -> t
     usd = _usd(table, status)
     return (
         str(status.trial.number),
-        *(_short(status.trial.values.get(name, "")) for name in names),
+        *(short(status.trial.values.get(name, "")) for name in names),
         status.printed if status.value is None else _figure(status.value),
         _seconds_text(status),
         "" if usd is None else money(usd),

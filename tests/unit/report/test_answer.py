@@ -81,6 +81,20 @@ def test_compare_names_the_command_that_would_settle_it():
     assert "dlcloud bench" not in render(report, Format.TABLE, 80)
 
 
+def test_rehearsed_types_are_undecided_as_they_are_one_machine():
+    first = of_type("c7i.xlarge", result(throughput=metric(10.0, 9.5, 10.5)), cloud="local")
+    second = of_type("m7i.xlarge", result(throughput=metric(20.0, 19.5, 20.5)), cloud="local")
+    report = compare_report(("c7i", "m7i"), pairs_of(first, second, free=frozenset({"type"})), [], {})
+    shown = " ".join(render(report, Format.TABLE, 80).split())
+    assert "undecided: both types were rehearsed on this one machine" in shown
+    assert "fewer than" not in shown
+
+
+def test_settings_of_a_search_are_shown_with_six_digits():
+    rows = lines(result(setting="lr=0.017183504507758688 depth=3", throughput=metric(10.0, 9.5, 10.5)))
+    assert " lr=0.0171835 depth=3 " in " ".join(text(rows, width=120).split())
+
+
 def test_a_command_to_paste_is_one_line():
     rows = of_type("c7i.xlarge", result(throughput=metric(10.0, 9.5, 10.5)))
     rows += of_type("m7i.xlarge", result(throughput=metric(10.4, 9.9, 11.0)))
