@@ -171,7 +171,9 @@ def test_a_kept_cluster_is_used_again_and_then_ended(user):
     recipe = user.recipe()
     user.run("up", recipe, "--keep", "--name", "mine")
     first = user.alive()
-    user.run("up", recipe, "--name", "mine")
+    again = user.run("up", recipe, "--name", "mine").stderr
+    assert "kept up afterwards: dlcloud down ends it" in again
+    assert "mine is used again: it is up, and stays so" in again
     assert user.alive() == first
     assert first[0] in user.run("status", "mi").stdout
     user.run("down", "mine")

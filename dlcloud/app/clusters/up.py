@@ -126,7 +126,7 @@ def run(
         context.change_nothing()
         plan = up.plan(cluster)
         warn_of_requirements(workload.recipe.setup.requirements, context.emit)
-        show(plan_report(plan))
+        show(up.report(plan, cluster))
     else:
         plan = up.plan(cluster)
         up.confirm(plan, cluster, yes=yes)
@@ -205,11 +205,17 @@ class Up:
                 plan = self._launcher(cluster).plan(self._recipe, cidrs=self.cidrs)
         notes = [*workload.notes(), *([] if self.experiment is None else self.experiment.notes())]
         notes += describe_batch(workload.recipe) if self.on_batch else []
-        if cluster is not None and cluster.state is ClusterState.READY and not self.name:
-            notes.append(f"{cluster.name} is used again: it was kept up when its run failed")
+        if cluster is not None and cluster.state is ClusterState.READY:
+            why = "it is up, and stays so" if self.name else "it was kept up when its run failed"
+            notes.append(f"{cluster.name} is used again: {why}")
         if source := workload.file.region_source:
             notes.append(f"region {plan.region}, by {source}: neither recipe nor --region names one")
         return replace(plan, reasons=(*plan.reasons, *notes))
+
+    def report(self, plan: Plan, cluster: Cluster | None) -> Report:
+        """Return what the plan shows; a cluster that was named and is up stays up."""
+        stays = bool(self.name) and cluster is not None and cluster.state is ClusterState.READY
+        return plan_report(replace(plan, keep=plan.keep or stays))
 
     @property
     def _recipe(self) -> Recipe:
@@ -259,7 +265,7 @@ class Up:
         """
         context, workload = self.context, self.workload
         if not context.quiet:
-            say(render(plan_report(plan), Format.TABLE) + "\n", err=True)
+            say(render(self.report(plan, cluster), Format.TABLE) + "\n", err=True)
         confirm_spending(context, dearest([plan, *self.moves.elsewhere]), yes=yes, cluster=cluster)
         if workload.recipe.cloud == "local":
             trim_caches(context)
