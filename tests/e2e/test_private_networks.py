@@ -1,8 +1,11 @@
 """Instances without public addresses: through the VPC's endpoint and through a bastion, from up to down."""
 
 import json
+import os
 import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import paramiko
@@ -12,7 +15,7 @@ from terminal import User
 from dlcloud.elastic.agents import PACKAGE
 from dlcloud.local.site import LocalSite
 from dlcloud.ssh.keys import create_key, public_key
-from tests.environments import python_with
+from tests.environments import ROOT, python_with
 from tests.fakes.local_ec2 import Rig, wait_for
 from tests.needs import needs
 
@@ -210,3 +213,70 @@ def _refuses(instance) -> bool:
             return connected.recv(1) == b""
     except OSError:
         return True
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.long
+@needs("bash", "rsync", "scp", "ssh")
+def test_the_page_of_networks_runs_where_there_is_its_network(user: User, rig: Rig):
+    """Its recipe, with ids for those that it makes up, and its commands as they stand."""
+    vpc_id = rig.ec2.create_vpc(
+        CidrBlock="10.8.0.0/16", TagSpecifications=[tagged("vpc", "Name", "research")]
+    )["Vpc"]["VpcId"]
+    zones = {"10.8.1.0/24": "us-east-1a", "10.8.2.0/24": "us-east-1b"}
+    first, _ = (
+        rig.ec2.create_subnet(
+            VpcId=vpc_id,
+            CidrBlock=cidr,
+            AvailabilityZone=zone,
+            TagSpecifications=[tagged("subnet", "tier", "private" if zone[-1] == "b" else "public")],
+        )["Subnet"]["SubnetId"]
+        for cidr, zone in zones.items()
+    )
+    rig.ec2.create_instance_connect_endpoint(SubnetId=first)
+    group = rig.ec2.create_security_group(GroupName="theirs", Description="x", VpcId=vpc_id)["GroupId"]
+    (network,) = blocks("networks", "yaml")
+    recipe = RECIPE.partition("network:")[0].format() + network + RECIPE.partition("{network}\n")[2].format()
+    (user.home / "page.yaml").write_text(recipe.replace("subnet-0123", first).replace("sg-0456", group))
+    user.run("up", "page.yaml", "--keep", "--yes", "--name", "x")
+    user.run("exec", "x", "mkdir", "-p", "results")
+    user.run("exec", "x", "touch", "results/a.csv")
+    (user.home / "model.pt").write_text("weights")
+    (commands,) = blocks("networks", "text")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{user.environment['PATH']}"
+    environment = user.environment | {"PATH": path}
+    command = ["bash", "-euxc", commands]
+    done = subprocess.run(
+        command, cwd=user.home, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert (user.home / "results" / "a.csv").exists()
+    assert user.run("exec", "x", "-i", "1", "cat", "model.pt").stdout.strip().endswith("weights")
+    user.run("down", "x")
+    assert user.alive() == []
+
+
+def test_the_recipe_of_the_page_of_capacity_uses_its_reservations(user: User, rig: Rig):
+    reserved = rig.ec2.create_capacity_reservation(
+        InstanceType="p5.48xlarge",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-east-1a",
+        InstanceCount=4,
+        TagSpecifications=[tagged("capacity-reservation", "team", "ml")],
+    )["CapacityReservation"]["CapacityReservationId"]
+    recipe = next(text for text in blocks("capacity", "yaml") if "reservations:" in text)
+    recipe = re.sub(r"cr-\w+", reserved, recipe)
+    (user.home / "reserved.yaml").write_text(
+        f"name: reserved\ncloud: local\n{recipe}workload: {{command: 'true'}}\n"
+    )
+    plan = " ".join(user.run("plan", "reserved.yaml").stdout.split())
+    assert f"p5.48xlarge reserved us-east-1a 0 marginal: 3 of {reserved}" in plan
+    rig.ec2.cancel_capacity_reservation(CapacityReservationId=reserved)
+
+
+def tagged(kind: str, key: str, value: str) -> dict:
+    return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value}]}
