@@ -36,6 +36,11 @@ SHARED_BY = 2
 """An option that this many commands have, in the same words, is explained once."""
 COMMON = ("--output", "--profile", "--verbose")
 """Options of nearly every command: a section does not name them."""
+HARDWARE = (
+    *("--gpu", "--gpu-memory-gib", "--vcpus", "--memory-gib", "--architecture", "--instruction-set"),
+    *("--max-usd-per-hour", "--exclude"),
+)
+"""What instances must have: options that stand next to each other wherever they are."""
 LONG = re.compile(r"--[a-z-]+")
 RANGE = re.compile(r"(?<=\[)(default: [^;\]]*); [^\]]*(?=\])| \[[^\]:]*[<>]=[^\]]*\]")
 """The limits of a number, which `--help` and the message of a wrong one state."""
@@ -98,6 +103,9 @@ def _command(
     if own := [record for record in records if record not in shared]:
         yield from _listing(own)
     names = [LONG.findall(name)[-1] for name, text in records if (name, text) in shared]
+    if set(names) >= set(HARDWARE):
+        first, last = HARDWARE[0], HARDWARE[-1]
+        names[names.index(first) : names.index(last) + 1] = [f"{first}` to `{last}"]
     if others := ", ".join(f"`{name}`" for name in names if name not in COMMON):
         yield f"[Shared](#shared-options): {others}."
         yield ""

@@ -139,7 +139,11 @@ def best_of_case(rows: Sequence[ResultRow], by: By, market: Market) -> Best:
     ties = [(other, reason) for other in others if (reason := _tie(first, other, rows, by, market))]
     if ties:
         return Best(case=case, row=None, reason=ties[0][1], tied=(first, *(other for other, _ in ties)))
-    reason = "the interval of its ratio to each other excludes 1" if others else "nothing else was measured"
+    reason = (
+        "ahead of all others: the interval of each ratio excludes 1"
+        if others
+        else "nothing else was measured"
+    )
     return Best(case=case, row=first, reason=reason)
 
 

@@ -24,7 +24,7 @@ commands = click.Group()
 @click.option(
     "--trial/--no-trial",
     default=None,
-    help="Run the program for ten seconds, in a copy of its folder, to see what it prints.",
+    help="Run the program in a copy of its folder, for ten seconds from its first output.",
 )
 @plain_output_option("Format of what is printed about it.")
 def init(*, file: Path, arguments: tuple[str, ...], module: str, trial: bool | None, output: str) -> None:
@@ -32,8 +32,8 @@ def init(*, file: Path, arguments: tuple[str, ...], module: str, trial: bool | N
 
     FILE may be a Python script, a notebook, a shell script, a Makefile, or a package with __main__.py.
     Its ARGUMENTS follow after --. The recipe has the packages of requirements.txt, or those that are
-    imported, as they are installed here. With --trial the program runs here for ten seconds to see how
-    its throughput is read. The schema for editors is written next to the recipe.
+    imported, as they are installed here. With --trial the program runs here, for ten seconds from its
+    first output, to see how its throughput is read. The schema for editors is written next to the recipe.
     """
     from dlcloud.app.init import init as write_recipe
 

@@ -15,7 +15,7 @@ def test_the_table_has_efficiency_and_cost_by_count_and_names_the_cheapest():
     assert "how it scales: job on " in text
     assert "75%" in text
     assert "74%–76%" in text
-    assert "cheapest: 1 node: the interval of its ratio to each other excludes 1" in text
+    assert "cheapest: 1 node: ahead of all others: the interval of each ratio excludes 1" in text
     assert "fastest: 2 nodes" in text
     assert "the answer" not in text
     (scaling,) = report.extra["scaling"]
