@@ -16,7 +16,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -296,7 +297,11 @@ LOGS_KEPT = 50
 
 
 class LogFile(logging.FileHandler):
-    """The file of a log; what cannot be written is lost, also where the file cannot be opened."""
+    """The file of a log, its user's alone; what cannot be written is lost, also where it cannot be opened."""
+
+    def _open(self) -> TextIOWrapper:
+        opener = partial(os.open, mode=0o600)
+        return open(self.baseFilename, "a", encoding="utf-8", opener=opener)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

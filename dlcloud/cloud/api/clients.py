@@ -244,20 +244,25 @@ for _version, _auth in (("v4", SigV4Auth), ("s3v4", S3SigV4Auth)):
     AUTH_TYPE_MAPS[_version] = type(f"Corrected{_auth.__name__}", (_CorrectedAuth, _auth), {})
 
 
-def correct_clock(response: tuple[Any, Any] | None, **_: object) -> float | None:
+def correct_clock(
+    response: tuple[Any, Any] | None, request_dict: dict[str, Any], **_: object
+) -> float | None:
     """Repeat a refused call, signed by the clock of the server, if this machine's clock differs from it.
 
     A clock that jumps while a command runs must not keep it from terminating what it has launched. Nothing of
-    a call is carried out that is refused for its time, so that launches are repeated, too.
+    a call is carried out that is refused for its time, so that launches are repeated, too. Calls are made in
+    parallel: what counts is when this one was signed, not how far another one has corrected the clock since.
     """
     if response is None or not BAD_REQUEST <= response[0].status_code < SERVER_ERROR:
         return None
     try:
-        ahead = parsedate_to_datetime(response[0].headers["Date"]) - datetime.now(UTC)
+        signed_at = datetime.strptime(request_dict["context"]["timestamp"], SIGNED_TIME).replace(tzinfo=UTC)
+        date = parsedate_to_datetime(response[0].headers["Date"])
     except (KeyError, TypeError, ValueError):
         return None
-    if abs(ahead - _CorrectedAuth.ahead) < MOST_SKEW:
+    if abs(date - signed_at) < MOST_SKEW:
         return None
+    ahead = date - datetime.now(UTC)
     log.warning("this machine's clock differs by %s from the server's: compare date -u", ahead)
     _CorrectedAuth.ahead = ahead
     return 0.0

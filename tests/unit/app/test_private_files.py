@@ -5,6 +5,7 @@ import stat
 
 from click.testing import CliRunner
 
+from dlcloud.app.context import LogFile
 from dlcloud.cli.main import dlcloud
 from dlcloud.local.site import LocalSite
 
@@ -22,6 +23,7 @@ def test_configuration_and_local_ec2_are_closed_to_others_at_any_umask(tmp_path,
     try:
         done = CliRunner().invoke(dlcloud, ["budget", "500/month"])
         assert done.exit_code == 0, done.output
+        LogFile(tmp_path / "home/log").close()
         site = LocalSite(tmp_path / "home/local")
         site.start()
         site.stop()

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -26,7 +27,7 @@ from botocore.exceptions import ClientError
 from click.testing import CliRunner
 
 from dlcloud.cli.main import dlcloud
-from dlcloud.cloud.api.clients import Clients, _CorrectedAuth
+from dlcloud.cloud.api.clients import Clients, _CorrectedAuth, correct_clock
 from dlcloud.local.api.signature import (
     ALGORITHM,
     TIME,
@@ -399,3 +400,14 @@ def test_a_clock_that_jumps_keeps_no_command_from_its_calls(rig, monkeypatch, da
     launching.delete_vpc(VpcId=vpc)
     buckets.list_buckets()
     assert abs(_CorrectedAuth.ahead + timedelta(days=days)) < timedelta(minutes=1)
+
+
+def test_calls_that_were_signed_together_before_a_jump_are_all_repeated(monkeypatch):
+    """The first to be refused corrects the clock: the others were refused for their own signatures."""
+    monkeypatch.setattr(_CorrectedAuth, "ahead", timedelta())
+    now = datetime.now(UTC)
+    refused = SimpleNamespace(status_code=400, headers={"Date": format_datetime(now, usegmt=True)})
+    late = {"context": {"timestamp": f"{now - timedelta(days=1):%Y%m%dT%H%M%SZ}"}}
+    in_time = {"context": {"timestamp": f"{now:%Y%m%dT%H%M%SZ}"}}
+    answers = [correct_clock((refused, None), request_dict=signed) for signed in (late, late, in_time)]
+    assert answers == [0.0, 0.0, None]
