@@ -14,6 +14,7 @@ one by one: every worker is on-demand within one restart of the first loss. With
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log2
+from typing import NamedTuple
 
 from dlcloud.model.instance import Market
 from dlcloud.scheduling.policies.situation import (
@@ -46,7 +47,7 @@ Offer = tuple[PoolState, int]
 """A pool, and how many of its instances are of use."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Forecast:
     """What is expected of spot.
 
@@ -210,15 +211,14 @@ DOUBT = 0.05
 """Work that is put off costs on-demand at least as often as this, whatever the plan expects of spot."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Option:
+class _Option(NamedTuple):
     """What may run next, and what the run costs to its end then; in hours of all workers on-demand."""
 
     mode: Mode
     cost_h: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Plan:
     """A situation, and the plan for the rest of it.
 
