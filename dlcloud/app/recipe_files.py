@@ -132,7 +132,12 @@ def with_profile(recipe: Recipe, text: str, file: str) -> tuple[Recipe, str]:
         RecipeError: Either is at fault.
     """
     recipe, text = apply_profile(text, recipe, chosen_profile()[1], file)
-    return apply_profile(text, recipe, Profile(region=named_region()[0]), file)
+    region, source = named_region()
+    try:
+        profile = Profile(region=region)
+    except ValueError:
+        raise RecipeError(f"{source}: {region!r} is no region", "name one, such as us-east-1") from None
+    return apply_profile(text, recipe, profile, file)
 
 
 def profile_defaults(keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -87,6 +87,9 @@ def test_the_region_is_that_of_recipe_profile_environment_and_aws_configuration_
     monkeypatch.delenv("AWS_REGION")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-3")
     assert region_of(configuration) == ("eu-west-3", "AWS_DEFAULT_REGION")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "nowhere")
+    with pytest.raises(RecipeError, match="AWS_DEFAULT_REGION: 'nowhere' is no region"):
+        region_of(configuration)
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     assert region_of(configuration) == ("ap-south-1", f"{aws}, profile other")
     assert Context("up").first_region == "ap-south-1"
