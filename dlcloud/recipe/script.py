@@ -75,7 +75,7 @@ GPU_COMMAND = re.compile(
 
 _FIGURE = r"[0-9](?:[0-9.,_]{0,30}[0-9])?(?:[eE][+-]?[0-9]{1,3})?[kKMGT]?"
 NUMBER = rf"(?<![0-9.,_]){_FIGURE}"
-BEFORE = r"([0-9][0-9.,e+]{0,24}[kM]?)"
+BEFORE = r"([0-9][0-9.,e+]{0,24}[kKM]?)"
 """The group of a recipe's expression before the words; bounded, so that a long line takes linear time."""
 AFTER = r"([0-9.]+)"
 """The group after the words; what reads it takes the whole number of which a part matches."""
@@ -85,7 +85,7 @@ _UNIT = (
     r"predictions?|videos?|clips?|episodes?"
 )
 PER_SECOND = re.compile(
-    rf"(?:(?<![A-Za-z])|(?<=[0-9][kM]))(?:({_UNIT})(?:[\s_]?/[\s_]?|[\s_]per[\s_])s(?:ec(?:ond)?s?)?|(fps))(?![A-Za-z])",
+    rf"(?:(?<![A-Za-z])|(?<=[0-9][kKM]))(?:({_UNIT})(?:[\s_]?/[\s_]?|[\s_]per[\s_])s(?:ec(?:ond)?s?)?|(fps))(?![A-Za-z])",
     re.IGNORECASE,
 )
 """A throughput in words: images/sec, samples per second, it/s, train_samples_per_second, fps."""
@@ -377,7 +377,7 @@ def _rate_or_time(unit: str) -> str:
     Keras shows 0s/step where it has measured nothing yet.
     """
     word = _escape(unit)
-    return rf"(?<![0-9.])(?!0[a-z])([0-9.]{{1,12}}[kM]?(?={word}/s)|[0-9.]{{1,12}}[mu]?s(?=/{word}))"
+    return rf"(?<![0-9.])(?!0[a-z])([0-9.]{{1,12}}[kKM]?(?={word}/s)|[0-9.]{{1,12}}[mu]?s(?=/{word}))"
 
 
 def _modules(nodes: list[ast.AST], package: str) -> Iterator[str]:

@@ -70,6 +70,7 @@ PRINTS = [
     ('print("samples/sec:", x)', "samples/sec: 12.5", "samples", 12.5),
     ('logging.info("{} tokens per second".format(x))', "INFO 12.5 tokens per second", "tokens", 12.5),
     ('print(f"{x:,.1f} images/s")', "12,622.7 images/s", "images", 12622.7),
+    ('print(f"{x} images/s")', "12.6K images/s", "images", 12600.0),
     ('print(f"{x:e} images/s")', "1.262e+04 images/s", "images", 12620),
     ('print(f"{x} fps")', "60 fps", "frames", 60),
     ('print(f"epoch {e} images/s: {x}")', "epoch 3 images/s: 12.5", "images", 12.5),
