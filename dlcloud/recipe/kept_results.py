@@ -104,8 +104,14 @@ def _is_wanted(name: str, patterns: Iterable[str]) -> bool:
     """True if a name matches: as a glob, as it is written, or below a folder that does."""
     return any(
         matches(name, [pattern, f"{pattern}/**"]) or f"{name}/".startswith(f"{pattern}/")
-        for pattern in (pattern.removeprefix("./") for pattern in patterns)
+        for pattern in map(_plain, patterns)
     )
+
+
+def _plain(pattern: str) -> str:
+    """Return a pattern without what changes nothing: `./out`, `out//a`; `.` is the folder's content."""
+    plain = str(PurePosixPath(pattern))
+    return "**" if plain == "." else plain
 
 
 def refuse_hopeless(pattern: str) -> None:

@@ -21,6 +21,8 @@ SHOW = "printf '%s|'"
         SHOW,
         f"{SHOW}\n",
         f"\n  # prints\n{SHOW} \\\n",
+        f"{SHOW}  # the last comment",
+        f"{SHOW} \\\n  # one\n\n# more, with 'a quote'\n",
         f'{SHOW} "$@"',
         f'true\n{SHOW} "$@"\ntrue\n',
         f'for word in "${{@}}"; do {SHOW} "$word"; done',

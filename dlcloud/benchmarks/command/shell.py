@@ -45,8 +45,12 @@ def with_arguments(command: str, arguments: Sequence[str]) -> str:
 
 
 def _trimmed(command: str) -> str:
-    """Return a command without the space around it, and without a line that nothing continues."""
-    return _END.sub("", command).lstrip()
+    """Return a command without space around it, a line that nothing continues, and comments at its end."""
+    trimmed = _END.sub("", command)
+    comments = [match for match in _QUOTED_OR_ESCAPED.finditer(trimmed) if match[0].startswith("#")]
+    if comments and comments[-1].end() == len(trimmed):
+        return _trimmed(trimmed[: comments[-1].start()])
+    return trimmed.lstrip()
 
 
 def _expanded(match: re.Match[str]) -> str:

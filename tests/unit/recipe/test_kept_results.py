@@ -49,6 +49,7 @@ def test_a_benchmark_and_none_download_what_trackers_wrote_alone():
     [
         ("out", {"out/5.ckpt", "out/deep/x"}),
         ("./out", {"out/5.ckpt", "out/deep/x"}),
+        ("out//*.ckpt", {"out/5.ckpt"}),
         ("out/*", {"out/5.ckpt", "out/deep/x"}),
         ("out/*.ckpt", {"out/5.ckpt"}),
         ("'**/x'", {"out/deep/x"}),
