@@ -387,10 +387,14 @@ def description_options(command: Command) -> Command:
     """Add --parameters, --tokens and --generates, which the command takes as `reference`."""
 
     @wraps(command)
-    def with_reference(*, parameters: str, tokens: int | None, generates: bool, **others: object) -> object:
-        from dlcloud.prediction.resemblance import read_description
+    def with_reference(*, parameters: str, tokens: str, generates: bool, **others: object) -> object:
+        from dlcloud.prediction.resemblance import read_description, read_tokens
 
-        return command(reference=read_description(parameters, tokens, generates=generates), **others)
+        if others.get("model"):
+            return command(reference=None, tokens=tokens, **others)
+        of_model = {"tokens": tokens} if "model" in others else {}
+        reference = read_description(parameters, read_tokens(tokens), generates=generates)
+        return command(reference=reference, **of_model, **others)
 
     return add_options(
         cast("Command", with_reference),
@@ -402,8 +406,7 @@ def description_options(command: Command) -> Command:
         ),
         click.option(
             "--tokens",
-            type=click.IntRange(min=1),
-            default=None,
+            default="",
             metavar="N",
             help="Number of tokens of one sequence that are computed together. [default: 512]",
         ),

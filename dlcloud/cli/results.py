@@ -167,11 +167,35 @@ def compare(*, first: str, second: str, output: str, verbose: bool) -> None:
 )
 @click.option("--live", is_flag=True, help="Ask AWS for prices, spot too.")
 @click.option("--all", "every", is_flag=True, help="Print every type, not only the cheapest.")
+@click.option(
+    "--model",
+    default="",
+    metavar="NAME|N",
+    help="Language model that was not measured: Llama-3.1-8B, 8B or 235B-A22B.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["bf16", "fp8", "int4"]),
+    default="bf16",
+    show_default=True,
+    help="Precision of --model.",
+)
+@click.option(
+    "--ttft", default="1s", show_default=True, metavar="TIME", help="First token of --model within."
+)
+@click.option(
+    "--tpot", default="50ms", show_default=True, metavar="TIME", help="Next tokens of --model within."
+)
 @description_options
 @output_option
 @verbose_option
 def predict(
     *,
+    model: str,
+    precision: str,
+    ttft: str,
+    tpot: str,
+    tokens: str,
     selection: "Selection",
     region: str,
     market: str,
@@ -187,12 +211,30 @@ def predict(
     intervals. Three types of different size and processor tell most. --parameters, and for language
     models --tokens and --generates, improve the predictions. Jobs on GPUs or on several instances, and
     rehearsals, are not predicted.
+
+    With --model, nothing needs to be measured, and no account is needed. It prints USD per million tokens
+    of a language model, by published measurements. Types that do not answer within --ttft and --tpot are
+    left out. --tokens 1000/200 are those of prompts and answers.
     """
     from dlcloud.app.context import Context
     from dlcloud.app.results.predict import run
+    from dlcloud.app.results.predict_model import run_model
     from dlcloud.model.instance import Market
+    from dlcloud.prediction.serving import read_demand
 
+    demand = read_demand(model, precision, ttft, tpot, tokens) if model else None
     with Context("predict", verbose=verbose) as context:
+        if demand is not None:
+            run_model(
+                context,
+                demand=demand,
+                region=region,
+                market=Market(market),
+                live=live,
+                every=every,
+                output=output,
+            )
+            return
         run(
             context,
             selection=selection,

@@ -192,9 +192,21 @@ def _resemblance(
 BYTES_PER_PARAMETER = 0.606
 """Of the reference models, quantized to four bits and some. Source: size and parameters of Llama 2 7B."""
 DEFAULT_TOKENS = 512
+MOST_TOKENS = 10**9
 _NUMBER = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kKmMbBgG]?)")
 _FACTORS = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 _LARGEST = 1e14
+
+
+def read_tokens(text: str) -> int | None:
+    """Return the number of tokens of `--tokens`; None if none is stated.
+
+    Raises:
+        RecipeError: It is no number above 0.
+    """
+    if text and not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST_TOKENS):
+        raise RecipeError(f"--tokens {text}: not a number of tokens", "such as 512; 1000/200 needs --model")
+    return int(text) if text else None
 
 
 def read_description(parameters: str, tokens: int | None, *, generates: bool) -> Reference | None:

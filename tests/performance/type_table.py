@@ -252,7 +252,7 @@ def _noises(
             if data.references[j].kind.noise == place and data.models[j] != RULE
         ]
         if not chosen:
-            result.append(result[0])
+            result.append(np.full(len(design), UNMEASURED_VARIANCE**0.5))  # no reference has it
             continue
         squares = np.clip(residuals[chosen], -0.7, 0.7) ** 2
         count = (~np.isnan(squares)).sum(axis=0)

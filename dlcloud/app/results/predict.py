@@ -77,10 +77,21 @@ def prices_of_types(
     Raises:
         RecipeError: The bundled table has no prices of that region, or of spot.
     """
+    return prices_of(context, sorted(table.rows), region, market, live=live)
+
+
+def prices_of(
+    context: Context, names: Sequence[str], region: str, market: Market, *, live: bool
+) -> Mapping[str, Mapping[Market, Decimal]]:
+    """Return the hourly prices of these types in the region; of the bundled table, of all types.
+
+    Raises:
+        RecipeError: The bundled table has no prices of that region, or of spot.
+    """
     if not live and market is Market.SPOT:
         raise RecipeError("the bundled table has no spot prices", "--live asks AWS")
     prices = (
-        context.clouds.cloud("aws", region).prices.find(sorted(table.rows), [*Market])
+        context.clouds.cloud("aws", region).prices.find(names, [*Market])
         if live
         else Catalog().listed_prices(region)
     )

@@ -1,0 +1,424 @@
+"""What a language model does on GPU and CPU types, of measurements that others published.
+
+Data-center GPUs: the time to the first token and between tokens are sums of what bounds them (bytes read,
+operations, layers, exchanges between GPUs), whose factors `tests/performance/serving.py` fits to published
+results of servers; departures of near results are added. Other types: llama.cpp's recorded speed with one
+request at a time, interpolated over the size of the model. A type without such ground is refused.
+"""
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from math import exp, log
+from operator import mul
+
+from dlcloud.model.errors import RecipeError
+from dlcloud.prediction.measured_types import Kind, Reference
+
+BYTES = {"bf16": 2.0, "fp8": 1.0, "int4": 0.55}
+"""Of one parameter; four bits have scales."""
+LLAMA_CPP = "llama.cpp"
+CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+USED_MEMORY = 0.9
+NEAR, SHRINK = 2.0, 0.3
+"""How fast the weight of a published result falls with its distance, and what draws departures to 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model, in billions of parameters: all, and those that one token uses; bytes of cache of a token."""
+
+    name: str
+    parameters: float
+    active: float
+    layers: int
+    cache_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """Memory bandwidth in GB/s, dense 16-bit TFLOPS, memory in GB, and the factor of fp8 and 4 bits."""
+
+    bandwidth: float
+    tflops: float
+    memory: float
+    fp8: float = 2.0
+    four_bits: float = 2.0
+
+
+MODELS = (
+    ServedModel(name="DeepSeek-R1", parameters=671, active=37, layers=61, cache_bytes=70272),
+    ServedModel(name="MiniMax-M2.5", parameters=230, active=10, layers=62, cache_bytes=253952),
+    ServedModel(name="gpt-oss-120b", parameters=117, active=5.1, layers=36, cache_bytes=73728),
+    ServedModel(name="Llama-3.1-70B", parameters=70.6, active=70.6, layers=80, cache_bytes=327680),
+    ServedModel(name="Llama-3.1-8B", parameters=8.03, active=8.03, layers=32, cache_bytes=131072),
+    ServedModel(name="Qwen3-32B", parameters=32.8, active=32.8, layers=64, cache_bytes=262144),
+    ServedModel(name="Qwen3-235B-A22B", parameters=235, active=22, layers=94, cache_bytes=192512),
+    ServedModel(name="Qwen3.5-397B-A17B", parameters=397, active=17, layers=60, cache_bytes=60000),
+    ServedModel(name="Kimi-K2.5", parameters=1027, active=32, layers=61, cache_bytes=70272),
+    ServedModel(name="GLM-5", parameters=744, active=40, layers=78, cache_bytes=90000),
+)
+"""By their published configurations; layers and cache of GLM-5 and Qwen3.5 are unverified."""
+GPUS = {
+    "A100": Gpu(bandwidth=1555, tflops=312, memory=40, fp8=0.0, four_bits=1.0),
+    "H100": Gpu(bandwidth=3350, tflops=989, memory=80),
+    "H200": Gpu(bandwidth=4800, tflops=989, memory=141),
+    "B200": Gpu(bandwidth=8000, tflops=2250, memory=180, four_bits=4.0),
+    "B300": Gpu(bandwidth=8000, tflops=2250, memory=270, four_bits=4.0),
+}
+"""By data sheets, unverified."""
+
+
+def read_model(text: str) -> ServedModel:
+    """Return the model that a name, or a number of parameters such as 8B or 235B-A22B, states.
+
+    Raises:
+        RecipeError: It is neither.
+    """
+    plain = text.strip().rpartition("/")[2].lower()
+    for one in MODELS:
+        if plain and (plain == one.name.lower() or plain.startswith(one.name.lower() + "-")):
+            return one
+    match = re.fullmatch(r"(\d{1,5}(?:\.\d{1,3})?)b(?:-a(\d{1,5}(?:\.\d{1,3})?)b)?", plain)
+    parameters = float(match[1]) if match else 0.0
+    active = float(match[2]) if match and match[2] else parameters
+    if not 0 < active <= parameters:
+        names = ", ".join(one.name for one in MODELS)
+        raise RecipeError(f"--model {text}: unknown", f"state 8B or 235B-A22B, or one of {names}")
+    layers = max(4, round(32 * (active / 8) ** 0.42))
+    return ServedModel(
+        name=text, parameters=parameters, active=active, layers=layers, cache_bytes=layers * 4096
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What is asked: a model in a precision, tokens of a request and its answer, goals in seconds."""
+
+    model: ServedModel
+    precision: str
+    prompt: int
+    answer: int
+    first_token_s: float
+    token_s: float
+
+
+DEFAULT_TOKENS = "1000/200"
+MOST_TOKENS = 1 << 20
+
+
+def read_demand(model: str, precision: str, first_token: str, token: str, tokens: str) -> Demand:
+    """Return what is asked by the words of a command line.
+
+    Raises:
+        RecipeError: One is none of its kind.
+    """
+    match = re.fullmatch(r"(\d{1,7})/(\d{1,7})", tokens or DEFAULT_TOKENS)
+    prompt, answer = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not (0 < prompt <= MOST_TOKENS and 0 < answer <= MOST_TOKENS):
+        raise RecipeError(f"--tokens {tokens}: not tokens read and written", f"such as {DEFAULT_TOKENS}")
+    return Demand(
+        model=read_model(model),
+        precision=precision,
+        prompt=prompt,
+        answer=answer,
+        first_token_s=_seconds("--ttft", first_token),
+        token_s=_seconds("--tpot", token),
+    )
+
+
+def _seconds(option: str, text: str) -> float:
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) ?(ms|s)", text.strip())
+    seconds = float(match[1]) / (1000 if match[2] == "ms" else 1) if match else 0.0
+    if seconds <= 0:
+        raise RecipeError(f"{option} {text}: not a time", "such as 200ms, or 1.5s")
+    return seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One way to serve: the GPUs that one copy of the model uses, and the requests that it has at a time."""
+
+    gpu: str
+    gpus: int
+    concurrency: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRow:
+    """One published result of a server; times in seconds."""
+
+    model: str
+    gpu: str
+    precision: str
+    gpus: int
+    concurrency: int
+    prompt: int
+    answer: int
+    first_token_s: float
+    token_s: float
+
+    @cached_property
+    def place(self) -> tuple[float, ...]:
+        return place_of(self.concurrency, self.prompt, self.answer, self.gpus)
+
+
+def place_of(concurrency: int, prompt: int, answer: int, gpus: int) -> tuple[float, ...]:
+    """Return where a result lies: logarithms, in units in which distance matters alike."""
+    return log(concurrency) / 1.2, log(prompt), log(answer), log(gpus) / 0.8
+
+
+def parts_of(demand: Demand, setup: Setup) -> tuple[list[float], list[float]]:
+    """Return the seconds, up to factors, that make up a token and the first token."""
+    model, gpu = demand.model, GPUS[setup.gpu]
+    flops = {"bf16": 1.0, "fp8": gpu.fp8, "int4": gpu.four_bits}[demand.precision] * gpu.tflops * 1e12
+    flops *= setup.gpus
+    bandwidth, many = gpu.bandwidth * 1e9 * setup.gpus, setup.concurrency
+    rest = (1 - model.active / model.parameters) ** (many - 1) if model.active < model.parameters else 0.0
+    touched = (model.parameters + (model.active - model.parameters) * rest) * 1e9 * BYTES[demand.precision]
+    layers, shared = model.layers * 1e-6, float(setup.gpus > 1)
+    cache = many * (demand.prompt + demand.answer / 2) * model.cache_bytes / 2
+    operations = 2e9 * model.active
+    prompt_s = operations * demand.prompt / flops
+    token = [
+        touched / bandwidth,
+        cache / bandwidth,
+        operations * many / flops,
+        layers,
+        layers * shared,
+        layers * many**0.5,
+        many / demand.answer * prompt_s,
+        many / demand.answer * layers * 10,
+    ]
+    first = [
+        prompt_s,
+        prompt_s * many,
+        touched / bandwidth,
+        layers,
+        layers * shared,
+        demand.prompt * layers * 1e-3,
+        prompt_s * many**0.5,
+        1e-2,
+    ]
+    return token, first
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingTable:
+    """Published results, with the factors of the parts of a token and of the first token."""
+
+    rows: Sequence[PublishedRow]
+    token: Sequence[float]
+    first: Sequence[float]
+
+    @cached_property
+    def departures(self) -> list[tuple[float, float]]:
+        """How far each result is from the sum of its parts, as logarithms."""
+        result = []
+        for row in self.rows:
+            token, first = self.sums(demand_of(row), setup_of(row))
+            result.append((log(row.token_s / token), log(row.first_token_s / first)))
+        return result
+
+    def sums(self, demand: Demand, setup: Setup) -> tuple[float, float]:
+        token, first = parts_of(demand, setup)
+        return sum(map(mul, self.token, token)), sum(map(mul, self.first, first))
+
+    def estimate(self, demand: Demand, setup: Setup) -> tuple[float, float, bool]:
+        """Return the seconds of a token and of the first token, and whether they were published as such."""
+        token, first = self.sums(demand, setup)
+        place = place_of(setup.concurrency, demand.prompt, demand.answer, setup.gpus)
+        weights, departed, exact = SHRINK, [0.0, 0.0], []
+        for row, departure in zip(self.rows, self.departures, strict=True):
+            distance = sum((a - b) ** 2 for a, b in zip(row.place, place, strict=True))
+            if distance > NEAR:
+                continue
+            is_model = row.model == demand.model.name
+            differs = (row.gpu != setup.gpu) + (row.precision != demand.precision) + 2 * (not is_model)
+            if not distance and not differs:
+                exact.append(row)
+            weight = exp(-distance - differs)
+            weights += weight
+            departed = [total + weight * part for total, part in zip(departed, departure, strict=True)]
+        if exact:
+            best = min(exact, key=lambda row: row.token_s)
+            return best.token_s, best.first_token_s, True
+        return token * exp(departed[0] / weights), first * exp(departed[1] / weights), False
+
+
+def demand_of(row: PublishedRow) -> Demand:
+    model = next(one for one in MODELS if one.name == row.model)
+    return Demand(
+        model=model,
+        precision=row.precision,
+        prompt=row.prompt,
+        answer=row.answer,
+        first_token_s=0.0,
+        token_s=0.0,
+    )
+
+
+def setup_of(row: PublishedRow) -> Setup:
+    return Setup(gpu=row.gpu, gpus=row.gpus, concurrency=row.concurrency)
+
+
+def parse_serving(text: str) -> ServingTable:
+    """Return the table of its text: a comment, two lines of factors, a head, a line a result (in ms)."""
+    lines = text.splitlines()
+    token, first = ([float(word) for word in line.split()[2:]] for line in lines[1:3])
+    rows = [
+        PublishedRow(
+            model=row["model"],
+            gpu=row["gpu"],
+            precision=row["precision"],
+            gpus=int(row["gpus"]),
+            concurrency=int(row["concurrency"]),
+            prompt=int(row["prompt"]),
+            answer=int(row["answer"]),
+            first_token_s=float(row["first_token_ms"]) / 1000,
+            token_s=float(row["token_ms"]) / 1000,
+        )
+        for row in csv.DictReader(lines[3:])
+    ]
+    return ServingTable(rows=rows, token=token, first=first)
+
+
+class Source(StrEnum):
+    """What a figure rests on."""
+
+    PUBLISHED = "published"
+    PREDICTED = "predicted"
+
+
+NEAR_ERROR, FAR_ERROR, GPU_ERROR, CPU_ERROR = 0.46, 0.76, 0.31, 0.80
+"""90 % of the errors of a token, as logarithms: of a model that was left out, of a precision that was, and of
+a size of model that llama-bench did not run, on GPU and CPU types.
+
+Source: `tests/performance/serving.py`.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedType:
+    """How a type serves best within the goals; `error` is half of its 90 % interval, as a logarithm."""
+
+    instance_type: str
+    source: Source
+    setup: str
+    tokens_s: float
+    first_token_s: float
+    token_s: float
+    error: float | None
+
+    def on(self, name: str) -> "ServedType":
+        """Return the same of another type with the same GPUs."""
+        return replace(self, instance_type=name)
+
+
+def serve_on_gpus(table: ServingTable, demand: Demand, name: str, gpu: str, count: int) -> ServedType | str:
+    """Return how a type with these GPUs serves; else why it does not."""
+    sheet = GPUS[gpu]
+    if demand.precision == "fp8" and not sheet.fp8:
+        return f"{gpu} has no fp8"
+    size = demand.model.parameters * BYTES[demand.precision]
+    cache = demand.model.cache_bytes * (demand.prompt + demand.answer) / 1e9
+    is_near = any((row.gpu, row.precision) == (gpu, demand.precision) for row in table.rows)
+    best, fits = None, False
+    for gpus in (1, 2, 4, 8):
+        for many in CONCURRENCIES if gpus <= count else ():
+            if size + many * cache > sheet.memory * gpus * USED_MEMORY:
+                break
+            fits = True
+            setup = Setup(gpu=gpu, gpus=gpus, concurrency=many)
+            token, first, is_published = table.estimate(demand, setup)
+            if token > demand.token_s or first > demand.first_token_s:
+                break  # more requests at a time only take longer
+            copies = count // gpus
+            rate = copies * many * demand.answer / (first + demand.answer * token)
+            if best is None or rate > best.tokens_s:
+                best = ServedType(
+                    instance_type=name,
+                    source=Source.PUBLISHED if is_published else Source.PREDICTED,
+                    setup=f"{copies} x {gpus} {gpu}, {many} each",
+                    tokens_s=rate,
+                    first_token_s=first,
+                    token_s=token,
+                    error=None if is_published else NEAR_ERROR if is_near else FAR_ERROR,
+                )
+    return best or ("the goals are missed" if fits else "the model does not fit into its memory")
+
+
+def serve_one_request(
+    references: Sequence[Reference],
+    levels: Sequence[float | None],
+    demand: Demand,
+    name: str,
+    error: float,
+) -> ServedType | str:
+    """Return how llama.cpp answers one request at a time on a type with these recorded speeds.
+
+    Args:
+        references: Tests of language models.
+        levels: The logarithm of each one's tokens/s on the type; None if it was not run.
+        demand: What is asked.
+        name: Of the type.
+        error: Half of the interval.
+    """
+    size = demand.model.active * 1e9
+    token = speed_of(references, levels, Kind.GENERATION, demand.answer, size * BYTES[demand.precision])
+    prompt = speed_of(references, levels, Kind.PROMPT, demand.prompt, size * BYTES["int4"])
+    if token is None or prompt is None:
+        return "too little was recorded on it"
+    first_s, token_s = demand.prompt / exp(prompt), exp(-token)
+    if token_s > demand.token_s or first_s > demand.first_token_s:
+        return "the goals are missed"
+    return ServedType(
+        instance_type=name,
+        source=Source.PREDICTED,
+        setup=LLAMA_CPP,
+        tokens_s=demand.answer / (first_s + demand.answer * token_s),
+        first_token_s=first_s,
+        token_s=token_s,
+        error=error,
+    )
+
+
+def speed_of(
+    references: Sequence[Reference],
+    levels: Sequence[float | None],
+    kind: Kind,
+    tokens: int,
+    file_bytes: float,
+) -> float | None:
+    """Return the logarithm of tokens/s, interpolated over sizes; beyond the largest as bytes grow."""
+    nearest: dict[int, tuple[float, float]] = {}
+    for one, level in zip(references, levels, strict=True):
+        if one.kind is kind and level is not None:
+            apart = abs(log(one.tokens / tokens))
+            if one.file_bytes not in nearest or apart < nearest[one.file_bytes][0]:
+                nearest[one.file_bytes] = (apart, level)
+    sizes = sorted(nearest)
+    if len(sizes) < 2:  # noqa: PLR2004  a line needs two
+        return None
+    if file_bytes >= sizes[-1]:
+        return nearest[sizes[-1]][1] - log(file_bytes / sizes[-1])
+    above = next(i for i in range(1, len(sizes)) if file_bytes < sizes[i] or i == len(sizes) - 1)
+    low, high = sizes[above - 1], sizes[above]
+    share = max(0.0, log(file_bytes / low) / log(high / low))
+    return nearest[low][1] + share * (nearest[high][1] - nearest[low][1])
+
+
+def parse_gpu_levels(text: str) -> tuple[tuple[Reference, ...], Mapping[str, tuple[float | None, ...]]]:
+    """Return the tests of llama.cpp on GPU types, and the levels by type."""
+    lines = csv.reader(line for line in text.splitlines() if not line.startswith("#"))
+    head = next(lines)[1:]
+    references = []
+    for column in head:
+        name, kind, size, tokens = column.split(":")
+        references.append(Reference(name=name, kind=Kind(kind), file_bytes=int(size), tokens=int(tokens)))
+    return tuple(references), {
+        name: tuple(float(cell) / 100 if cell else None for cell in cells) for name, *cells in lines
+    }

@@ -1,0 +1,217 @@
+"""Rebuild the tables of published servings of language models, and say how well they predict.
+
+    python tests/performance/serving.py SILICON_SAMPLE FOLDER [--write]
+
+SILICON_SAMPLE is `aiconfigurator_core/systems/silicon_sample.csv` of the package aiconfigurator-core 0.12
+(Apache-2.0), FOLDER has `llm.csv.gz` of SpareCores/sc-inspector-data. Errors are of results whose model, or
+whose GPU, was left out of the fit and of the near results; and of each size of model on types where
+llama-bench ran the others. `--write` writes `dlcloud/prediction/serving.csv` and `gpus.csv`. Needs NumPy.
+
+Left out, so that no row is wrong by what it counts: prefill and decode on separate GPUs; more than one
+data-parallel attention rank (their concurrency counts all ranks); several nodes; GPUs that EC2 does not sell
+so; rows without precision, concurrency or time; rows faster than the weights can be read; rows whose weights
+do not fit. Of the same set-up measured several times, with several servers, the median.
+"""
+
+import argparse
+import csv
+import re
+import sys
+from collections import defaultdict
+from math import log
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from type_table import read_rows  # noqa: E402  the path comes first
+
+from dlcloud.prediction.measured_types import Kind, Reference  # noqa: E402
+from dlcloud.prediction.serving import (  # noqa: E402
+    BYTES,
+    GPUS,
+    MODELS,
+    PublishedRow,
+    ServingTable,
+    demand_of,
+    parts_of,
+    setup_of,
+    speed_of,
+)
+
+SYSTEMS = {"h100_sxm": "H100", "h200_sxm": "H200", "b200_sxm": "B200", "b300_sxm": "B300"}
+PRECISIONS = {"fp8": "fp8", "fp4": "int4", "int4": "int4", "bf16": "bf16"}
+NAMES = {
+    "DeepSeek-V3": "DeepSeek-R1",
+    "Llama-3.1-8B-Instruct": "Llama-3.1-8B",
+    "Qwen3-235B-A22B-FP8": "Qwen3-235B-A22B",
+}
+STEPS = 3000
+MOST_GPUS = 8
+
+
+def read_published(path: Path) -> list[PublishedRow]:
+    samples: dict[tuple, list[tuple[float, float]]] = defaultdict(list)
+    with path.open() as file:
+        for row in csv.DictReader(file):
+            key = _key(row)
+            times = float(row["silicon_ttft_ms"] or 0), float(row["silicon_tpot_ms"] or 0)
+            if key is not None and min(times) > 0 and _is_possible(key, times[1] / 1000):
+                samples[key].append(times)
+    return [
+        PublishedRow(
+            model=model,
+            gpu=gpu,
+            precision=precision,
+            gpus=gpus,
+            concurrency=many,
+            prompt=prompt,
+            answer=answer,
+            first_token_s=median(first for first, _ in times) / 1000,
+            token_s=median(token for _, token in times) / 1000,
+        )
+        for (model, gpu, precision, gpus, many, prompt, answer), times in sorted(samples.items())
+    ]
+
+
+def _key(row: dict[str, str]) -> tuple | None:
+    name = row["model_path"].rpartition("/")[2]
+    model = NAMES.get(name, name)
+    match = re.search(r"silicon_concurrency=(\d+)", row["silicon_data_source"])
+    many = int(match[1]) if match else int(row["batch_size"] or 0)
+    is_plain = row["mode"] == "agg" and int(row["attention_dp_size"] or 1) <= 1 and row["pp_size"] == "1"
+    is_listed = (
+        row["system"] in SYSTEMS and row["precision"] in PRECISIONS and model in {m.name for m in MODELS}
+    )
+    if not (is_plain and is_listed and many and int(row["tp_size"]) <= MOST_GPUS):
+        return None
+    sizes = int(row["tp_size"]), many, int(row["isl"]), int(row["osl"])
+    return (model, SYSTEMS[row["system"]], PRECISIONS[row["precision"]], *sizes)
+
+
+def _is_possible(key: tuple, token_s: float) -> bool:
+    name, gpu, precision, gpus, *_ = key
+    model = next(one for one in MODELS if one.name == name)
+    least_s = model.active * BYTES[precision] / gpus / GPUS[gpu].bandwidth
+    return token_s >= least_s and model.parameters * BYTES[precision] / gpus <= GPUS[gpu].memory
+
+
+def fit(rows: list[PublishedRow]) -> ServingTable:
+    """Return the table with the factors that leave the least relative errors; none is negative."""
+    parts = [parts_of(demand_of(row), setup_of(row)) for row in rows]
+    factors = []
+    for place, times in ((0, [row.token_s for row in rows]), (1, [row.first_token_s for row in rows])):
+        scaled = np.array([part[place] for part in parts]) / np.array(times)[:, None]
+        square, total = scaled.T @ scaled, scaled.sum(0)
+        factor = np.ones(len(total))
+        for _ in range(STEPS):
+            factor *= total / np.maximum(square @ factor, 1e-30)
+        factors.append([float(f"{value:.4g}") for value in factor])
+    return ServingTable(rows=rows, token=factors[0], first=factors[1])
+
+
+def evaluate(rows: list[PublishedRow]) -> None:
+    for kind in ("model", "gpu", "precision"):
+        every: list[tuple[float, float]] = []
+        for name in sorted({getattr(row, kind) for row in rows}):
+            table = fit([row for row in rows if getattr(row, kind) != name])
+            errors = []
+            for row in (row for row in rows if getattr(row, kind) == name):
+                token, first, _ = table.estimate(demand_of(row), setup_of(row))
+                errors.append((log(token / row.token_s), log(first / row.first_token_s)))
+            every += errors
+            print(f"{kind} {name}, {len(errors)} rows: {_text(errors)}", flush=True)
+        ends = np.quantile(np.abs(every), 0.9, axis=0)
+        print(
+            f"{kind} left out: {_text(every)}; 90 % within a factor of exp({ends[0]:.2f}), exp({ends[1]:.2f})"
+        )
+
+
+def _text(errors: list[tuple[float, float]]) -> str:
+    token, first = np.median(np.abs(np.exp(errors) - 1), axis=0)
+    return f"median error of a token {token:.1%} (goal 8 %), of the first {first:.1%} (goal 20 %)"
+
+
+def gpu_levels(folder: Path, *, gpus: bool) -> dict[str, dict[Reference, float]]:
+    levels: dict[str, dict[Reference, float]] = defaultdict(dict)
+    for row in read_rows(folder, "llm.csv.gz"):
+        if bool(row["gpu"]) == gpus:
+            prompt, generated = int(row["prompt_tokens"]), int(row["generated_tokens"])
+            short = row["model"].split("-")[0].split(".")[0].lower() + f"-{int(row['parameters']) // 10**6}M"
+            reference = Reference(
+                name=f"{short}-{'p' if prompt else 'g'}{prompt or generated}",
+                kind=Kind.PROMPT if prompt else Kind.GENERATION,
+                file_bytes=int(row["file_bytes"]),
+                tokens=prompt or generated,
+            )
+            rates = [float(row[f"tokens_s_{i}"]) for i in range(1, 6) if row[f"tokens_s_{i}"]]
+            levels[row["type"]][reference] = log(median(rates))
+    return levels
+
+
+def evaluate_one_request(folder: Path) -> None:
+    """Print the errors of each size from the others, of generation."""
+    for gpus in (False, True):
+        errors: dict[int, list[float]] = defaultdict(list)
+        for levels in gpu_levels(folder, gpus=gpus).values():
+            for one, level in levels.items():
+                others = {k: v for k, v in levels.items() if k.file_bytes != one.file_bytes}
+                got = speed_of([*others], [*others.values()], one.kind, one.tokens, one.file_bytes)
+                if got is not None and one.kind is Kind.GENERATION:
+                    errors[one.file_bytes].append(got - level)
+        every = [error for some in errors.values() for error in some]
+        texts = [
+            f"{size / 1e9:.2g} GB {np.median(np.abs(np.exp(e) - 1)):.0%}"
+            for size, e in sorted(errors.items())
+        ]
+        print(
+            f"{'GPU' if gpus else 'CPU'} types, one request: {', '.join(texts)};"
+            f" all {np.median(np.abs(np.exp(every) - 1)):.1%},"
+            f" 90 % within exp({np.quantile(np.abs(every), 0.9):.2f})"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("sample", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    rows = read_published(options.sample)
+    print(f"{len(rows)} published results")
+    if not options.write:
+        evaluate_one_request(options.folder)
+        evaluate(rows)
+        return
+    table, place = fit(rows), ROOT / "dlcloud" / "prediction"
+    lines = [
+        "# published servings of language models, from aiconfigurator-core 0.12: see serving.LICENSE",
+        f"# token: {' '.join(map(str, table.token))}",
+        f"# first: {' '.join(map(str, table.first))}",
+        "model,gpu,precision,gpus,concurrency,prompt,answer,first_token_ms,token_ms",
+    ]
+    lines += [
+        f"{r.model},{r.gpu},{r.precision},{r.gpus},{r.concurrency},{r.prompt},{r.answer},"
+        f"{r.first_token_s * 1000:.4g},{r.token_s * 1000:.4g}"
+        for r in rows
+    ]
+    (place / "serving.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    levels = gpu_levels(options.folder, gpus=True)
+    tests = sorted(
+        {one for some in levels.values() for one in some}, key=lambda one: (one.file_bytes, one.name)
+    )
+    lines = [
+        "# llama-bench on GPU types, derived from measurements (c) Spare Cores, CC BY-SA 4.0: types.LICENSE",
+        ",".join(["type", *(f"{one.name}:{one.kind}:{one.file_bytes}:{one.tokens}" for one in tests)]),
+    ]
+    for name, some in sorted(levels.items()):
+        cells = [str(round(some[one] * 100)) if one in some else "" for one in tests]
+        lines.append(",".join([name, *cells]))
+    (place / "gpus.csv").write_text("\n".join(lines) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What a language model costs on types, of what others published."""
+
+import json
+from math import exp, log
+
+import pytest
+
+from dlcloud.app.results.predict_model import answers
+from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.model.errors import RecipeError
+from dlcloud.model.instance import Market
+from dlcloud.prediction.measured_types import Kind, Reference
+from dlcloud.prediction.serving import (
+    GPUS,
+    Setup,
+    Source,
+    demand_of,
+    read_demand,
+    read_model,
+    serve_on_gpus,
+    setup_of,
+    speed_of,
+)
+from dlcloud.report.served_types import served_report
+from dlcloud.report.table import Format, render
+from dlcloud.resources.type_table import serving_table, type_table
+
+
+@pytest.fixture(scope="module")
+def table():
+    return serving_table()
+
+
+def demand(model="8B", precision="fp8", ttft="200ms", tpot="30ms", tokens="1000/200"):
+    return read_demand(model, precision, ttft, tpot, tokens)
+
+
+def test_models_are_named_or_described_by_their_parameters():
+    assert read_model("meta-llama/Llama-3.1-70B-Instruct").name == "Llama-3.1-70B"
+    sparse = read_model("235b-a22b")
+    assert (sparse.parameters, sparse.active) == (235, 22)
+    for text in ("", "big", "0B", "8B-A9B", "-1B"):
+        with pytest.raises(RecipeError, match="--model"):
+            read_model(text)
+
+
+@pytest.mark.parametrize("word", [{"ttft": "soon"}, {"tpot": "0ms"}, {"tokens": "512"}, {"tokens": "0/5"}])
+def test_what_is_no_goal_is_refused(word):
+    with pytest.raises(RecipeError, match="not "):
+        demand(**word)
+
+
+def test_a_published_setup_is_answered_as_published_and_others_are_predicted(table):
+    row = next(row for row in table.rows if row.model == "Llama-3.1-70B" and row.gpu == "H100")
+    token, _, is_published = table.estimate(demand_of(row), setup_of(row))
+    assert is_published
+    assert token == row.token_s
+    other = Setup(gpu="H100", gpus=row.gpus, concurrency=row.concurrency + 1)
+    near, _, is_published = table.estimate(demand_of(row), other)
+    assert not is_published
+    assert 0.5 < near / row.token_s < 2
+
+
+def test_more_gpus_and_more_bandwidth_never_take_longer_by_the_parts_alone(table):
+    one = demand()
+    slow, fast = (table.sums(one, Setup(gpu=name, gpus=1, concurrency=8))[0] for name in ("H100", "H200"))
+    assert fast < slow
+    assert GPUS["H200"].bandwidth > GPUS["H100"].bandwidth
+
+
+def test_without_fp8_memory_or_time_there_is_no_answer(table):
+    assert serve_on_gpus(table, demand(), "p4d.24xlarge", "A100", 8) == "A100 has no fp8"
+    assert "memory" in serve_on_gpus(table, demand("671B-A37B", "bf16"), "p5.4xlarge", "H100", 1)
+    assert "goals" in serve_on_gpus(table, demand("400B", ttft="1ms"), "p5.48xlarge", "H100", 8)
+
+
+def test_speed_is_interpolated_over_sizes_and_falls_as_bytes_grow():
+    tests = [Reference(name="x", kind=Kind.GENERATION, file_bytes=size, tokens=128) for size in (1000, 4000)]
+    levels = [log(40.0), log(10.0)]
+    assert exp(speed_of(tests, levels, Kind.GENERATION, 128, 2000)) == pytest.approx(20.0)
+    assert exp(speed_of(tests, levels, Kind.GENERATION, 128, 8000)) == pytest.approx(5.0)
+    assert speed_of(tests, [log(40.0), None], Kind.GENERATION, 128, 2000) is None
+
+
+def test_the_table_says_what_each_figure_rests_on_and_why_the_others_are_missing():
+    asked = demand("1B", "int4", ttft="5s", tpot="100ms")
+    names = ("p5.4xlarge", "g4dn.xlarge", "c7i.4xlarge", "g5.xlarge", "t3.large", "c7i.large")
+    catalog = Catalog()
+    served, refused = answers(asked, type_table(), {name: catalog.hardware(name) for name in names})
+    prices = {
+        price.instance_type: {Market.ON_DEMAND: price.hourly_usd}
+        for price in catalog.listed_prices("us-east-1")
+    }
+    report = served_report(
+        served, refused, prices, demand=asked, region="us-east-1", market=Market.ON_DEMAND, most=9
+    )
+    records = json.loads(render(report, Format.JSON))["result"]["records"]
+    assert {"p5.4xlarge", "g4dn.xlarge", "c7i.4xlarge"} <= {record["instance_type"] for record in records}
+    assert all(record["source"] in {*Source} for record in records)
+    for record in records:
+        figure = float(record["on_demand_usd_per_million"])
+        if record["source"] == Source.PREDICTED:
+            assert float(record["on_demand_usd_per_million_low"]) < figure
+    text = render(report, Format.TABLE, 120)
+    assert "g5.xlarge: nothing is published of it" in text
+    assert "t3.large: it slows down" in text
