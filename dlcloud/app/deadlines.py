@@ -21,7 +21,7 @@ from dlcloud.elastic.registry import ASSUMED_CHANGEOVER_S
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.events import Info
 from dlcloud.model.instance import FEWEST_SCORED_TYPES, Market
-from dlcloud.model.money import ZONE_TRAFFIC_USD_PER_GB
+from dlcloud.model.money import REGION_TRAFFIC_USD_PER_GB, ZONE_TRAFFIC_USD_PER_GB
 from dlcloud.recipe.deadline import read_duration
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.report.deadlines import (
@@ -35,7 +35,7 @@ from dlcloud.report.page import bundle, page, picture
 from dlcloud.report.table import Format, render
 from dlcloud.resources.texts import template
 from dlcloud.scheduling.policies import POLICIES
-from dlcloud.scheduling.policies.situation import HOUR_S, REFUSAL_S, Policy, Scaling
+from dlcloud.scheduling.policies.situation import HOUR_S, REFUSAL_S, Policy, Scaling, move_of_state
 from dlcloud.scheduling.simulation.bound import least_cost_usd
 from dlcloud.scheduling.simulation.generate import (
     AVAILABILITY,
@@ -296,6 +296,7 @@ def simulate(
     spot_usd: float | None = None,
     scaling_loss: float = 0.0,
     traffic_gb: float = 0.0,
+    state_gb: float = 0.0,
     policies: Sequence[str] = (),
     plot: str = "",
     window_name: str = "",
@@ -328,6 +329,7 @@ def simulate(
         spot_usd: The spot price where traces have none.
         scaling_loss: The share of its speed that each further worker costs all.
         traffic_gb: GB that a worker in another zone exchanges in an hour.
+        state_gb: GB of a checkpoint, which moves where traces are of zones of several Regions.
         policies: Names of policies; by default all.
         plot: The file of a chart of one window; empty for none.
         window_name: The window that `plot` draws; by default the first.
@@ -350,6 +352,7 @@ def simulate(
         scaling=scaling,
         traffic_usd=traffic_gb * float(ZONE_TRAFFIC_USD_PER_GB),
         refuse_first_s=refuse_first,
+        move=move_of_state(state_gb, usd_per_gb=float(REGION_TRAFFIC_USD_PER_GB)),
     )
     jobs = [
         replace(

@@ -9,7 +9,7 @@ import click
 from dlcloud.cli.complete import complete_recipes
 from dlcloud.cli.options import Hours, Number, output_option, values_option, verbose_option
 from dlcloud.model.instance import SLOW_BOOT_S
-from dlcloud.model.money import ZONE_TRAFFIC_USD_PER_GB
+from dlcloud.model.money import REGION_TRAFFIC_USD_PER_GB, ZONE_TRAFFIC_USD_PER_GB
 from dlcloud.scheduling.policies import POLICIES
 from dlcloud.scheduling.simulation.replay import CHANGEOVER_S, SPOT_SHARE
 
@@ -228,6 +228,13 @@ def deadlines(
     help=f"GB that a worker in another zone exchanges an hour, at {ZONE_TRAFFIC_USD_PER_GB} USD.",
 )
 @click.option(
+    "--state-gb",
+    type=Number(0, 1e6),
+    default=0.0,
+    show_default=True,
+    help=f"Size of a checkpoint, which moves between Regions at {REGION_TRAFFIC_USD_PER_GB} USD per GB.",
+)
+@click.option(
     "--policy",
     "policies",
     multiple=True,
@@ -267,6 +274,7 @@ def simulate(
     spot_usd: float | None,
     scaling_loss: float,
     traffic_gb: float,
+    state_gb: float,
     policies: tuple[str, ...],
     plot: str,
     window_name: str,
@@ -310,6 +318,7 @@ def simulate(
             spot_usd=spot_usd,
             scaling_loss=scaling_loss,
             traffic_gb=traffic_gb,
+            state_gb=state_gb,
             policies=policies,
             plot=plot,
             window_name=window_name,

@@ -16,6 +16,9 @@ from dlcloud.model.instance import Instance, Market, Price
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
 ADDRESS_USD_PER_HOUR = Decimal("0.005")
 """Source: VPC pricing, public IPv4 addresses, in every region since 2024-02-01; billed as the instance."""
+REGION_TRAFFIC_USD_PER_GB = Decimal("0.02")
+"""Out of most regions into another one; us-east-1 to us-east-2 is half of it, regions outside North America
+and Europe cost up to 0.147. Source: S3 pricing, "Data transfer" (unverified)."""
 ZONE_TRAFFIC_USD_PER_GB = Decimal("0.02")
 """Source: EC2 pricing, data transfer within a region: 0.01 USD per GB out of a zone and as much into one."""
 FREE_FIRST_S = 3600

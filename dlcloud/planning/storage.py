@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dlcloud.model.errors import CloudError
 from dlcloud.model.instance import InstanceType
-from dlcloud.model.money import SECONDS_PER_HOUR
+from dlcloud.model.money import REGION_TRAFFIC_USD_PER_GB, SECONDS_PER_HOUR
 from dlcloud.recipe.data import DataSet
 
 if TYPE_CHECKING:  # pydantic, which most commands never need
@@ -22,9 +22,6 @@ GB = 10**9
 GIB = 2**30
 SPARE_GIB = 20
 """For environments and what a workload writes."""
-REGION_TRAFFIC_USD_PER_GB = Decimal("0.02")
-"""Out of most regions into another one; us-east-1 to us-east-2 is half of it, regions outside North America
-and Europe cost up to 0.147. Source: S3 pricing, "Data transfer" (unverified)."""
 DEAR_TRAFFIC_USD_PER_GB = Decimal("0.147")
 _USUAL_TRAFFIC = ("us-", "ca-", "eu-")
 

@@ -4,6 +4,7 @@ import random
 import re
 import signal
 
+import pytest
 from pressing import press
 from terminal import wait_until
 
@@ -72,11 +73,12 @@ def test_no_region_has_capacity_and_nothing_is_left(newcomer):
     assert newcomer.run("status").stdout == "nothing is up\n"
 
 
-def test_an_up_that_is_killed_on_its_way_to_another_region_leaves_nothing(newcomer):
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
+def test_an_up_that_is_killed_on_its_way_to_another_region_leaves_nothing(newcomer, kills):
     write(newcomer)
     limit(newcomer, "us-east-1")
     chance = random.Random("regions 49")
-    for _ in range(3):
+    for _ in range(kills):
         process = newcomer.begin("up", "wide.yaml")
         printed = press(process, chance, trigger="launching", within_s=2.5, signals=[signal.SIGKILL])
         assert "Traceback" not in printed

@@ -13,6 +13,7 @@ import gc
 import json
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -27,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from dlcloud.app.deadlines import load_windows, scale_counts  # noqa: E402  the path comes first
+from dlcloud.model.money import REGION_TRAFFIC_USD_PER_GB  # noqa: E402
 from dlcloud.scheduling.policies import POLICIES, value  # noqa: E402
 from dlcloud.scheduling.policies.situation import (  # noqa: E402
     HOUR_S,
@@ -34,6 +36,7 @@ from dlcloud.scheduling.policies.situation import (  # noqa: E402
     Policy,
     PoolDecision,
     Situation,
+    move_of_state,
 )
 from dlcloud.scheduling.simulation.bound import least_cost_usd  # noqa: E402
 from dlcloud.scheduling.simulation.generate import (  # noqa: E402
@@ -53,8 +56,9 @@ SINGLE = SimulatedJob(work_s=WORK_H * HOUR_S, allowed_s=0, on_demand_usd=3.06, s
 """Source: Wu et al., "Can't Be Late", NSDI 2024: V100 in us-west-2."""
 ZONES = ("us-east-1a", "us-east-1c", "us-east-1d", "us-east-1f")
 """The zones of one region with the most capacity: pooled for sixteen workers."""
-PARTS = ("single", "sixteen", "worst", "model", "known", "speed")
+PARTS = ("single", "sixteen", "regions", "worst", "model", "known", "speed")
 
+REGION_USD_PER_GB = float(REGION_TRAFFIC_USD_PER_GB)
 CUT_TICK, CUT_TIME = 950, datetime(2023, 3, 10, 13, 20)  # noqa: DTZ001  as the recordings write it
 """Of the recordings of October 2022 in ticks, and of those of February 2023."""
 
@@ -122,6 +126,66 @@ def sixteen(windows: Sequence[Window]) -> None:
             )
             title = f"16 workers, refusal {refusal_s:g} s, {hours:g} h"
             print_ratios(title, job, windows, goal, ("gang", "uniform-progress", "elastic"))
+
+
+STATES_GB = (0.3, 4.0, 112.0)
+"""Of ResNet-50 and BERT-large with Adam, and of 7e9 parameters."""
+HOME_REGION = "us-east-1"
+REGIONS_GOAL, SAVED_GOAL, MOST_WINDOWS = 1.10, 0.30, 1000
+
+
+def regions(windows: Sequence[Window]) -> None:
+    """Print the cost over several Regions against the bound over them, and against one of them alone.
+
+    Then how many of 1,000 shorter jobs are late that begin anywhere in the windows.
+    """
+    alone = [replace(w, pools=tuple(p for p in w.pools if p.region == HOME_REGION)) for w in windows]
+    for changeover_s in CHANGEOVERS_S:
+        one = replace(SINGLE, allowed_s=52 * HOUR_S, changeover_s=changeover_s)
+        bound = fmean(least_cost_usd(one, window) for window in windows)
+        confined = fmean(outcome.usd for outcome in replay_all(one, alone, POLICIES["elastic"]))
+        for gb in STATES_GB:
+            job = replace(one, move=move_of_state(gb, usd_per_gb=REGION_USD_PER_GB))
+            outcomes = replay_all(job, windows, POLICIES["elastic"])
+            usd, missed = fmean(o.usd for o in outcomes), sum(o.late_s > 0 for o in outcomes)
+            goals = f"goals {REGIONS_GOAL}, {1 - SAVED_GOAL:g}, 0"
+            met = usd <= REGIONS_GOAL * bound and usd <= (1 - SAVED_GOAL) * confined and not missed
+            print(
+                f"regions, 52 h, changeover {changeover_s:g} s, state of {gb:g} GB: over the bound "
+                f"{usd / bound:.3f}, over {HOME_REGION} alone {usd / confined:.3f}, {missed} missed; "
+                f"{goals} {'met' if met else 'MISSED'} (n={len(windows)})",
+                flush=True,
+            )
+    chance, missed = Random(1), 0
+    for place in range(MOST_WINDOWS):
+        window = shifted(windows[place % len(windows)], chance.uniform(0, 40 * HOUR_S))
+        move = move_of_state(chance.choice(STATES_GB), usd_per_gb=REGION_USD_PER_GB)
+        hard = replace(
+            SINGLE,
+            work_s=10 * HOUR_S,
+            allowed_s=chance.uniform(11.5, 15) * HOUR_S,
+            changeover_s=chance.choice(CHANGEOVERS_S),
+            move=move,
+            refuse_first_s=chance.choice((0.0, HOUR_S)),
+        )
+        missed += replay(hard, window, POLICIES["elastic"]).late_s > 0
+    print(f"regions, {MOST_WINDOWS} jobs of 10 h: {missed} missed; goal 0 {'MISSED' if missed else 'met'}")
+
+
+def shifted(window: Window, by_s: float) -> Window:
+    """Return what is left of a window after a time."""
+
+    def rest(pool: PoolTrace) -> PoolTrace:
+        first = bisect_right(pool.starts_s, by_s) - 1
+        return replace(
+            pool,
+            starts_s=tuple(max(0.0, at_s - by_s) for at_s in pool.starts_s[first:]),
+            counts=pool.counts[first:],
+            prices=None if pool.prices is None else pool.prices[first:],
+            end_s=pool.end_s - by_s,
+        )
+
+    return replace(window, pools=tuple(map(rest, window.pools)))
 
 
 def worst(windows: Sequence[Window]) -> None:
@@ -368,6 +432,9 @@ def main() -> None:
     if "sixteen" in parts:
         pooled = half(pooled_windows(options.pooled), options.pooled, reporting=reporting)
         sixteen(pooled[:: options.every])
+    if "regions" in parts:
+        whole = load_windows(options.pooled, pooled=True)
+        regions(half(whole, options.pooled, reporting=reporting)[:: options.every])
     if "worst" in parts:
         worst(windows)
     if "model" in parts:

@@ -12,7 +12,7 @@ one by one: every worker is on-demand within one restart of the first loss. With
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import NamedTuple
 
@@ -228,6 +228,7 @@ class _Plan:
         spot: All spot instances that are of use, with what is kept.
         held: Spot instances that run, up to those that are of use.
         on_demand: On-demand instances that run and may go.
+        leaves_spot: It is of another Region than the state's, which has spot, too.
     """
 
     situation: Situation
@@ -239,6 +240,7 @@ class _Plan:
     obtainable: int
     held: int
     on_demand: int
+    leaves_spot: bool = False
 
     def can_lose(self, lost_h: float) -> bool:
         """True if some spare time is left after a loss of time: without any, all is on-demand immediately."""
@@ -267,7 +269,70 @@ def elastic(situation: Situation) -> PoolDecision:
     has_spot = any(pool.market is Market.SPOT and pool.hourly_usd > 0 for pool in situation.pools)
     if not has_spot:
         return PoolDecision(targets=everything, reason="there is no spot pool", ask_again_s=HOUR_S)
-    return _decide(_make_plan(situation, base, spare_s, max(first_s, spare_s)), base, everything, spare_s)
+    first_s = max(first_s, spare_s)
+    regions = {pool.region for pool in situation.pools if pool.market is Market.SPOT}
+    if len(regions) == 1:
+        return _decide(_make_plan(situation, base, spare_s, first_s), base, everything, spare_s)
+    return _decide_over(regions, situation, base, everything, first_s)
+
+
+def _decide_over(
+    regions: set[str], situation: Situation, base: Targets, everything: Targets, first_s: float
+) -> PoolDecision:
+    """Decide for the Region in which the rest of the run costs least, with the move of the state to it.
+
+    One Region trains at a time. A move costs its price, the workers' time, and spare time, and leads to a
+    Region that has spot, as on-demand instances are to be had where the state is. If the Region where it is
+    has none, a move there is compared with waiting for its own spot: a plan that counted on both would put
+    the move off again and again.
+    """
+    safe_s = situation.refusal_s + situation.restart_s + MARGIN_S
+    home = situation.region
+    plans: dict[str, _Plan] = {}
+    for region in sorted(regions - {home}):
+        there = _seen_from(region, situation)
+        spare_s = there.slack_s - safe_s
+        plan = _make_plan(there, base, spare_s, first_s) if spare_s > 0 else None
+        if plan is not None and plan.obtainable:
+            plans[region] = plan
+    there = _seen_from(home, situation, alone=bool(plans))
+    if home in regions or not plans:
+        plans[home] = _make_plan(there, base, there.slack_s - safe_s, first_s)
+        if plans[home].obtainable:  # another Region is of use with spot only
+            plans = {name: replace(plan, leaves_spot=name != home) for name, plan in plans.items()}
+
+    def least_h(region: str) -> tuple[float, bool, str]:
+        plan = plans[region]
+        cost_h = min([one.cost_h for one in _options(plan)], default=float("inf"))
+        return cost_h + (_move_h(plan) if home and region != home else 0.0), region != home, region
+
+    chosen = plans[min(plans, key=least_h)]
+    return _decide(chosen, base, everything, chosen.spare_h * HOUR_S)
+
+
+def _move_h(plan: _Plan) -> float:
+    """Return what a move of the state costs, in hours of all workers on-demand; they are billed meanwhile."""
+    situation = plan.situation
+    usd_h = situation.move.usd / (situation.maximum * on_demand_usd(situation))
+    return usd_h + situation.move.seconds / HOUR_S * plan.expected.model.spot_usd
+
+
+def _seen_from(region: str, situation: Situation, *, alone: bool = False) -> Situation:
+    """Return the situation of a training that continues in a Region: no other one has spot now.
+
+    `alone`: Nothing is expected of other Regions later, either.
+    """
+    moves = bool(situation.region) and region != situation.region
+    own = [pool for pool in situation.pools if pool.market is not Market.SPOT or pool.region == region]
+    others = [
+        replace(pool, obtainable=0, running=0, starting=0)
+        for pool in situation.pools
+        if pool.market is Market.SPOT and pool.region != region
+    ]
+    has_spot = any(pool.market is Market.SPOT and pool.obtainable for pool in own)
+    pools = own if alone and not has_spot and len(own) > 1 else [*own, *others]
+    lost_s = situation.move.seconds if moves else 0.0
+    return replace(situation, pools=tuple(pools), time_left_s=situation.time_left_s - lost_s)
 
 
 def _make_plan(situation: Situation, base: Targets, spare_s: float, first_s: float) -> _Plan:
@@ -330,9 +395,10 @@ def _options(plan: _Plan) -> list[_Option]:
     """Return what may run next: to change nothing first, then what a changeover leads to."""
     if not plan.obtainable:
         return _options_without_spot(plan)
-    if plan.held:
-        return _options_on_spot(plan)
-    return _options_beside_spot(plan)
+    options = _options_on_spot(plan) if plan.held else _options_beside_spot(plan)
+    if plan.leaves_spot:
+        options = [one for one in options if one.mode in {Mode.SPOT, Mode.BOTH}]
+    return options
 
 
 def _options_without_spot(plan: _Plan) -> list[_Option]:

@@ -68,6 +68,8 @@ class PoolState:
         keep: Fewer than this never run here, such as the instance that coordinates.
         availability: Its recent past.
         usual_usd: The mean of its price over the time that is known; 0: nothing is known but `hourly_usd`.
+        region: Where it is; empty if there is one Region only, or for on-demand instances, which every
+            Region has.
     """
 
     market: Market
@@ -79,6 +81,7 @@ class PoolState:
     keep: int = 0
     availability: Availability = field(default_factory=lambda: UNKNOWN)
     usual_usd: float = 0.0
+    region: str = ""
 
     def expected_usd(self, hours: float) -> float:
         """Return the expected mean price of the next hours: it returns to its usual one, from that of now."""
@@ -112,6 +115,26 @@ class Scaling:
         return workers / (1.0 + self.loss * (workers - 1)) if workers > 0 else 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """What it takes to move the model's state to another Region: seconds without progress, and USD."""
+
+    seconds: float = 0.0
+    usd: float = 0.0
+
+
+NO_MOVE = Move()
+
+
+def move_of_state(gb: float, *, usd_per_gb: float, gbit_s: float = 5.0) -> Move:
+    """Return what it takes to move a checkpoint of a size between Regions.
+
+    Source of the bandwidth: EC2 user guide, "Amazon EC2 instance network bandwidth": to another Region,
+    instances with fewer than 32 vCPUs have 5 Gbit/s at most.
+    """
+    return Move(seconds=8 * gb / gbit_s, usd=gb * usd_per_gb)
+
+
 @dataclass(slots=True, kw_only=True)
 class Situation:
     """All that a policy may use.
@@ -131,6 +154,8 @@ class Situation:
         refusal_s: Seconds for which on-demand instances may be refused without the deadline being lost.
         scaling: Speed against workers.
         changing_s: Seconds until those that run make progress again, after the last change.
+        region: Where the model's state is; empty before the start.
+        move: What it takes to move the state to another Region.
     """
 
     work_s: float
@@ -145,6 +170,8 @@ class Situation:
     refusal_s: float = REFUSAL_S
     scaling: Scaling = field(default_factory=Scaling)
     changing_s: float = 0.0
+    region: str = ""
+    move: Move = NO_MOVE
 
     @property
     def restart_s(self) -> float:

@@ -7,9 +7,11 @@ from math import inf
 from dlcloud.model.instance import Market
 from dlcloud.scheduling.policies.situation import (
     HOUR_S,
+    NO_MOVE,
     REFUSAL_S,
     UNKNOWN,
     Availability,
+    Move,
     Policy,
     PoolDecision,
     PoolState,
@@ -54,6 +56,7 @@ class SimulatedJob:
         first_boot_s: The same of those that are requested at the start, when no other has the environment;
             None: as long.
         scaling: Speed against workers.
+        move: What it takes to move the state to another Region, where pools of several are replayed.
         traffic_usd: What a worker outside the zone of most workers adds to an hour.
         refusals: Times, as (from, until) in seconds, in which no on-demand instance is given.
         refuse_first_s: For so long the first on-demand request after the start is refused.
@@ -70,6 +73,7 @@ class SimulatedJob:
     boot_s: float = 0.0
     first_boot_s: float | None = None
     scaling: Scaling = field(default_factory=Scaling)
+    move: Move = NO_MOVE
     traffic_usd: float = 0.0
     refusals: tuple[tuple[float, float], ...] = ()
     refuse_first_s: float = 0.0
@@ -148,6 +152,7 @@ class _PoolRun:
         "paid_usd_s",
         "place",
         "price_usd",
+        "region",
         "running",
         "spells",
         "starting",
@@ -156,6 +161,7 @@ class _PoolRun:
 
     def __init__(self, name: str, market: Market, price_usd: float, trace: PoolTrace | None) -> None:
         self.name, self.market, self.price_usd, self.trace = name, market, price_usd, trace
+        self.region = "" if trace is None else trace.region
         self.place = -1
         self.next_s = 0.0 if trace is not None else inf
         self.obtainable = self.running = self.spells = 0
@@ -231,6 +237,7 @@ class _PoolRun:
             starting=len(self.starting),
             availability=availability,
             usual_usd=self._usual_usd(now_s),
+            region=self.region,
         )
 
     def _usual_usd(self, now_s: float) -> float:
@@ -251,6 +258,7 @@ class _Run:
         self.pools = [*self.spot, self.on_demand]
         self.usd = self.spot_s = self.on_demand_s = 0.0
         self.interruptions = 0
+        self.region, self.moved_s = "", 0.0
         self.refusals: list[tuple[float, float]] = list(job.refusals)
         self.may_refuse_first = job.refuse_first_s > 0
         self.moments: list[Moment] | None = [] if keep_moments else None
@@ -270,6 +278,7 @@ class _Run:
                 pool.starting = pool.starting[ready:]
                 pool.running += ready
                 changed = changed or ready > 0
+                self._settle(pool, ready)
         if changed:
             self._pause()
         refused = any(begin <= now_s < end for begin, end in self.refusals)
@@ -290,6 +299,8 @@ class _Run:
             refusal_s=job.refusal_s,
             scaling=job.scaling,
             changing_s=max(0.0, self.paused_until_s - self.now_s) if self._running() else 0.0,
+            region=self.region,
+            move=job.move,
         )
 
     def apply(self, decision: PoolDecision) -> None:
@@ -317,7 +328,19 @@ class _Run:
             else:
                 pool.running += missing
                 changed = True
+                self._settle(pool, missing)
         return changed
+
+    def _settle(self, pool: _PoolRun, joined: int) -> None:
+        """Bring the state to the Region of workers that have joined: another one's are left behind."""
+        if not joined or pool.region == self.region:
+            return
+        if not self.region:
+            self.region = pool.region or self.spot[0].region
+        elif pool.region:
+            self.region = pool.region
+            self.usd += self.job.move.usd
+            self.moved_s = self.job.move.seconds
 
     def _shrink(self, decision: PoolDecision) -> bool:
         changed = False
@@ -337,7 +360,8 @@ class _Run:
         return True
 
     def _pause(self) -> None:
-        self.paused_until_s = self.now_s + self.job.changeover_s
+        self.paused_until_s = self.now_s + self.job.changeover_s + self.moved_s
+        self.moved_s = 0.0
 
     def advance(self, decision: PoolDecision) -> None:
         """Let time pass until the next event or the end of the work; bill it."""

@@ -15,6 +15,7 @@ metadata, or the caller, says what it means.
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +23,9 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from dlcloud.model.errors import RecipeError
+
+_ZONE = re.compile(r"([a-z]{2}(?:-[a-z]+)+-\d)[a-z]")
+"""A zone by its name, which may have a type behind it: us-east-1a_v100_1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,12 @@ class PoolTrace:
     counts: tuple[int, ...]
     end_s: float
     prices: tuple[float, ...] | None = None
+
+    @property
+    def region(self) -> str:
+        """The Region of a zone, by its name; empty for another name."""
+        match = _ZONE.match(self.name)
+        return match[1] if match else ""
 
     @property
     def availability(self) -> float:

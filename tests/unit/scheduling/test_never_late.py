@@ -1,12 +1,13 @@
 """A minute of replays: no policy costs less than the bound, and the elastic one is never late."""
 
 import random
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
 
 from dlcloud.scheduling.policies import POLICIES
-from dlcloud.scheduling.policies.situation import HOUR_S
+from dlcloud.scheduling.policies.situation import HOUR_S, Move
 from dlcloud.scheduling.simulation.bound import least_cost_usd
 from dlcloud.scheduling.simulation.generate import (
     adversarial_windows,
@@ -96,3 +97,45 @@ def test_elastic_costs_no_more_where_sixteen_change_slowly(changeover_s, refusal
     }
     assert costs["elastic"] <= 1.005 * costs["uniform-progress"]
     assert not any(in_time("elastic", hard, windows))
+
+
+@pytest.mark.parametrize("seconds", [3.0, 1800.0])
+@pytest.mark.parametrize("maximum", [1, 4])
+def test_elastic_is_never_late_over_regions_however_long_the_state_moves(seconds, maximum):
+    for seed in range(6):
+        pools = [
+            replace(pool, name=name)
+            for name, pool in zip(
+                ("us-east-1a", "us-west-2a", "us-west-2b"),
+                (*flapping(2 * seed + 1).pools, *flapping(2 * seed + 101).pools),
+                strict=False,
+            )
+        ]
+        window = Window(name="regions", pools=tuple(pools))
+        for slack_h in (1.2, 2.0, 4.0):
+            hard = job(
+                work_s=5 * HOUR_S * maximum,
+                allowed_s=(5 + slack_h) * HOUR_S,
+                changeover_s=72.0,
+                boot_s=44.0,
+                maximum=maximum,
+                move=Move(seconds=seconds, usd=0.1),
+                refuse_first_s=HOUR_S,
+            )
+            assert not any(in_time("elastic", hard, [window])), seed
+
+
+def test_one_region_trains_at_a_time_and_a_move_is_billed():
+    """The first Region has spot for an hour, then the other one."""
+    gone, come = [1] * 6 + [0] * 60, [0] * 6 + [1] * 60
+    window = Window(
+        name="moves", pools=(from_ticks("us-east-1a", 600.0, gone), from_ticks("us-west-2a", 600.0, come))
+    )
+    alike = job(work_s=5 * HOUR_S, allowed_s=9 * HOUR_S, changeover_s=72.0)
+    here = run("elastic", alike, window)
+    moved = run("elastic", replace(alike, move=Move(seconds=360.0, usd=0.5)), window)
+    assert moved.on_demand_s == here.on_demand_s == 0
+    assert moved.usd == pytest.approx(here.usd + 0.5 + 0.1 * alike.spot_usd)
+    dear = run("elastic", replace(alike, move=Move(seconds=360.0, usd=1000.0)), window)
+    assert dear.interruptions == 1
+    assert dear.usd < 100, "it stays where the state is"
