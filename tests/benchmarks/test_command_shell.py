@@ -1,11 +1,15 @@
 """A user's command does what bash would do with a script and its arguments."""
 
 import os
+import shutil
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from dlcloud.benchmarks.command import variant as variants
 from dlcloud.benchmarks.command.output import Pattern
 from dlcloud.benchmarks.command.shell import shell_words, takes_arguments, with_arguments
 from dlcloud.benchmarks.command.variant import CommandVariant, Setting
@@ -50,6 +54,16 @@ def test_arguments_of_the_tiny_form_come_last():
 )
 def test_a_script_that_reads_no_arguments_takes_none(command):
     assert not takes_arguments(command)
+
+
+def test_python_is_python3_if_an_image_has_no_program_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(variants, "__file__", str(tmp_path / "benchmarks" / "command" / "variant.py"))
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    (tmp_path / "programs").mkdir()
+    for _ in range(2):  # two commands of one run
+        path = variants.activate({"PATH": str(tmp_path / "programs")})["PATH"]
+    assert Path(shutil.which("python", path=path)).readlink() == Path(sys.executable)
+    assert variants.activate({"PATH": path}) == {"PATH": path}
 
 
 def variant(tmp_path, command, echo, **changes):

@@ -400,8 +400,16 @@ def _is_group(number: int) -> bool:
 
 
 def activate(environment: Mapping[str, str]) -> dict[str, str]:
-    """Put the programs of this virtual environment first on PATH, if it is one."""
-    if sys.prefix == sys.base_prefix:
+    """Put the programs of this virtual environment first on PATH; without one, let `python` be python3."""
+    path = environment.get("PATH", "")
+    if sys.prefix != sys.base_prefix:
+        programs = filter(None, (str(Path(sys.executable).parent), path))
+        return {**environment, "PATH": os.pathsep.join(programs)}
+    if not path or shutil.which("python", path=path) is not None:
         return dict(environment)
-    programs = filter(None, (str(Path(sys.executable).parent), environment.get("PATH")))
-    return {**environment, "PATH": os.pathsep.join(programs)}
+    # Images of Ubuntu and Debian have no program of this name.
+    folder = Path(__file__).resolve().parents[2] / "bin"
+    with suppress(OSError):
+        folder.mkdir(exist_ok=True)
+        (folder / "python").symlink_to(sys.executable)
+    return {**environment, "PATH": f"{path}{os.pathsep}{folder}"}
