@@ -216,7 +216,7 @@ class NodesRunner:
         """Start the workers, then the head: what was started before continues."""
 
         def start(node: Node) -> None:
-            self._jobs.start(self._jobs.connect(node.member), node.run, self.runner.environment)
+            self.runner.start(self._jobs.connect(node.member), node.run)
 
         self._on_all(nodes[1:], start)
         start(nodes[0])

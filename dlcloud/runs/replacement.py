@@ -40,6 +40,27 @@ class Interruptions:
         return {"interruptions": self.count, "lost_s": round(self.lost_s, 1), "lost_usd": usd}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """When the parts of a restart ended, in monotonic seconds; `noticed_at` is None without a notice."""
+
+    noticed_at: float | None
+    stopped_at: float
+    replaced_at: float
+
+    def describe(self, started_at: float) -> str:
+        begin = self.stopped_at if self.noticed_at is None else self.noticed_at
+        event = "loss" if self.noticed_at is None else "notice"
+        parts = [
+            f"{self.replaced_at - self.stopped_at:.1f} s until its replacement was there",
+            f"{started_at - self.replaced_at:.1f} s for environment, files and checkpoints",
+        ]
+        if self.noticed_at is not None:
+            parts.insert(0, f"{self.stopped_at - begin:.1f} s until it had stopped")
+        total = f"the program starts again {started_at - begin:.1f} s after the {event}"
+        return f"{total}: {', '.join(parts)}"
+
+
 def note_interruption(
     clusters: Clusters,
     cluster_id: str,

@@ -39,7 +39,7 @@ from dlcloud.recipe.sent_files import FileSet
 from dlcloud.runs.checkpoints import REBALANCE, REPLACED, Checkpoints, Copying, first_folder
 from dlcloud.runs.program import EARLIER, RunProgram, is_sent, list_package
 from dlcloud.runs.race import RaceWatch
-from dlcloud.runs.replacement import Replacements, note_interruption
+from dlcloud.runs.replacement import Replacements, Restart, note_interruption
 from dlcloud.system.parallel import all_or_raise, fan_out
 
 
@@ -90,6 +90,8 @@ class Runner:
         self._files_lock = threading.Lock()
         self._earlier: dict[str, list[FinishedCase]] = {}
         self._earlier_lock = threading.Lock()
+        self._noticed_at: dict[str, float] = {}
+        self._restarts: dict[str, Restart] = {}  # by the ids of replacements, until the program starts there
 
     @property
     def workload(self) -> str:
@@ -154,8 +156,13 @@ class Runner:
     def replace(self, member: Member, error: DlcloudError) -> Member:
         """Return the instance that takes the place of one that is gone, with its checkpoints."""
         assert self.replacements is not None  # noqa: S101 - asked by the callers
+        clock, noticed_at = self.managed.clock, self._noticed_at.get(member.instance.instance_id)
+        stopped_at = clock.monotonic()
         self._note_lost_work(member)
         new = self.replacements.replace(member, error)
+        self._restarts[new.instance.instance_id] = Restart(
+            noticed_at=noticed_at, stopped_at=stopped_at, replaced_at=clock.monotonic()
+        )
         if self.checkpoints is not None:
             self.checkpoints.move(member.instance.instance_id, new.instance.instance_id)
             if self.checkpoints.noticed.get(member.instance.instance_id) == REBALANCE:
@@ -165,16 +172,16 @@ class Runner:
     def _note_lost_work(self, member: Member) -> None:
         """Store and emit how much work was lost with an instance: since its newest checkpoint, or start."""
         managed, instance_id = self.managed, member.instance.instance_id
-        runs = [
-            run for run in managed.store.runs.of_cluster(managed.cluster_id) if run.instance_id == instance_id
-        ]
+        stored = managed.store.runs.of_cluster(managed.cluster_id)
+        runs = [run for run in stored if run.instance_id == instance_id]
         if not runs:
             return  # it was lost before its program started
         kept, run = self.checkpoints, runs[-1]
         saved_at = None if kept is None else kept.saved_at.get(kept.slot_of(instance_id))
         since = max(filter(None, (run.started_at, saved_at)))
         now = managed.clock.now()
-        lost_s = max(0.0, ((run.ended_at or now) - since).total_seconds())
+        ends = [one.ended_at for one in stored if one.run_id == run.head_run_id] or [run.ended_at]
+        lost_s = max(0.0, ((ends[0] or now) - since).total_seconds())
         hourly_usd = None if member.hourly_usd is None else member.hourly_usd * max(1, run.nodes)
         one = note_interruption(
             managed.store.clusters,
@@ -199,8 +206,15 @@ class Runner:
         jobs = self._jobs
         connection = jobs.connect(member)
         run = jobs.find_unfinished(member, self.workload) or self._send(connection, member)
-        jobs.start(connection, run, self.environment)
+        self.start(connection, run)
         return self.follow(member, run)
+
+    def start(self, connection: Connection, run: Run) -> None:
+        """Start the program of a run; after an interruption, emit how long that took, by parts."""
+        self._jobs.start(connection, run, self.environment)
+        if (restart := self._restarts.pop(run.instance_id, None)) is not None:
+            message = restart.describe(self.managed.clock.monotonic())
+            self.managed.emit(Info(message=message, instance_id=run.instance_id))
 
     def follow(self, member: Member, run: Run) -> Run:
         """Follow a run that was started to its end, and copy its results here.
@@ -255,6 +269,7 @@ class Runner:
         assert self.checkpoints is not None  # noqa: S101 - nothing else tells notices
         if reason in REPLACED:
             self.checkpoints.noticed.setdefault(member.instance.instance_id, reason)
+            self._noticed_at.setdefault(member.instance.instance_id, self.managed.clock.monotonic())
             if self.replacements is not None:
                 self.replacements.request(member)
 

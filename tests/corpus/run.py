@@ -82,7 +82,9 @@ class Verdict:
             return "unfinished" if self.unfinished == len(self.wrong) else "wrong"
         if self.refused:
             return "refused"
-        return "equal" if self.resumed or not self.moments else "restarts"
+        if not self.moments:
+            return "not tried"
+        return "equal" if self.resumed else "restarts"
 
     def take(self, trial: Mapping[str, Any]) -> None:
         """Add what became of one run from its beginning to its end."""

@@ -4,7 +4,7 @@ import pytest
 
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import BudgetError, CapacityError, InstanceError, LostInstanceError
-from dlcloud.runs.replacement import Replacements
+from dlcloud.runs.replacement import Replacements, Restart
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import instance
 
@@ -68,3 +68,12 @@ def test_a_job_of_several_regions_moves_instead_of_waiting():
     with pytest.raises(CapacityError, match=r"i-1 was reclaimed; it is not replaced there: no pool"):
         world.replace()
     assert world.clock.slept == []
+
+
+def test_a_restart_shows_its_parts():
+    parts = "2.0 s until its replacement was there, 4.5 s for environment, files and checkpoints"
+    restart = Restart(noticed_at=10, stopped_at=16, replaced_at=18)
+    whole = f"the program starts again 12.5 s after the notice: 6.0 s until it had stopped, {parts}"
+    assert restart.describe(22.5) == whole
+    restart = Restart(noticed_at=None, stopped_at=16, replaced_at=18)
+    assert restart.describe(22.5) == f"the program starts again 6.5 s after the loss: {parts}"
