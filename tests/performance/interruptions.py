@@ -1,6 +1,6 @@
 """What hook and copies of `resume: auto` take of a program's time.
 
-    python tests/performance/interruptions.py --pairs 3 --seconds 150 --mb 50
+    python tests/performance/interruptions.py --pairs 2 --seconds 75 --mb 50
 
 A loop of NumPy runs in pairs, in turn with and without the hook and the process that publishes its states
 (`templates/checkpoints.py`), as an instance runs them: a state each minute, its digest, its copy on the disk.
@@ -81,8 +81,8 @@ def measure(folder: Path, steps: int, megabytes: int, *, kept: bool) -> tuple[fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what hook and copies take of a program's time.")
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=150.0, help="of one run, about")
+    parser.add_argument("--pairs", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=75.0, help="of one run, about")
     parser.add_argument("--mb", type=int, default=50, help="size of a state")
     arguments = parser.parse_args()
 
