@@ -57,7 +57,8 @@ def _patch_xgboost(module: Any) -> None:
 
         def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
             if self.states.is_due(epoch + 1):
-                rest = {"log": evals_log, "callbacks": [fields_of(other) for other in self.others]}
+                fields = [fields_of(other) for other in self.others]
+                rest = {"log": evals_log, "callbacks": fields, "config": model.save_config()}
 
                 def write(folder: Path) -> None:
                     model.save_model(folder / MODEL)
@@ -117,6 +118,7 @@ def _patch_xgboost(module: Any) -> None:
             given["callbacks"], metric=given["custom_metric"], output_margin=callable(given["obj"])
         )
         booster = container.before_training(booster)
+        booster.load_config(rest["config"])  # what callbacks have set, such as the learning rate
         for callback, fields in zip(given["callbacks"], rest["callbacks"], strict=False):
             restore_fields(callback, fields)
         container.history.update(rest["log"])
