@@ -402,7 +402,7 @@ def description_options(command: Command) -> Command:
             "--parameters",
             default="",
             metavar="N",
-            help="Model size in parameters, such as 25.6M or 7B. Improves predictions.",
+            help="Model size in parameters, such as 25.6M or 7B; unknown for a language model of any size.",
         ),
         click.option(
             "--tokens",

@@ -118,10 +118,14 @@ PROGRAM_VARIANCE, PROGRAM_SCATTER, RULE_VARIANCE = 0.1, 2.0, 0.03
 
 
 def resemblances(references: Sequence[Reference], description: Reference | None) -> tuple[Resemblance, ...]:
-    """Return what a job can be before any measurement: what is described, else all that there is."""
+    """Return what a job can be before any measurement: what is described, else all that there is.
+
+    A language model whose size is not stated (0 bytes) is one of the grid.
+    """
     models = [one for one in references if one.kind.is_language]
-    kernel = UNKNOWN if description is None else DESCRIBED
-    jobs = [description] if description is not None else _grid()
+    is_described = description is not None and description.file_bytes > 0
+    kernel = DESCRIBED if is_described else UNKNOWN
+    jobs = [description] if description is not None and is_described else _grid()
     lower = factor(
         [
             [kernel.covariance(a, b) + (i == j) * kernel.own for j, b in enumerate(models)]
@@ -213,7 +217,7 @@ def read_description(parameters: str, tokens: int | None, *, generates: bool) ->
     """Return what a job resembles; None if nothing is said of it.
 
     Args:
-        parameters: Of its model: `7B`, `25.6M`; empty if not stated.
+        parameters: Of its model: `7B`; `unknown` for a language model of any size; empty if not stated.
         tokens: Items of one sequence that are computed together.
         generates: True if each token is computed alone, so that memory bounds.
 
@@ -224,13 +228,16 @@ def read_description(parameters: str, tokens: int | None, *, generates: bool) ->
         if tokens is not None or generates:
             raise RecipeError("--tokens and --generates describe a model", "state its --parameters, too")
         return None
+    kind = Kind.GENERATION if generates else Kind.PROMPT
+    if parameters.strip().lower() == "unknown":
+        return Reference(name="the job", kind=kind, tokens=tokens or DEFAULT_TOKENS)
     match = _NUMBER.fullmatch(parameters.strip())
     count = float(match[1]) * _FACTORS[match[2].lower()] if match else 0.0
     if not 1 <= count <= _LARGEST:
         raise RecipeError(f"--parameters {parameters}: not a number of parameters", "such as 25.6M, or 7B")
     return Reference(
         name="the job",
-        kind=Kind.GENERATION if generates else Kind.PROMPT,
+        kind=kind,
         file_bytes=max(1, round(count * BYTES_PER_PARAMETER)),
         tokens=tokens or DEFAULT_TOKENS,
     )

@@ -70,3 +70,8 @@ def test_a_job_without_a_description_can_be_anything():
     possible = resemblances(type_table().references, None)
     assert sum(one.probability for one in possible) == pytest.approx(1.0)
     assert {one.kind for one in possible} == {*Kind}
+
+
+def test_a_language_model_of_unknown_size_is_no_other_program():
+    possible = resemblances(type_table().references, read_description("unknown", None, generates=False))
+    assert {one.kind for one in possible} == {Kind.PROMPT, Kind.GENERATION}
