@@ -34,6 +34,7 @@ from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
 
+from tests import leftovers
 from tests.e2e.terminal import TIMEOUT_S, User, await_handlers, wait_until
 
 LONGEST_S = {
@@ -334,6 +335,7 @@ def main():
     parser.add_argument("--seed", default="48")
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no case after that")
     asked = parser.parse_args()
+    leftovers.watch()
     totals, begun, failed = dict.fromkeys(NUMBERS, 0), time.monotonic(), 0
     cases = 0
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
