@@ -80,6 +80,7 @@ def _section(
         rows=[_row(one, prices, market, has_spot=has_spot) for one in ranked[:most]],
         notes=notes,
         numeric=frozenset({3, 4, 5, 6}),
+        optional=(3, 4),
     )
 
 
