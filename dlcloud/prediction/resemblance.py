@@ -120,7 +120,7 @@ PROGRAM_VARIANCE, PROGRAM_SCATTER, RULE_VARIANCE = 0.1, 2.0, 0.03
 def resemblances(references: Sequence[Reference], description: Reference | None) -> tuple[Resemblance, ...]:
     """Return what a job can be before any measurement: what is described, else all that there is.
 
-    A language model whose size is not stated (0 bytes) is one of the grid.
+    A language model of unknown size (0 bytes) is one of the grid.
     """
     models = [one for one in references if one.kind.is_language]
     is_described = description is not None and description.file_bytes > 0

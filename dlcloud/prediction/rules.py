@@ -1,6 +1,6 @@
 """Simple rules next to the model: a type's speed by cores and clock, or by its PassMark.
 
-Evaluations print their errors beside the model's; the choice of candidates for a race has the best type by
+Evaluations print their errors next to the model's; the choice of candidates for a race has the best type by
 PassMark and price, which names the cheapest more often than the model does where few types were measured.
 """
 

@@ -1,7 +1,7 @@
 """What a language model does on GPU and CPU types, of measurements that others published.
 
 Data-center GPUs: the time to the first token and between tokens are sums of what bounds them (bytes read,
-operations, layers, exchanges between GPUs), whose factors `tests/performance/serving.py` fits to published
+operations, layers, exchanges between GPUs). `tests/performance/serving.py` fits their factors to published
 results of servers; departures of near results are added. Other types: llama.cpp's recorded speed with one
 request at a time, interpolated over the size of the model. A type without such ground is refused.
 """

@@ -4,7 +4,7 @@
     python tests/corpus/run.py hf_trainer.py --moments 40 --seed 3
     python tests/corpus/run.py --python ENVIRONMENT/bin/python --minutes 8
 
-What has been tried is noted in a file: the same command goes on where it stopped, and prints the table.
+What has been tried is noted in a file: the same command continues where it stopped, and prints the table.
 A change of the script or of the hook begins that script anew.
 
 Each run begins in a new folder, as on another instance; only `ckpt/` is carried over. Of a script that saves
@@ -139,7 +139,7 @@ class Progress:
 
 
 def key_of(script: Path) -> str:
-    """Return a digest of what decides how a script goes on."""
+    """Return a digest of what decides how a script continues."""
     digest = hashlib.sha256(script.name.encode())
     shared = [path for path in FOLDER.iterdir() if path.name.startswith("_") and path.is_file()]
     for path in sorted([*Path(hook_sources.__file__).parent.glob("*.py"), *shared, script]):
@@ -548,7 +548,7 @@ def main() -> int:
     words = [verdict.word() for verdict in verdicts]
     print(json.dumps({word: words.count(word) for word in sorted(set(words))}))
     if time.monotonic() > until:
-        print("not all was tried: the same command goes on")
+        print("not all was tried: the same command continues")
     return 1 if {"wrong", "unfinished"} & set(words) else 0
 
 

@@ -199,7 +199,7 @@ class Case:
         return str(path)
 
     def experiment(self, trials):
-        """Write an experiment, whose trials tell when they end."""
+        """Write an experiment with trials that report their ends."""
         home = self.user.home
         (home / "trial.py").write_text(TRIAL.format(port=self.ends.port, name=self.name))
         path = home / f"{self.name}.yaml"

@@ -11,7 +11,7 @@ another folder of the same format. `--undescribed` keeps from the predictor what
 model, tokens): the case of one's own job. `--repository`, a checkout of SpareCores/sc-inspector-data, adds
 references of other programs. `--programs` predicts their tests, each program left out with a part of the
 families, or, with `--kept-back`, on the families that FOLDER has nothing of and that no constant was chosen
-on. Simple rules stand beside. Intervals are scaled by the errors of the other models. Needs
+on. Simple rules are next to it. Intervals are scaled by the errors of the other models. Needs
 NumPy.
 """
 
@@ -320,7 +320,7 @@ def programs(data: Data, given: set[str], count: int, *, kept_back: bool) -> lis
 
 
 def print_programs(outcomes: Sequence[Outcome], scale: float, *, held: bool) -> None:
-    """Print errors by program beside the simple rules, with intervals scaled by other programs' errors."""
+    """Print errors by program next to the simple rules, with intervals scaled by other programs' errors."""
     print("program, tests: median (mean) error; cores x clock, PassMark; 90 % interval holds")
     for program in (*sorted({one.model for one in outcomes}), ""):
         some = [one for one in outcomes if program in {one.model, ""}]

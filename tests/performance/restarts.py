@@ -1,4 +1,4 @@
-"""Time lost when a worker of a training is lost: dlcloud's hook beside torchrun and Ray Train.
+"""Time lost when a worker of a training is lost: dlcloud's hook, torchrun and Ray Train.
 
     python tests/performance/restarts.py --python ENVIRONMENT/bin/python --ray RAY_ENVIRONMENT/bin/python
 

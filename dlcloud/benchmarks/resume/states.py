@@ -225,7 +225,7 @@ class States:
             self._write(self.folder / FINISHED, {"job": self._job})
 
     def _send_to_first(self, partial: Path) -> bool:
-        """Give rank 0, whose checkpoints are kept, the files that processes on other instances wrote.
+        """Give rank 0, which keeps the checkpoints, the files that processes on other instances wrote.
 
         Returns:
             False if these are too large, on all processes.
