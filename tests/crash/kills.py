@@ -3,7 +3,7 @@
     PYTHONPATH=. python tests/crash/kills.py kill --cases 100 --seed 48
 
 kill        `up`, `resize`, `up --detach` and controllers: kill -9
-ctrl-c      commands at a terminal of their own: one Ctrl-C or two
+ctrl-c      commands, each at its pseudo-terminal: one Ctrl-C or two
 experiment  signals, killed resizes, lost instances and killed trials, killed controllers
 
 A case is repeated by its number (`--first`) and the seed. A row a case:

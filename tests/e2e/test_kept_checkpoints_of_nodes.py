@@ -68,7 +68,7 @@ budget: {{max_hours: 1}}
 
 @pytest.mark.long
 def test_torchrun_over_two_nodes_resumes_after_the_notice_of_one(user):
-    """Both ranks have random numbers of their own: the result is that of an undisturbed run.
+    """The ranks draw different random numbers: the result is that of an undisturbed run.
 
     With more than two, DistributedDataParallel adds up its first step after a restart in another order.
     """

@@ -3,9 +3,9 @@
     python tests/performance/serving.py SILICON_SAMPLE FOLDER [--write]
 
 SILICON_SAMPLE is `aiconfigurator_core/systems/silicon_sample.csv` of the package aiconfigurator-core 0.12
-(Apache-2.0), FOLDER has `llm.csv.gz` of SpareCores/sc-inspector-data. Errors are of results whose model, or
-whose GPU, was left out of the fit and of the near results; and of each size of model on types where
-llama-bench ran the others. `--write` writes `dlcloud/prediction/serving.csv` and `gpus.csv`. Needs NumPy.
+(Apache-2.0), FOLDER has `llm.csv.gz` of SpareCores/sc-inspector-data. Errors: the model or
+the GPU was left out of the fit and of the near results; or each size of model on types where llama-bench
+ran the others. `--write` writes `dlcloud/prediction/serving.csv` and `gpus.csv`. Needs NumPy.
 
 Left out, so that no row is wrong by what it counts: prefill and decode on separate GPUs; more than one
 data-parallel attention rank (their concurrency counts all ranks); several nodes; GPUs that EC2 does not sell

@@ -90,7 +90,7 @@ def spot_by_cost(situation: Situation) -> tuple[list[Offer], list[Candidate]]:
 
 
 def in_order_of_cost(candidates: Sequence[Candidate], pause_usd: float, missing: int) -> list[Offer]:
-    """Return the pools that fill so many workers, if a stop of all costs so much.
+    """Return the pools that fill this number of workers, for this cost of a stop of all.
 
     The next is always the cheapest for the workers that are still missing. As many instances share the cost
     of stops as are taken: when many shared it of which one was needed, a single instance was moved from pool

@@ -4,9 +4,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+
+from tests.e2e.terminal import await_handlers
 
 TIMEOUT_S = 50
 START = "from dlcloud.cli.entry import main; main()"
@@ -22,21 +23,11 @@ def _start(*words, home, before=""):
     )
 
 
-def _await_handlers(process):
-    """Wait until the process has its first handlers: what comes before is Python's own start."""
-    while process.poll() is None:
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
-        if int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1:
-            return
-        time.sleep(0.0005)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("after_s", [0, 0.003, 0.02, 0.06, 0.1])
 def test_a_signal_while_a_command_starts_ends_it_with_one_line(number, after_s, tmp_path):
     process = _start("logs", "-f", "nothing", home=tmp_path)
-    _await_handlers(process)
+    await_handlers(process)
     time.sleep(after_s)
     process.send_signal(number)
     _, errors = process.communicate(timeout=TIMEOUT_S)
