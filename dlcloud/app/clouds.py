@@ -28,7 +28,7 @@ from dlcloud.store.cache import AnswerCache, PriceCache
 from dlcloud.store.database import Database
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class AccountClients:
     """Makes the clients of AWS and of the local EC2, with the credentials of each.
 

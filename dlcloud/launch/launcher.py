@@ -63,7 +63,7 @@ class LaunchedMembers:
     lost: Mapping[str, DlcloudError] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Launcher(ManagedCluster):
     """A cluster that this command manages, and everything that can be done with its instances.
 

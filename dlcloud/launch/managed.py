@@ -52,7 +52,7 @@ SHRINK_POLL_S = 0.25
 NOTHING_UP = "no instance is up, but its security group may be left, at no cost"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ManagedCluster:
     """One cluster and what it takes to work on it.
 

@@ -64,7 +64,7 @@ class Calibration:
         return self.programs if not is_language else self.measured if is_measured else self.estimated
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Belief:
     """What is believed of a job: what it can be, and its measurements."""
 

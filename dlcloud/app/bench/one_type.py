@@ -35,7 +35,7 @@ from dlcloud.runs.stoppable import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Shared:
     """What all types of a bench have in common.
 

@@ -360,7 +360,7 @@ class Case:
         return self.baselines.get(setting, self.variants[0].name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Session:
     """What the cases of one program share."""
 

@@ -119,7 +119,7 @@ def size_of(model: Path) -> int:
 _ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class FactReader:
     """Starts processes that report facts; `close` ends those that still run."""
 

@@ -175,7 +175,7 @@ def select_gpu_precisions(
     return []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Builder:
     """Builds the models of one network for one engine."""
 

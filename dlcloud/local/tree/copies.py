@@ -27,7 +27,7 @@ _NO_DEVICE = os.makedev(0, 0)
 """The number of the device by which overlayfs marks a removed file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class TreeCopy:
     """Copies what is in a folder to an empty one.
 
