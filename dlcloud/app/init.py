@@ -182,7 +182,12 @@ def program_of(file: Path, module: str = "", arguments: Sequence[str] = ()) -> P
     if file.suffix == ".py" or (first.startswith("#!") and "python" in first):
         return _script(file, words)
     shell = "zsh" if first.endswith("zsh") else "bash"
-    return _shell(file, text, f"{shell} {shlex.quote(file.name)}{words}", f"{file.stem}.yaml")
+    return _shell(file, text, f"{shell} {_as_path(file.name)}{words}", f"{file.stem}.yaml")
+
+
+def _as_path(name: str) -> str:
+    """Return a file's name as a word of a command that is no option: `./-dash.py`."""
+    return shlex.quote(f"./{name}" if name.startswith("-") else name)
 
 
 def _script(file: Path, words: str) -> Program:
@@ -202,7 +207,7 @@ def _script(file: Path, words: str) -> Program:
     base = _folder_of_run(file, script)
     name = os.path.relpath(file.absolute(), base.absolute())
     return Program(
-        command=f"python3 {shlex.quote(name)}{words}",
+        command=f"python3 {_as_path(name)}{words}",
         base=base,
         file=name,
         target=base / f"{file.stem}.yaml",
@@ -253,7 +258,7 @@ def _notebook(file: Path, text: str, words: str) -> Program:
         word for line in installs for word in line.split() if re.fullmatch(r"[A-Za-z0-9._\[\]=-]+", word)
     ]
     return Program(
-        command=f"ipython --colors=NoColor {shlex.quote(file.name)}{words}",
+        command=f"ipython --colors=NoColor {_as_path(file.name)}{words}",
         base=file.parent,
         file=file.name,
         target=file.with_suffix(".yaml"),

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..harness.benchmark import Benchmark, Option, natural, positive
-from ..harness.statistics import MINIMUM_PAIRS
 from .output import JsonField, Pattern, Reported, ThroughputReader
 from .variant import Setting
 
+FEWEST = 6
+"""Runs of each setting by which a winner can be named."""
 SETTING_KEYS = {"name", "environment", "arguments"}
 
 _reading = partial(Option, group="throughput (without any of these the wall time of a run is measured)")
@@ -35,9 +36,9 @@ ENTRY = Benchmark(
         Option("case", "name of the work in the table", default="command"),
         Option(
             "repeats",
-            "runs of each setting; fewer than 6 cannot name a winner",
+            f"runs of each setting; fewer than {FEWEST} cannot name a winner",
             type=positive,
-            default=MINIMUM_PAIRS,
+            default=FEWEST,
         ),
         Option(
             "warm-up-runs",

@@ -50,6 +50,11 @@ _BEFORE = re.compile(rf"[+-]?[0-9](?:[0-9]|[,._{_GROUP}](?=[0-9]|\Z))*(?:[eE][+-
 _AFTER = re.compile(
     rf"(?:[0-9]|[._](?=[0-9])|[{_GROUP}](?=[0-9]{{3}}(?![0-9])))*(?P<rest>(?:,[0-9]+)*(?:\.[0-9]+)?)"
 )
+_THOUSANDS_BEFORE = re.compile(r"(?<![\w.,:/-])[1-9][0-9]{0,2}(?: [0-9]{3})* \Z")
+_THOUSANDS_AFTER = re.compile(r"(?: [0-9]{3}(?![0-9/:]))+(?:\.[0-9]+)?(?P<rest>)")
+"""Thousands that a blank separates, or two figures: the line does not show which of both."""
+_COUNTER = re.compile(r"(?:step|epoch|batch|iter|iteration)[ :=#]*\Z", re.IGNORECASE)
+"""What stands before a figure of its own: `step 7 234.5 images/s`."""
 _EXPONENT = re.compile(r"[eE][+-]?[0-9]+")
 _DECIMALS = re.compile(r"\.(?!([0-9]{3})\Z)")
 """A point that cannot separate thousands, as that of `1.234` can: a comma after it separates two figures."""
@@ -223,9 +228,13 @@ def matched_number(match: "re.Match[str]", unit: str = "") -> str:
     text, (start, end), line = match[1] or "", match.span(1), match.string
     if not text or text[0] not in _FIGURES or text[-1] not in _FIGURES:
         return text
-    before = _BEFORE.search(line[max(0, start - _LONGEST) : start])
-    following = line[end : end + _LONGEST]
-    after = _AFTER.match(following)
+    preceding, following = line[max(0, start - _LONGEST) : start], line[end : end + _LONGEST]
+    before, after = _BEFORE.search(preceding), _AFTER.match(following)
+    if re.fullmatch(r"[0-9]{3}(?:\.[0-9]*)?", text) and not before:
+        before = _THOUSANDS_BEFORE.search(preceding)
+        before = before if before and not _COUNTER.search(preceding[: before.start()]) else None
+    if re.fullmatch(r"[1-9][0-9]{0,2}", text) and not _COUNTER.search(preceding):
+        after = _THOUSANDS_AFTER.match(following) or after
     taken = after[0] if after else ""
     head = before[0] if before else ""
     if after and _DECIMALS.search(head + text + taken[: after.start("rest")]):

@@ -210,6 +210,7 @@ def test_a_src_layout_is_found_by_pythonpath(folder):
 
 KINDS = {
     "shell": ("run.sh", "python3 train.py --bf16 | tee log", "bash run.sh"),
+    "dash": ("-dash.py", "print('12 images/s')", "python3 ./-dash.py"),
     "blanks": ("my train.py", "print('12 images/s')", "python3 'my train.py'"),
     "makefile": ("Makefile", "all:\n\ttrue\ntrain:\n\tpython3 train.py\n", "make -f Makefile train"),
     "variables": (
