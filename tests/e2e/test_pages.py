@@ -15,6 +15,7 @@ pytestmark = needs("bash")
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([\w.-]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = [
     "data",
+    "interruptions",
     *(
         pytest.param(page, marks=pytest.mark.long)
         for page in ("debugging", "experiments", "nodes", "profiles")
