@@ -11,7 +11,7 @@ import inspect
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import agents
@@ -36,11 +36,14 @@ SHARED_BY = 2
 """An option that this many commands have, in the same words, is explained once."""
 COMMON = ("--output", "--profile", "--verbose")
 """Options of nearly every command: a section does not name them."""
-HARDWARE = (
-    *("--gpu", "--gpu-memory-gib", "--vcpus", "--memory-gib", "--architecture", "--instruction-set"),
-    *("--max-usd-per-hour", "--exclude"),
-)
-"""What instances must have: options that stand next to each other wherever they are."""
+SHARED = {
+    "Recipe options": "cloud type region market count setting env secret",
+    "Hardware options": "gpu gpu-memory-gib vcpus memory-gib architecture instruction-set max-usd-per-hour "
+    "exclude",
+    "Filters": "benchmark case cluster since until type setting cloud",
+    "Further options": "",
+}
+"""Shared options by what they are for; an option with two meanings is a filter if it begins with Only."""
 LONG = re.compile(r"--[a-z-]+")
 RANGE = re.compile(r"(?<=\[)(default: [^;\]]*); [^\]]*(?=\])| \[[^\]:]*[<>]=[^\]]*\]")
 """The limits of a number, which `--help` and the message of a wrong one state."""
@@ -55,20 +58,27 @@ def commands() -> Iterator[str]:
     context = click.Context(dlcloud, info_name="dlcloud")
     found = list(_below(dlcloud, context))
     counts = Counter(record for command, inner in found for record in _records(command, inner))
-    most_common = {
-        LONG.findall(name)[-1]: (name, meaning)
-        for (name, meaning), _ in reversed(counts.most_common())
-        if "--" in name
-    }
-    shared = {record for record in most_common.values() if counts[record] >= SHARED_BY}
-    yield "## Shared options"
-    yield ""
-    yield from _listing(record for record in counts if record in shared)
+    shared = {record: _group(record) for record, count in counts.items() if count >= SHARED_BY}
+    for heading in SHARED:
+        yield f"## {heading}"
+        yield ""
+        yield from _listing(record for record, group in shared.items() if group == heading)
     common = ", ".join(f"`{name}`" for name in COMMON)
     yield f"Nearly every command takes {common}. Sections name the other ones."
     yield ""
     for command, inner in found:
         yield from _command(command, inner, shared)
+
+
+def _group(record: tuple[str, str]) -> str:
+    """Return the heading below which a shared option stands."""
+    name, is_filter = LONG.findall(record[0])[-1][2:], record[1].startswith(("Only ", "Started "))
+    named = (
+        heading
+        for heading, names in SHARED.items()
+        if name in names.split() and (heading == "Filters") == is_filter
+    )
+    return next(named, "Further options")
 
 
 def _below(group: click.Group, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
@@ -87,7 +97,7 @@ def _records(command: click.Command, context: click.Context) -> list[tuple[str, 
 
 
 def _command(
-    command: click.Command, context: click.Context, shared: Collection[tuple[str, str]]
+    command: click.Command, context: click.Context, shared: Mapping[tuple[str, str], str]
 ) -> Iterator[str]:
     yield f"{'#' * len(context.command_path.split())} {context.command_path}"
     yield ""
@@ -102,12 +112,16 @@ def _command(
     records = _records(command, context)
     if own := [record for record in records if record not in shared]:
         yield from _listing(own)
-    names = [LONG.findall(name)[-1] for name, text in records if (name, text) in shared]
-    if set(names) >= set(HARDWARE):
-        first, last = HARDWARE[0], HARDWARE[-1]
-        names[names.index(first) : names.index(last) + 1] = [f"{first}` to `{last}"]
-    if others := ", ".join(f"`{name}`" for name in names if name not in COMMON):
-        yield f"[Shared](#shared-options): {others}."
+    names: list[str] = []
+    for heading in SHARED:
+        group = [record for record, its in shared.items() if its == heading and record in records]
+        whole = [record for record, its in shared.items() if its == heading]
+        if len(group) > 1 and group == whole:
+            names.append(f"[{heading.lower()}](#{heading.lower().replace(' ', '-')})")
+        else:
+            names += [f"`{name}`" for record in group if (name := LONG.findall(record[0])[-1]) not in COMMON]
+    if names:
+        yield f"Also {', '.join(names)}."
         yield ""
 
 
@@ -116,22 +130,18 @@ def _listing(records: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def benchmarks() -> Iterator[str]:
-    """Yield a section for each bundled benchmark: its summary and its own options, then the common ones."""
+    """Yield a section for each bundled benchmark: its own options, then the common ones."""
     for entry in BENCHMARKS.values():
         yield f"## {entry.name}"
         yield ""
-        yield entry.summary
-        yield ""
         yield from _options(entry.options)
-        rounds = " and [of rounds](#options-of-rounds)" if entry.rounds else ""
-        yield f"Also [options of every benchmark](#options-of-every-benchmark){rounds}."
         if entry.defaults:
             defaults = (
                 f"`{name}` {'unlimited' if value is None else value}"
                 for name, value in entry.defaults.items()
             )
             yield f"Its defaults: {', '.join(defaults)}."
-        yield ""
+            yield ""
     yield "## Options of every benchmark"
     yield ""
     yield from _options(benchmark.COMMON)
@@ -167,7 +177,7 @@ def exit_codes() -> Iterator[str]:
         for error in found[1:]
         if error.__module__ == errors.__name__
     )
-    yield from listing((name, f"exit code {code}", meaning) for code, name, meaning in rows)
+    yield from listing((name, str(code), meaning) for code, name, meaning in rows)
 
 
 def selftest() -> Iterator[str]:

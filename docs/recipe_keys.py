@@ -71,6 +71,7 @@ def _part(title: str, part: dict[str, Any], schema: dict[str, Any]) -> Iterator[
             value.get("description") or _link(key, value, schema),
         )
         for key, value in part["properties"].items()
+        if not value.get("description", "").startswith(("Written by dlcloud", "The same as"))
     )
 
 
