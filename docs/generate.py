@@ -23,7 +23,7 @@ from tables import listing
 from dlcloud.analysis.selftest import RISKS
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness import benchmark
-from dlcloud.cli.main import GROUPS, dlcloud
+from dlcloud.cli.main import dlcloud
 from dlcloud.model import errors
 
 DOCS = Path(__file__).parent
@@ -52,9 +52,6 @@ BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end of \2 -->)", re.D
 
 def commands() -> Iterator[str]:
     """Yield a section for each command and subcommand: what it does, and its options."""
-    for heading, names in GROUPS.items():
-        yield f"- {heading}: {', '.join(f'[{name}](#dlcloud-{name})' for name in names)}"
-    yield ""
     context = click.Context(dlcloud, info_name="dlcloud")
     found = list(_below(dlcloud, context))
     counts = Counter(record for command, inner in found for record in _records(command, inner))

@@ -151,7 +151,7 @@ def ssh(
     """Open a shell on an instance of CLUSTER (the only one, if none is named), or run COMMAND there.
 
     Its host key is proven. --config writes an ssh_config file, by which `scp`, `rsync` and VS Code reach
-    each instance by the cluster's name (NAME-2, NAME-3 for others).
+    each instance by the cluster's name (NAME-2, NAME-3 for others). Write it again after a resize.
 
     \b
     dlcloud ssh x -- nvidia-smi

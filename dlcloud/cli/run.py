@@ -272,22 +272,17 @@ def bench(
 ) -> None:
     """Run RECIPE or the bundled benchmarks on every TYPE in parallel; print throughput and cost side by side.
 
-    With --gpu, --vcpus and so on, it runs on the ten cheapest types of the Region that have it.
-
     A benchmark that does not fit a type is left out, with its reason. Each instance terminates as soon as
     it is done. The same command resumes an interrupted or incomplete bench.
 
-    With --nodes, the largest number runs first. Efficiency is relative to the smallest.
+    With --gpu, --vcpus and so on, it runs on the ten cheapest types of the Region that have it. With
+    --nodes, the largest number runs first; efficiency is relative to the smallest.
 
-    With --predict, at most three types are measured. Throughput and USD per million items of the other
-    CPU types of the region are predicted, with 90 % intervals.
+    With --race, the cheapest type is found with an error of 5 % over the whole race. Types that differ by
+    less than 2 % are a tie. With --job, no sample is taken that costs more than it can save. --repeats is
+    then the most samples of each setting; default: 1,000.
 
-    With --race, one job runs on all types in parallel until the cheapest is known, with an error of 5 %
-    over the whole race. Types that differ by less than 2 % are a tie. With --job, no sample is taken that
-    costs more than it can save. --repeats is then the most samples of each setting; default: 1,000.
-
-    It ends with the cheapest and the fastest, with --job for your own work. If no winner can be named, it
-    says what would settle it.
+    It ends with the cheapest and the fastest, with --job for your own work, or with what would settle it.
     """
     from dlcloud.app.bench.run import run
     from dlcloud.app.context import Context

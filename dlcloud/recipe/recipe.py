@@ -187,10 +187,7 @@ def _same(value: object) -> object:
 
 
 class Recipe(Part):
-    """A whole recipe.
-
-    `region` is where its cluster lives. `regions` are those that it may be chosen from; none: it is fixed.
-    """
+    """A whole recipe."""
 
     name: Name = Field(description="Name of the cluster and its results. Default: the name of the file.")
     cloud: Literal["aws", "local"] = Field(
