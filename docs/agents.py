@@ -58,15 +58,16 @@ def exit_codes() -> Iterator[str]:
     )
     rows = [("0", "done", "")]
     meanings = {
-        1: "failed here: the store, the home, the local EC2; or what was asked about is not so",
+        1: "failed here: the store, the dlcloud home, the local EC2; or what was asked about is not so",
         2: "the recipe or an argument is at fault; nothing was touched",
-        3: "the cloud refused",
+        3: "the cloud refused: credentials, capacity, quota, budget",
         4: "an instance, or the program on it, failed",
         5: "partly done: the message says what is missing",
     }
     for code, group in groupby(kinds, key=lambda kind: kind[0]):
         rows.append((str(code), meanings[code], ", ".join(name for _, name in group)))
-    rows += [("70", "a bug of dlcloud; the message names its log", ""), ("130", "interrupted", "")]
+    interrupted = "interrupted; launched instances have been terminated, or the message names what is left"
+    rows += [("70", "a bug of dlcloud; the message names its log", ""), ("130", interrupted, "")]
     yield from table(("exit code", "meaning", "`error.kind`"), rows)
 
 

@@ -24,7 +24,6 @@ from dlcloud.analysis.selftest import RISKS
 from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness import benchmark
 from dlcloud.cli.main import dlcloud
-from dlcloud.model import errors
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -67,9 +66,14 @@ def commands() -> Iterator[str]:
         yield from _command(command, inner, shared)
 
 
+def _long(record: tuple[str, str]) -> str:
+    """Return the long name of an option, or its only one."""
+    return (LONG.findall(record[0]) or [record[0]])[-1]
+
+
 def _group(record: tuple[str, str]) -> str:
     """Return the heading below which a shared option stands."""
-    name, is_filter = LONG.findall(record[0])[-1][2:], record[1].startswith(("Only ", "Started "))
+    name, is_filter = _long(record)[2:], record[1].startswith(("Only ", "Started "))
     named = (
         heading
         for heading, names in SHARED.items()
@@ -96,18 +100,15 @@ def _records(command: click.Command, context: click.Context) -> list[tuple[str, 
 def _command(
     command: click.Command, context: click.Context, shared: Mapping[tuple[str, str], str]
 ) -> Iterator[str]:
-    yield f"{'#' * len(context.command_path.split())} {context.command_path}"
-    yield ""
     pieces = [piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
-    if pieces:
-        yield f"`{' '.join([context.command_path, *pieces])}`"
-        yield ""
+    yield f"{'#' * len(context.command_path.split())} `{' '.join([context.command_path, *pieces])}`"
+    yield ""
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         literal = paragraph.startswith("\b\n")
         yield f"```text\n{paragraph[2:]}\n```" if literal else paragraph.strip()
         yield ""
     records = _records(command, context)
-    if own := [record for record in records if record not in shared]:
+    if own := [record for record in records if record not in shared and _long(record) not in COMMON]:
         yield from _listing(own)
     names: list[str] = []
     for heading in SHARED:
@@ -116,7 +117,7 @@ def _command(
         if len(group) > 1 and group == whole:
             names.append(f"[{heading.lower()}](#{heading.lower().replace(' ', '-')})")
         else:
-            names += [f"`{name}`" for record in group if (name := LONG.findall(record[0])[-1]) not in COMMON]
+            names += [f"`{name}`" for record in group if (name := _long(record)) not in COMMON]
     if names:
         yield f"Also {', '.join(names)}."
         yield ""
@@ -164,19 +165,6 @@ def _option_default(option: benchmark.Option) -> str:
     return option.default_help or ("" if option.flag else written)
 
 
-def exit_codes() -> Iterator[str]:
-    """Yield the errors with their exit codes, from the tree of errors."""
-    found = [errors.DlcloudError]
-    for error in found:
-        found += error.__subclasses__()
-    rows = sorted(
-        (error.exit_code, error.__name__, (error.__doc__ or "").splitlines()[0])
-        for error in found[1:]
-        if error.__module__ == errors.__name__
-    )
-    yield from listing((name, str(code), meaning) for code, name, meaning in rows)
-
-
 def selftest() -> Iterator[str]:
     """Yield what the self-test shows, row by row."""
     yield from listing(
@@ -189,7 +177,7 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "commands": commands,
     "recipe": recipe_keys.recipe,
     "benchmarks": benchmarks,
-    "exit-codes": exit_codes,
+    "exit-codes": agents.exit_codes,
     "selftest": selftest,
     "train-arguments": python_api.train_arguments,
     "train-callbacks": python_api.train_callbacks,

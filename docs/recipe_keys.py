@@ -104,9 +104,10 @@ def _type(value: dict[str, Any], schema: dict[str, Any]) -> str:
     if kind == "array":
         return f"list of {_plural(_type(value['items'], schema))}"
     if kind == "object":
-        return "names with text"
+        return "mapping"
     names = {"integer": "integer", "number": "number", "boolean": YES_NO, "null": "nothing"}
-    return names.get(kind, "text") + _bounds(value) if isinstance(kind, str) else "text"
+    words = f"{names.get(str(kind), 'text')} {_bounds(value)}".strip()
+    return words.removeprefix("integer ") if "–" in words else words
 
 
 def _plural(kind: str) -> str:
@@ -116,8 +117,11 @@ def _plural(kind: str) -> str:
 def _bounds(value: dict[str, Any]) -> str:
     lower = value.get("minimum", value.get("exclusiveMinimum"))
     upper = value.get("maximum")
-    words = f" {'above' if 'exclusiveMinimum' in value else 'from'} {lower:g}" if lower is not None else ""
-    return words + (f" to {upper:g}" if upper is not None else "")
+    if lower is None:
+        return ""
+    if "exclusiveMinimum" in value:
+        return f"above {lower:g}" + (f" to {upper:g}" if upper is not None else "")
+    return f"{lower:g}–{upper:g}" if upper is not None else f"from {lower:g}"
 
 
 def _default(value: dict[str, Any]) -> str:

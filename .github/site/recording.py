@@ -4,10 +4,11 @@
 # ///
 """Record a command in a terminal, and draw the recording as an animated SVG.
 
-    uv run .github/site/recording.py record quickstart.cast -- dlcloud up quickstart
-    uv run .github/site/recording.py draw quickstart.cast docs/recording.svg
+    uv run .github/site/recording.py quickstart.cast docs/recording.svg -- dlcloud up quickstart
+    uv run .github/site/recording.py quickstart.cast docs/recording.svg    # only draws
 
-The cast is asciinema's format, version 2. A pause is cut to two seconds, and the last screen stays for eight.
+The cast is asciinema's format, version 2. A pause is cut to two seconds, a screen of text that comes in a
+burst stays for four, and the last one for eight.
 """
 
 import json
@@ -24,8 +25,9 @@ import pyte
 
 COLUMNS, ROWS = 100, 26
 LONGEST_PAUSE_S = 2.0
+READING_S = 4.0
 LAST_S = 8.0
-FRAME_S = 0.5
+FRAME_S = 0.7
 COLUMN, ROW = 8.4, 18
 COLORS = {
     "default": "#d7dde4", "black": "#4a5568", "red": "#ff8a80", "green": "#a5d6a7", "brown": "#ffe082",
@@ -55,19 +57,27 @@ def frames(path: Path) -> Iterator[tuple[float, tuple[str, ...]]]:
     stream = pyte.Stream(screen)
     _, *events = map(json.loads, path.read_text("utf-8").splitlines())
     now = last = shown = moved = 0.0
+    printed = 0  # lines since the last frame
     before: tuple[str, ...] = ()
     for index, (at, _, text) in enumerate(events):
         now += min(at - last, max(0.0, moved + LONGEST_PAUSE_S - now))
         last = at
         still = _without_clocks(screen)
-        stream.feed(text)
+        for piece in text.splitlines(keepends=True):
+            stream.feed(piece)
+            printed += piece.endswith("\n")
+            if is_full := printed >= ROWS - 2:
+                moved = now
+            is_last = index in {0, len(events) - 1}
+            if now - shown < FRAME_S and not is_full and not is_last:
+                continue
+            lines = tuple(_line(screen, row) for row in range(ROWS))
+            if lines != before:
+                yield now, lines
+                before, shown = lines, now
+                printed = 0
+                now += READING_S * is_full
         moved = moved if _without_clocks(screen) == still else now
-        if now - shown < FRAME_S and 0 < index < len(events) - 1:
-            continue
-        lines = tuple(_line(screen, row) for row in range(ROWS))
-        if lines != before:
-            yield now, lines
-            before, shown = lines, now
 
 
 def _without_clocks(screen: pyte.Screen) -> list[str]:
@@ -96,6 +106,10 @@ def draw(path: Path, target: Path) -> None:
     found = list(frames(path))
     length = found[-1][0] + LAST_S
     width, height = COLUMNS * COLUMN + 32, ROWS * ROW + 32
+    texts = {
+        line: index for index, line in enumerate(dict.fromkeys(line for _, lines in found for line in lines))
+    }
+    defined = "".join(f'<text id="t{index}" x="16">{line}</text>' for line, index in texts.items() if line)
     style, groups = [], []
     for index, (at, lines) in enumerate(found):
         end = found[index + 1][0] if index + 1 < len(found) else length
@@ -106,7 +120,7 @@ def draw(path: Path, target: Path) -> None:
             f".f{index}{{visibility:hidden;animation:f{index} {length:.1f}s step-end infinite}}"
         )
         rows = "".join(
-            f'<text x="16" y="{30 + row * ROW}">{line}</text>' for row, line in enumerate(lines) if line
+            f'<use href="#t{texts[line]}" y="{30 + row * ROW}"/>' for row, line in enumerate(lines) if line
         )
         groups.append(f'<g class="f{index}">{rows}</g>')
     shown = f".f{len(found) - 1}{{visibility:visible}}"
@@ -115,6 +129,7 @@ def draw(path: Path, target: Path) -> None:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" role="img" '
         f'aria-label="A terminal recording" font-family="ui-monospace, Menlo, Consolas, monospace" '
         f'font-size="14" xml:space="preserve"><style>text{{white-space:pre}}{"".join(style)}{still}</style>'
+        f"<defs>{defined}</defs>"
         f'<rect width="{width:.0f}" height="{height}" rx="8" fill="#1b2430"/>{"".join(groups)}</svg>\n',
         "utf-8",
     )
@@ -122,9 +137,11 @@ def draw(path: Path, target: Path) -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["record", path, "--", *command]:
-            sys.exit(record(Path(path), command))
-        case ["draw", path, target]:
+        case [path, target, "--", *command]:
+            if status := record(Path(path), command):
+                sys.exit(status)
+            draw(Path(path), Path(target))
+        case [path, target]:
             draw(Path(path), Path(target))
         case _:
             sys.exit(__doc__)

@@ -185,7 +185,7 @@ def budget(*, amount: str, shared: str, rehearsals: bool | None, output: str, ve
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan with its prices; create nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Spend money without asking.")
-@cidr_option("the instance")
+@cidr_option
 @output_option
 @verbose_option
 def image(

@@ -186,7 +186,7 @@ def ssh(
     metavar="N",
     help="Number of reserved instances that a training with instances.reservations leaves idle for others.",
 )
-@cidr_option("new instances")
+@cidr_option
 @output_option
 @verbose_option
 def resize(
@@ -378,7 +378,7 @@ def tunnel(*, cluster: str, instance: str, verbose: bool) -> None:
 @commands.command("control", hidden=True)
 @click.argument("recipe")
 @click.option("--name", required=True, metavar="NAME", help="The name of its cluster.")
-@cidr_option("new instances")
+@cidr_option
 def control(*, recipe: str, name: str, cidrs: tuple[str, ...]) -> None:
     """Do the work of the cluster that this instance belongs to, and terminate all other instances."""
     from dlcloud.app.clusters.control import run

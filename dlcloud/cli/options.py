@@ -185,15 +185,16 @@ def verbose_option(command: Command) -> Command:
     )
 
 
-def cidr_option(instances: str) -> Callable[[Command], Command]:
-    """Add the networks that may reach some instances, as `cidrs`."""
-    return click.option(
+def cidr_option(command: Command) -> Command:
+    """Add the networks that may reach what is launched, as `cidrs`."""
+    option = click.option(
         "--cidr",
         "cidrs",
         multiple=True,
         type=Cidr(),
-        help=f"A network that may reach {instances}; may be repeated; default: your own address.",
+        help="A network that may reach the instances; repeat it; default: your own address.",
     )
+    return option(command)
 
 
 def type_options(meaning: str) -> Callable[[Command], Command]:

@@ -46,7 +46,7 @@ commands = click.Group()
     help="The cluster's name; a kept cluster of that name is used again.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Spend money without asking.")
-@cidr_option("the instances")
+@cidr_option
 @click.option("--detach", is_flag=True, help="Leave the work to one of its own instances.")
 @click.option(
     "--on",
@@ -150,7 +150,7 @@ def up(
     metavar="NAME",
     help="The cluster's name; a kept cluster of that name is used again.",
 )
-@cidr_option("the instances")
+@cidr_option
 @override_options
 @output_option
 @verbose_option
@@ -237,7 +237,7 @@ def plan(
 @click.option("--fresh", is_flag=True, help="Measure again what an interrupted bench had measured.")
 @click.option("--dry-run", is_flag=True, help="Show the plan with its prices; create nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Spend money without asking.")
-@cidr_option("the instances")
+@cidr_option
 @description_options
 @job_options
 @notify_option("bench")
