@@ -47,6 +47,11 @@ class Commands:
         self._address = f"{self._folder.name}/commands"
         self._program = start(self._address, "commands", Daemons.of_this_process().address)
 
+    @classmethod
+    @cache
+    def of_this_process(cls) -> "Commands":
+        return cls()
+
     def run(
         self, argv: list[str], *, environment: dict[str, str], folder: Path, text: str, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:

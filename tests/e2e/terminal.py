@@ -53,7 +53,7 @@ class User:
         """Run dlcloud to its end and check its exit code."""
         command = [*self.command, *arguments]
         if self.command == (str(DLCLOUD),) and not any(map(READ_AT_START.match, self.variables)):
-            done = _commands().run(
+            done = Commands.of_this_process().run(
                 command, environment=self.environment, folder=self.home, text=text, timeout_s=self.timeout_s
             )
         else:
@@ -169,11 +169,6 @@ class User:
         }
         own = {"HOME": str(self.home), "DLCLOUD_HOME": str(self.home / ".dlcloud"), "COLUMNS": "80"}
         return kept | own | self.variables
-
-
-@functools.cache
-def _commands() -> Commands:
-    return Commands()
 
 
 @functools.cache

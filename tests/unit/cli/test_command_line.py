@@ -32,16 +32,16 @@ HEAVY = {
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["--version"]])
-def test_help_imports_nothing_heavy(dlcloud, words):
-    done = dlcloud(*words)
+def test_help_imports_nothing_heavy(dlcloud_alone, words):
+    done = dlcloud_alone(*words)
     assert done.status == 0
     assert "click" in done.modules
     assert done.modules & (HEAVY | {"tabulate"}) == set()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_every_command_imports_nothing_heavy(dlcloud, command):
-    done = dlcloud(command, "--help", COLUMNS="80")
+def test_the_help_of_every_command_imports_nothing_heavy(dlcloud_alone, command):
+    done = dlcloud_alone(command, "--help", COLUMNS="80")
     assert done.status == 0, done.stderr
     assert done.stdout.startswith("Usage:")
     assert done.modules & HEAVY == set()
@@ -56,8 +56,8 @@ def test_help_names_every_command_in_whole_lines(dlcloud):
 
 
 @pytest.mark.parametrize("words", [["status"], ["status", "--all"], ["status", "-o", "json"]])
-def test_status_of_an_empty_home_imports_no_boto3_paramiko_or_pydantic(dlcloud, words):
-    done = dlcloud(*words)
+def test_status_of_an_empty_home_imports_no_boto3_paramiko_or_pydantic(dlcloud_alone, words):
+    done = dlcloud_alone(*words)
     assert done.status == 0, done.stderr
     assert (
         done.modules & {"boto3", "botocore", "paramiko", "cryptography", "pydantic", "moto", "rich"} == set()

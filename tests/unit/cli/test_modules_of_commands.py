@@ -48,14 +48,14 @@ def test_no_use_case_needs_what_the_extra_for_the_local_ec2_brings():
 
 
 @pytest.mark.parametrize("command", ["exec", "ssh"])
-def test_a_cluster_of_this_home_is_reached_without_a_cloud(command, dlcloud, home):
+def test_a_cluster_of_this_home_is_reached_without_a_cloud(command, dlcloud_alone, home):
     """EC2 is asked only if another machine may control the cluster, or this one has another address."""
     home.mkdir()
     with closing(Database(home / "store.sqlite")) as database:
         stored = Clusters(database)
         stored.add(cluster(cloud="local", state=ClusterState.READY))
         stored.put_members("c0ffee", [Member(instance=instance(host="127.0.0.1", ssh_port=1))])
-    done = dlcloud(command, "sample", "--", "true")
+    done = dlcloud_alone(command, "sample", "--", "true")
     assert "i-0001" in done.stderr
     assert "paramiko" in done.modules
     assert not done.modules & CLOUDLESS
