@@ -34,6 +34,7 @@ def test_trained_digits_keep_their_accuracy_in_int8_on_every_engine(alone, openv
     assert "random" not in done.stdout
 
 
+@pytest.mark.long
 def test_training_is_repeatable_and_gradients_are_those_of_the_loss(alone, openvino_python):
     script = """
 import numpy as np

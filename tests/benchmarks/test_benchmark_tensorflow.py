@@ -389,6 +389,7 @@ print(json.dumps([program.count_work(graph, 4).flop, profiled / 4]))
 """
 
 
+@pytest.mark.long
 def test_operations_are_those_that_tensorflows_profiler_counts(alone, tensorflow_python):
     done = subprocess.run(
         [tensorflow_python, "-c", COUNT], cwd=alone, capture_output=True, text=True, timeout=600, check=True

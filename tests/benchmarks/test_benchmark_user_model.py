@@ -40,6 +40,7 @@ def made(alone, openvino_python):
     return alone
 
 
+@pytest.mark.long
 def test_the_users_own_model_is_judged_by_their_own_data(made, openvino_python):
     arguments = ["--model", "mine.onnx", "--engine", "onnxruntime", "bigdl", "--batch", "1"]
     done = run(openvino_python, made, *arguments, "--data", "labelled.npz", "--output", "records.jsonl")

@@ -202,5 +202,6 @@ print("all hold")
 """
 
 
+@pytest.mark.long
 def test_networks_gradients_and_the_scaled_loss(alone, training_python):
     assert script(training_python, alone, CHECKS)[-1] == "all hold"

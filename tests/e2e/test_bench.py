@@ -2,11 +2,13 @@
 
 import signal
 
+import pytest
 from terminal import TIMEOUT_S, wait_until
 
 TYPES = ("-i", "c5.xlarge", "-i", "c7i.xlarge")
 
 
+@pytest.mark.long
 def test_a_type_without_capacity_stops_no_other_and_is_completed_later(user):
     recipe = user.recipe(name="own.yaml")
     user.run("local", "capacity", "c5.xlarge", "0")

@@ -166,6 +166,7 @@ workload:
 """
 
 
+@pytest.mark.long
 def test_a_command_outlives_its_controller_and_down_loses_nothing_of_it(user: User):
     (user.home / "outlived.yaml").write_text(COMMAND)
     up = ("up", str(user.home / "outlived.yaml"), "--detach", "--name", "outlived")

@@ -55,6 +55,7 @@ def cluster_state(user, name):
     return records[0]["cluster_state"] if records else ""
 
 
+@pytest.mark.long
 def test_an_experiment_is_left_alone_and_its_results_come_home(user):
     first = write(user, "left", trials=1, count=1)
     user.run("up", first)

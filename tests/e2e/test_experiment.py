@@ -66,6 +66,7 @@ def test_a_matrix_is_run_once_and_the_next_up_has_nothing_left(user):
     assert "x=4 y=1" in table
 
 
+@pytest.mark.long
 def test_a_trial_that_fails_is_given_up_and_the_others_go_on(user):
     path = recipe(user, "list: [{x: bad}, {x: 5}], attempts: 2", name="failing")
     done = user.run("up", path, expect=5)

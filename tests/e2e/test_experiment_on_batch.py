@@ -73,6 +73,7 @@ def runs_of(user, name):
     return []
 
 
+@pytest.mark.long
 def test_an_array_runs_each_trial_once_and_leaves_nothing(user):
     path = recipe(user, "matrix: {x: [1, 2, 3], y: [1, 2]}", market="spot")
     done = user.run("up", path, "--on", "batch", "--output", "json")

@@ -72,7 +72,7 @@ def test_instances_of_an_image_are_set_up_and_have_no_secret_of_another(user: Us
     assert images(user) == [made]
 
 
-@pytest.mark.parametrize("line", ["removing keys", "creating image"])
+@pytest.mark.parametrize("line", [pytest.param("removing keys", marks=pytest.mark.long), "creating image"])
 def test_a_command_that_was_killed_is_continued_and_makes_one_image(user: User, recipe, line):
     before = {image["image_id"] for image in images(user)}
     interrupted(user, recipe(), line)

@@ -83,7 +83,7 @@ def stop_ec2(user):
     os.kill(process_id, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("command", ["echo images/sec: 5", "exit 3"])
+@pytest.mark.parametrize("command", ["echo images/sec: 5", pytest.param("exit 3", marks=pytest.mark.long)])
 def test_an_end_that_hangs_is_left_by_a_third_ctrl_c_after_the_message(user, control, stop_ec2, command):
     control.add_fault("TerminateInstances", "", status=0)
     process = user.begin("up", "--name", "hung", user.recipe(command, count=2))

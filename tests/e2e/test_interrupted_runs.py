@@ -57,6 +57,7 @@ def test_one_instance_is_reclaimed_and_the_run_ends_on_another(user, grace):
     assert len(set(launched)) == 2, "the pool just lost comes last"
 
 
+@pytest.mark.long
 def test_one_job_over_two_nodes_starts_again_on_the_node_left_and_a_replacement(user):
     process = begin(user, "nodes", count=2, more="nodes: all")
     first = set(user.alive())
@@ -67,6 +68,7 @@ def test_one_job_over_two_nodes_starts_again_on_the_node_left_and_a_replacement(
     end(user, "nodes", process)
 
 
+@pytest.mark.long
 def test_a_program_that_fails_by_itself_runs_again_only_if_the_recipe_says_so(user):
     path = user.home / "failing.yaml"
     command = "echo x >> $HOME/tries; test $(wc -l < $HOME/tries) = 3"

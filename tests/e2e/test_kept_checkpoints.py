@@ -125,6 +125,7 @@ def test_a_notice_of_one_node_stops_the_job_on_all_and_it_resumes_with_a_replace
     assert "an interruption notice of rank 1" in err
 
 
+@pytest.mark.long
 def test_checkpoints_in_s3_are_those_of_the_next_up_of_any_home(user):
     s3 = user.client("s3")
     s3.create_bucket(Bucket="my-checkpoints")

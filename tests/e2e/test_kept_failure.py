@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from terminal import wait_until
 
 
@@ -29,6 +30,7 @@ def test_the_instance_of_a_failed_run_stays_up_and_ends_by_itself(user):
     assert user.run("status").stdout == "nothing is up\n"
 
 
+@pytest.mark.long
 def test_the_next_up_on_it_goes_on_beyond_that_time(user):
     path = recipe(user, "30m")
     user.run("up", path, "--name", "failing", expect=4)
@@ -43,6 +45,7 @@ def test_the_next_up_on_it_goes_on_beyond_that_time(user):
     assert user.alive() == []
 
 
+@pytest.mark.long
 def test_a_corrected_recipe_runs_on_the_instance_that_was_kept_and_terminates_it(user):
     path = recipe(user, "30m")
     text = Path(path).read_text().replace("count: 2", "count: 1")

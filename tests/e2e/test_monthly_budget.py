@@ -48,6 +48,7 @@ def test_a_plan_that_could_pass_the_limit_does_not_start(limited, tmp_path):
     assert "profiles:" in config.read_text()
 
 
+@pytest.mark.long
 def test_the_limit_holds_wherever_instances_are_launched(limited):
     limited.run("budget", "0.15/month", "--rehearsals")
     long = recipe(limited, 24, "held")

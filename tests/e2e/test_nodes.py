@@ -88,6 +88,7 @@ def test_the_rest_of_a_job_that_lost_a_node_is_ended_first(user):
         user.run("down", "again")
 
 
+@pytest.mark.long
 def test_bench_measures_each_count_on_one_cluster(user):
     path = recipe(user, "scales", "[ $RANK = 0 ] && echo images/sec: $((10 + 5 * WORLD_SIZE))\n:", repeats=2)
     document = user.json("bench", "--recipe", path, "--nodes", "1,3")

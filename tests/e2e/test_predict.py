@@ -1,8 +1,11 @@
 """`dlcloud bench --predict` from its choice of types to its predictions, on the local EC2."""
 
+import pytest
+
 NAMED = ("c7i.xlarge", "c6a.4xlarge", "r7g.8xlarge", "m5.large", "c7i.large")
 
 
+@pytest.mark.long
 def test_three_types_are_measured_and_a_rehearsal_predicts_nothing(user):
     recipe = user.recipe("echo images/sec: 5", name="own.yaml")
     types = [word for name in NAMED if not name.startswith("r7g") for word in ("-i", name)]

@@ -79,6 +79,7 @@ def test_checkpoints_in_s3_are_read_across_regions_with_the_price_in_the_plan(ne
     assert "the bucket is in us-east-1: 0.02 USD per GB read, 0.02 stored" in " ".join(plan.stdout.split())
 
 
+@pytest.mark.long
 def test_it_waits_while_no_region_has_capacity_and_continues_where_there_is_some_first(newcomer):
     process = begin(newcomer)
     newcomer.run("local", "capacity", "c7i.large", "0", "--zone", "us-west-2")

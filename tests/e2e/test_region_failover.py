@@ -89,6 +89,7 @@ def test_an_up_that_is_killed_on_its_way_to_another_region_leaves_nothing(newcom
     assert newcomer.run("status").stdout == "nothing is up\n"
 
 
+@pytest.mark.long
 def test_bench_measures_a_type_once_in_the_cheapest_region_that_has_capacity(newcomer):
     write(newcomer)
     limit(newcomer, "us-east-1")
@@ -101,6 +102,7 @@ def test_bench_measures_a_type_once_in_the_cheapest_region_that_has_capacity(new
         assert (living(newcomer, region), groups(newcomer, region)) == ([], [])
 
 
+@pytest.mark.long
 def test_a_detached_command_leaves_a_region_without_capacity(newcomer):
     write(newcomer)
     limit(newcomer, "us-east-1")

@@ -112,6 +112,7 @@ raise RuntimeError("cannot log in", os.environ["TOKEN"], {"key": os.environ["KEY
 """
 
 
+@pytest.mark.long
 def test_an_exception_of_a_worker_names_no_secret(owner: User):
     python_with(PACKAGE / "requirements" / "elastic.txt")
     (owner.home / "project" / "program" / "train.py").write_text(RAISES)

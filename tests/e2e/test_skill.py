@@ -70,6 +70,7 @@ def test_the_commands_of_the_first_hour_run_as_they_stand(newcomer, skill):
     assert "on-demand" in json.dumps(results["up quickstart --dry-run"])
 
 
+@pytest.mark.long
 def test_its_recipe_plans_and_brings_home_what_it_keeps(newcomer, skill):
     recipe = blocks(skill, "yaml")[0].replace(
         "  requirements: [numpy==2.4.6]    # pinned; or a requirements.txt\n", "  commands: ''\n"

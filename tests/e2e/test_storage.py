@@ -184,6 +184,7 @@ def test_ctrl_c_ends_a_pause_without_capacity(user: User, s3):
     assert user.alive() == []
 
 
+@pytest.mark.long
 def test_the_bundled_recipe_makes_its_own_bucket(user: User):
     done = user.run("up", "elastic-s3", "--cloud", "local", "--dry-run")
     assert "made the bucket my-training-data of the rehearsal" in done.stderr

@@ -12,6 +12,9 @@ from dlcloud.local.site import LocalSite
 from tests.fakes.control import control_of
 
 SLOW = "sleep 3; echo images/sec: 5"
+RARER = [
+    pytest.param(moment, marks=pytest.mark.long) for moment in ("proving their host keys", "running command")
+]
 
 
 def control(user):
@@ -101,7 +104,7 @@ def test_a_second_up_at_once_makes_a_second_cluster_and_says_so(user):
     assert user.alive() == []
 
 
-@pytest.mark.parametrize("moment", ["launching", "proving their host keys", "running command"])
+@pytest.mark.parametrize("moment", ["launching", *RARER])
 def test_an_up_killed_halfway_and_run_again_is_one_cluster(user, moment):
     recipe = user.recipe(SLOW, count=2)
     process = user.begin("up", recipe)
@@ -121,7 +124,7 @@ def test_an_up_killed_halfway_and_run_again_is_one_cluster(user, moment):
     assert user.run("status").stdout == "nothing is up\n"
 
 
-@pytest.mark.parametrize("moment", ["looking at", "launching", "proving their host keys", "running command"])
+@pytest.mark.parametrize("moment", ["launching", *RARER, pytest.param("looking at", marks=pytest.mark.long)])
 def test_ctrl_c_leaves_nothing_running_and_says_so(user, moment):
     process = user.begin("up", user.recipe("sleep 60"))
     _read_until(process, moment)

@@ -1,9 +1,12 @@
 """The whole script of docs/elastic.md, and the data of a bundled recipe, as they stand there."""
 
+import pytest
+
 from dlcloud.elastic.agents import ALIAS
 from tests.environments import ROOT
 
 
+@pytest.mark.long
 def test_the_script_of_the_page_trains(run_program, alone):
     (alone / "dlcloud").mkdir()
     (alone / "dlcloud" / "__init__.py").write_bytes(ALIAS)

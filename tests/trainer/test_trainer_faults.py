@@ -92,6 +92,7 @@ def test_a_worker_that_hangs_or_is_cut_off_is_left_behind_and_comes_back(trainer
     assert all(record["quorum"] for record in steps[2])
 
 
+@pytest.mark.long
 def test_below_its_minimum_a_run_waits_and_goes_on_when_others_join(trainer_python, alone):
     with Cluster(trainer_python, alone, FOREVER) as cluster:
         for name in "abc":

@@ -6,6 +6,8 @@ import signal
 import threading
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from tests.fakes.agents import Agents
 from tests.fakes.metadata import NOTICE, Service
 from tests.fakes.training import wait_until
@@ -13,6 +15,7 @@ from tests.fakes.training import wait_until
 DIGITS = ["-m", "trainer.examples.digits", "--delay-ms", "20", "--epochs", "1000"]
 
 
+@pytest.mark.long
 def test_the_workers_of_an_instance_join_and_leave_together_at_a_notice(trainer_python, alone):
     """Each change of membership costs all workers new connections: two workers cause two, not four."""
     with Service() as service, Agents(trainer_python, alone, DIGITS) as agents:
