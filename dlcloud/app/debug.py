@@ -26,7 +26,12 @@ LOG_BYTES = 256 * 1024
 MASK = "***"
 _WORDS = r"[\w-]*(?:secret|token|passw(?:or)?d|api[_-]?key|access[_-]?key|credential|external[_-]?id)[\w-]*"
 _SECRETS = (
-    (re.compile(rf"(?i)(\b{_WORDS}[\"']?\s*[:=]\s*[\"']?)(?!\s)[^\s\"',}}]+"), rf"\1{MASK}"),
+    (re.compile(rf"(?i)(\b{_WORDS}[\"']?\s*[:=]\s*|--{_WORDS}\s+)([\"'])(?:(?!\2).)*"), rf"\1\2{MASK}"),
+    (re.compile(rf"(?i)(\b{_WORDS}[\"']?\s*[:=]\s*|--{_WORDS}\s+)(?!\s)[^\s\"',}}]+"), rf"\1{MASK}"),
+    (
+        re.compile(r"(?i)(\bbearer\s+|\b(?:hf_|gh[opsu]_|github_pat_|glpat-|xox[abp]-|sk-))[\w.~+/-]{6,}"),
+        rf"\1{MASK}",
+    ),
     (
         re.compile(r"(?i)\b((?:authorization|x-amz-[a-z-]*(?:token|signature))[\"']?\s*[:=]\s*).+"),
         rf"\1{MASK}",
@@ -35,7 +40,7 @@ _SECRETS = (
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), MASK),
     (re.compile(r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"), MASK),
 )
-_SECRET_VARIABLE = re.compile(rf"(?i){_WORDS}")
+_SECRET_VARIABLE = re.compile(rf"(?i){_WORDS}|\w+_(?:key|pat|pass|pwd)")
 _SHORTEST = 6
 """Characters of a value of the environment that is masked wherever it stands."""
 _OTHERS = ("boto3", "botocore", "paramiko", "click", "pydantic", "moto", "asyncssh", "rich")

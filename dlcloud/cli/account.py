@@ -129,7 +129,8 @@ def policy(*, feature: str | None, region: str, boundary: str, **flags: bool) ->
 
     \b
     dlcloud policy > dlcloud.json
-    aws iam create-policy --policy-name dlcloud --policy-document file://dlcloud.json
+    aws iam create-policy --policy-name dlcloud \\
+      --policy-document file://dlcloud.json
     """  # noqa: D301  click wants a real backspace, to leave these lines as they are
     from dlcloud.app.account.policy import run
     from dlcloud.model.errors import RecipeError

@@ -287,9 +287,9 @@ def simulate(
     is launched.
 
     \b
-    dlcloud simulate recipe.yaml --traces DIR --work 48h --deadline 52h --deadline 70h
-    dlcloud simulate recipe.yaml --generate 1 --work 48h --deadline 52h --plot window.svg
-    dlcloud simulate recipe.yaml --adversary --refuse-first 3600 --work 48h --deadline 52h
+    dlcloud simulate recipe.yaml --traces DIR --work 48h --deadline 52h
+    dlcloud simulate recipe.yaml --generate 1 --deadline 52h --plot window.svg
+    dlcloud simulate recipe.yaml --adversary --refuse-first 3600 --deadline 52h
     """  # noqa: D301  click wants a real backspace, to leave these lines as they are
     from dlcloud.app.context import Context
     from dlcloud.app.deadlines import simulate as replay_policies

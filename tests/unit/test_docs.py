@@ -118,6 +118,8 @@ def test_helps_are_plain_and_stand_alone():
     helps, meanings = [], []
     for command, context in commands(dlcloud, click.Context(dlcloud, info_name="dlcloud")):
         helps.append(command.help or "")
+        context.terminal_width = 80
+        assert [line for line in command.get_help(context).splitlines() if len(line) > 80] == []
         meanings += [record[1] for option in command.params if (record := option.get_help_record(context))]
     for part in (schema := recipe_schema()), *schema["$defs"].values():
         meanings += [part.get("description", "")]

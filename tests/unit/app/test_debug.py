@@ -60,6 +60,9 @@ def test_a_dry_run_prints_it_and_writes_nothing(context, tmp_path, capsys):
         "password = wJalrXUt",
         "Authorization: Bearer wJalrXUt",
         "X-Amz-Security-Token: wJalrXUt",
+        "train.py --api-key wJalrXUt",
+        "password: 'two wJalrXUt'",
+        "pushed with hf_wJalrXUt",
         "-----BEGIN OPENSSH PRIVATE KEY-----\nwJalrXUt\n-----END OPENSSH PRIVATE KEY-----",
     ],
 )
