@@ -4,7 +4,7 @@ The recipe that a command continues with names the chosen types, in its text too
 requirements, so that an interrupted `up` finds its cluster at other prices.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from dlcloud.app.context import Context
@@ -12,8 +12,6 @@ from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.instance import Market, Price
 from dlcloud.planning.choice import Choice, match_types
-from dlcloud.planning.plan import Plan
-from dlcloud.planning.regions import rank_regions
 from dlcloud.recipe.instances import Requirements
 from dlcloud.recipe.recipe import Recipe, RecipeFile
 from dlcloud.system.parallel import all_or_raise, fan_out
@@ -49,18 +47,6 @@ def regions_of(context: Context, cloud: str, names: Sequence[str], geography: st
         near = ", ".join(sorted({name.partition("-")[0] for name in every}))
         raise RecipeError(f"geography {geography}: the account has no region of it", f"it has {near}")
     return chosen
-
-
-def plan_everywhere(regions: Sequence[str], plan_in: Callable[[str], Plan]) -> list[Plan]:
-    """Plan in all Regions in parallel; return the plans, the cheapest first.
-
-    Raises:
-        CloudError: Every Region refuses.
-    """
-    outcomes = fan_out(plan_in, regions, failures=CloudError)
-    plans = {outcome.item: outcome.value for outcome in outcomes if outcome.value is not None}
-    refusals = {one.item: one.error for one in outcomes if isinstance(one.error, CloudError)}
-    return rank_regions(plans, refusals)
 
 
 def choose_types(

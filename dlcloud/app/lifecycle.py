@@ -4,27 +4,61 @@ How the cluster terminates is in `app.termination`.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dlcloud.app.budget import hold_month
 from dlcloud.app.context import Context
 from dlcloud.app.terminal.screen import confirm
 from dlcloud.app.termination import destroy_cluster
 from dlcloud.launch.acquire import ClusterLock, acquire_cluster, lock_cluster, new_cluster, resolve_cluster
+from dlcloud.launch.launcher import Launcher
+from dlcloud.launch.preflight import share_questions
 from dlcloud.model.cluster import Cluster, ClusterState
-from dlcloud.model.errors import BudgetError, RecipeError, StoreError
+from dlcloud.model.errors import BudgetError, CloudError, RecipeError, StoreError
 from dlcloud.model.events import Info
 from dlcloud.planning.plan import Plan
-from dlcloud.recipe.recipe import RecipeFile
+from dlcloud.planning.regions import rank_regions
+from dlcloud.recipe.recipe import Recipe, RecipeFile
+from dlcloud.system.parallel import fan_out
 
 
-def plan_cluster(
-    context: Context, file: RecipeFile, *, name: str, cidrs: Sequence[str], size: int | None = None
-) -> Plan:
-    """Return the plan of the cluster that an `up` of this recipe works on; see `Launcher.plan`."""
+def launcher_for(context: Context, file: RecipeFile, *, name: str = "") -> Launcher:
+    """Return what launches the cluster that an `up` of this recipe works on."""
     cluster = resolve_cluster(file, name=name, store=context.store)
-    cluster = cluster or new_cluster(file, name=name, clock=context.clock)
-    return context.machines.launcher(cluster).plan(file.recipe, cidrs=cidrs, size=size)
+    return context.machines.launcher(cluster or new_cluster(file, name=name, clock=context.clock))
+
+
+def plan_everywhere(
+    places: Mapping[str, tuple[Launcher, Recipe]], *, cidrs: Sequence[str], size: int | None = None
+) -> list[Plan]:
+    """Plan in all Regions in parallel; return the plans, the cheapest first. EC2 would carry out that one.
+
+    Args:
+        places: By Region, what launches there, and the recipe of there.
+        cidrs: As for `Launcher.plan`.
+        size: Likewise.
+
+    Raises:
+        CloudError: Every Region refuses.
+    """
+    launcher, recipe = next(iter(places.values()))
+    shared = share_questions(recipe, launcher.cloud, launcher.account, [*places])
+
+    def plan_in(region: str) -> Plan:
+        launcher, recipe = places[region]
+        return launcher.plan(recipe, cidrs=cidrs, size=size, shared=shared)
+
+    outcomes = fan_out(plan_in, [*places], failures=CloudError)
+    plans = {outcome.item: outcome.value for outcome in outcomes if outcome.value is not None}
+    refusals = {one.item: one.error for one in outcomes if isinstance(one.error, CloudError)}
+    while True:
+        first, *others = rank_regions(plans, refusals)
+        launcher, recipe = places[first.region]
+        try:
+            return [launcher.check(first, recipe), *others]
+        except CloudError as error:
+            refusals[first.region] = error
+            del plans[first.region]
 
 
 def confirm_spending(context: Context, plan: Plan, *, yes: bool, cluster: Cluster | None = None) -> None:

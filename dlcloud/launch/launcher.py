@@ -21,7 +21,7 @@ from dlcloud.launch.acquire import remove_secrets
 from dlcloud.launch.data_access import describe_storage
 from dlcloud.launch.down import terminate_cluster
 from dlcloud.launch.managed import ManagedCluster
-from dlcloud.launch.preflight import Scores, run_preflight
+from dlcloud.launch.preflight import Questions, check_launch, run_preflight
 from dlcloud.launch.provision import Provisioner
 from dlcloud.model.clock import wait_until
 from dlcloud.model.cluster import NEW_GROUP, ClusterState, Member
@@ -80,7 +80,7 @@ class Launcher(ManagedCluster):
         cidrs: Sequence[str] = (),
         size: int | None = None,
         members: Sequence[Member] | None = None,
-        scores: Callable[[], Scores] | None = None,
+        shared: Questions | None = None,
     ) -> Plan:
         """Ask everything that can be asked before anything is created, and decide what to launch.
 
@@ -89,7 +89,7 @@ class Launcher(ManagedCluster):
             cidrs: The networks that may reach the instances; the caller's own address if there are none.
             size: How many instances in all; by default as many as a resize said last, else the recipe.
             members: The living instances, where the caller has listed them.
-            scores: As for `run_preflight`.
+            shared: As for `run_preflight`; EC2 is not asked by dry runs then: see `check`.
 
         Raises:
             CredentialsError, CloudError: A question was refused.
@@ -106,7 +106,12 @@ class Launcher(ManagedCluster):
         # A cluster that has launched may launch.
         is_new = not clusters.has_intents(self.cluster_id)
         facts = run_preflight(
-            resized, cloud=self.cloud, account=self.account, cidrs=cidrs, dry_run=is_new, scores=scores
+            resized,
+            cloud=self.cloud,
+            account=self.account,
+            cidrs=cidrs,
+            dry_run=is_new and shared is None,
+            shared=shared,
         ).facts()
         facts = replace(facts, asked_at=self.clock.now())
         if members is None:
@@ -114,6 +119,19 @@ class Launcher(ManagedCluster):
         plan = make_plan(resized, facts, self.existing_capacity(resized, members, facts.prices))
         room = describe_room(size_of_data, plan, facts.hardware)
         return replace(plan, reasons=(*plan.reasons, *storage, *room), traffic_usd=traffic_usd)
+
+    def check(self, plan: Plan, recipe: Recipe) -> Plan:
+        """Return a plan with what EC2 says to dry runs of its launch.
+
+        Raises:
+            CloudError: EC2 would refuse the launch.
+        """
+        if self.account is None or self.store.clusters.has_intents(self.cluster_id):
+            return plan
+        checks = check_launch(recipe, self.account, lambda: plan.machine.image, planned=plan.machine)
+        if checks.refusal is not None:
+            raise checks.refusal
+        return replace(plan, reasons=(*plan.reasons, *(error.message for error in checks.errors)))
 
     def launch(self, plan: Plan) -> LaunchedMembers:
         """Launch the plan's instances, or what is missing of them, and connect to all that can be used.

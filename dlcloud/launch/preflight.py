@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from dlcloud.cloud.account.limits import Ec2Account
 from dlcloud.cloud.compute.images import Images
-from dlcloud.cloud.ec2 import Ec2Caller, Ec2Cloud
+from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.offers.prices import Prices
 from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
@@ -52,8 +52,8 @@ NOT_NOTED = {*REQUIRED, ACCOUNT_PLAN, "login"}
 """What a plan does not note as unchecked: policies of earlier versions do not allow the account's plan."""
 
 Answer = TypeVar("Answer")
-Scores = Mapping[str, Mapping[str, int]]
-"""Spot placement scores by Region and zone id."""
+Questions = Mapping[str, Callable[[], Any]]
+"""Ways to ask, by the names of the questions."""
 log = logging.getLogger(__name__)
 TAGS = {MANAGED_TAG: "true", CLUSTER_TAG: "dry-run"}
 NOT_OF_THE_LAUNCH = {"security-group", "subnet", "vpc"}
@@ -73,7 +73,7 @@ def run_preflight(
     cidrs: Sequence[str] = (),
     dry_run: bool = True,
     thorough: bool = False,
-    scores: Callable[[], Scores] | None = None,
+    shared: Questions | None = None,
 ) -> "Preflight":
     """Ask every question in parallel; one that is refused stops no other.
 
@@ -85,20 +85,21 @@ def run_preflight(
         thorough: List the account's reservations although the recipe uses none, and ask again what EC2
             allowed within the last hour.
         dry_run: Ask EC2 whether it would take the launch, too, where there is an account.
-        scores: Returns the spot placement scores of several Regions, which are asked for together.
+        shared: What several Regions ask together, by `share_questions`.
     """
     types = recipe.instances.types
     hardware = Once(lambda: cloud.types.hardware(types))
     image = Once(lambda: _find_image(recipe, cloud, hardware.value))
     network = Once(lambda: _find_network(recipe, account))
+    together = share_questions(recipe, cloud, account) if shared is None else shared
     questions: dict[str, Callable[[], Any]] = {
-        "identity": cloud.caller.identity,
         "login": cloud.caller.session_ends_at,
         "zones": lambda: cloud.types.zones(types),
         "hardware": hardware.value,
         "image": image.value,
         "prices": lambda: cloud.prices.find(types, recipe.instances.markets),
-        "cidr": lambda: cidrs or _cidrs(recipe, cloud.caller, network.value),
+        **together,
+        "cidr": lambda: cidrs or _cidrs(recipe, together["cidr"], network.value),
     }
     if recipe.network is not None and account is not None:
         questions["network"] = network.value
@@ -106,7 +107,7 @@ def run_preflight(
         questions["reservations"] = cloud.capacity.reservations
     if account is not None:
         subnets = Once(account.subnets)
-        questions |= _account_questions(recipe, account, subnets.value, scores)
+        questions |= _account_questions(recipe, account, subnets.value)
     if account is not None and dry_run:
         questions["launch"] = lambda: check_launch(
             recipe,
@@ -130,6 +131,26 @@ def run_preflight(
         errors=errors,
         names_cidrs=bool(cidrs) or (recipe.network is not None and recipe.network.is_private),
     )
+
+
+def share_questions(
+    recipe: Recipe, cloud: Ec2Cloud, account: Ec2Account | None, regions: Sequence[str] = ()
+) -> Questions:
+    """Return the questions whose answers are of all Regions: each is asked once, by the first Region.
+
+    Args:
+        recipe: The instances to be launched, in any of the Regions.
+        cloud: EC2 in one of them.
+        account: The account there; None asks nothing of it.
+        regions: All of them; none: that of the account.
+    """
+    types, markets, count = recipe.instances.types, recipe.instances.markets, recipe.instances.maximum
+    questions: dict[str, Callable[[], Any]] = {"identity": cloud.caller.identity, "cidr": cloud.caller.cidr}
+    if account is not None:
+        questions[ACCOUNT_PLAN] = account.account_plan
+        if Market.SPOT in markets and len(types) >= FEWEST_SCORED_TYPES:
+            questions["scores"] = lambda: account.spot_scores(types, count, regions)
+    return {name: Once(ask).value for name, ask in questions.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +216,7 @@ class Preflight:
             subnets=subnets,
             network=answers.get("network"),
             reservations=answers.get("reservations", ()),
-            scores=_scores_by_zone(answers.get("scores", {}), self._zone_ids),
+            scores=self.scores,
             account_plan=answers.get(ACCOUNT_PLAN),
             session_ends_at=answers.get("login"),
             notes=(
@@ -205,11 +226,13 @@ class Preflight:
         )
 
     @property
-    def _zone_ids(self) -> Mapping[str, Subnet]:
-        """The subnets whose zones are known by name and id."""
+    def scores(self) -> dict[str, int]:
+        """The spot placement scores by zone, as this account names it: EC2 answers ids of all accounts."""
         resolved: FoundNetwork | None = self.answers.get("network")
-        subnets: Mapping[str, Subnet] = self.answers.get("subnets") or {}
-        return subnets if resolved is None else resolved.subnets
+        subnets = (self.answers.get("subnets") or {}) if resolved is None else resolved.subnets
+        names = {subnet.zone_id: zone for zone, subnet in subnets.items()}
+        scores = self.answers.get("scores", {}).get(self.recipe.region, {})
+        return {names.get(zone_id, zone_id): score for zone_id, score in scores.items()}
 
     def _quotas(self) -> dict[tuple[str, Market], Quota]:
         """Join limits and use; a cached limit that is too low may have been raised: it is asked for again."""
@@ -236,11 +259,11 @@ def _find_network(recipe: Recipe, account: Ec2Account | None) -> FoundNetwork | 
 
 
 def _cidrs(
-    recipe: Recipe, caller: Ec2Caller, find_network: Callable[[], FoundNetwork | None]
+    recipe: Recipe, own_cidr: Callable[[], str], find_network: Callable[[], FoundNetwork | None]
 ) -> tuple[str, ...]:
     """Return the networks that reach the instances: the caller's, or where endpoint and bastion are."""
     if recipe.network is None or not recipe.network.is_private:
-        return (caller.cidr(),)
+        return (own_cidr(),)
     resolved = find_network()
     return () if resolved is None or recipe.network.access is Access.SESSION_MANAGER else resolved.cidrs
 
@@ -306,10 +329,7 @@ class _ImageKind(TypedDict):
 
 
 def _account_questions(
-    recipe: Recipe,
-    account: Ec2Account,
-    subnets: Callable[[], Mapping[str, Subnet]],
-    scores: Callable[[], Scores] | None,
+    recipe: Recipe, account: Ec2Account, subnets: Callable[[], Mapping[str, Subnet]]
 ) -> dict[str, Callable[[], Any]]:
     types, markets = recipe.instances.types, recipe.instances.markets
     keys = {quota_key(name, market) for name in types for market in markets}
@@ -317,20 +337,10 @@ def _account_questions(
     questions: dict[str, Callable[[], Any]] = {
         "limits": lambda: account.limits(codes),
         "usage": account.usage,
-        ACCOUNT_PLAN: account.account_plan,
     }
     if recipe.network is None:
         questions["subnets"] = subnets
-    if Market.SPOT in markets and len(types) >= FEWEST_SCORED_TYPES:
-        ask = scores or (lambda: account.spot_scores(types, recipe.instances.maximum))
-        questions["scores"] = lambda: ask().get(recipe.region, {})
     return questions
-
-
-def _scores_by_zone(scores: Mapping[str, int], subnets: Mapping[str, Subnet]) -> dict[str, int]:
-    """Name zones as this account does; EC2 scores them by ids that are the same for all accounts."""
-    names = {subnet.zone_id: zone for zone, subnet in subnets.items()}
-    return {names.get(zone_id, zone_id): score for zone_id, score in scores.items()}
 
 
 class PriceLookup:
@@ -368,6 +378,7 @@ def check_launch(
     network: Callable[[], FoundNetwork | None] = lambda: None,
     subnets: Callable[[], Mapping[str, Subnet] | None] = lambda: None,
     hardware: Callable[[], Mapping[str, InstanceType]] = dict,
+    planned: MachineSpec | None = None,
     last: Image | None = None,
     fresh: bool = False,
 ) -> "LaunchChecks":
@@ -383,6 +394,7 @@ def check_launch(
         network: Returns what the recipe's network is, likewise; None for the default VPC.
         subnets: Returns the subnets of the default VPC, likewise; None if they are unknown.
         hardware: Returns the types, likewise; only those of a recipe with EFA wait for it.
+        planned: What a plan that is made already asks for: nothing of these is looked up then.
         last: What the image was when it was last looked up: the dry runs do not wait for it, and are
             repeated if it is another one now.
         fresh: Ask for what was allowed an hour ago, too.
@@ -393,18 +405,29 @@ def check_launch(
     if len(instances.types) > 1:
         keys += [("CreateLaunchTemplate", first), ("CreateFleet", first)]
 
+    place = Once(lambda: _place(recipe, network(), subnets))
+
+    def machine_on(image: Image) -> MachineSpec:
+        interfaces, _ = fabric_interfaces(
+            instances,
+            instances.types,
+            hardware() if instances.efa else {},
+            is_public=place.value().has_public_address,
+        )
+        return MachineSpec.for_recipe(instances, image, network=place.value(), interfaces=interfaces)
+
+    def zone_of(network: PlannedNetwork) -> str:
+        """Return a zone of the launch; an empty one leaves the choice to EC2."""
+        if recipe.network is not None and network.subnets:
+            return next(iter(network.subnets))
+        return instances.zones[0] if len(instances.zones) == 1 else ""
+
     def refusal(action: str, market: Market, image: Image) -> CloudError | None:
         try:
-            place, zone = _place(recipe, network(), subnets)
-            hardware_of_types = hardware() if instances.efa else {}
-            is_public = place.has_public_address
-            interfaces, _ = fabric_interfaces(
-                instances, instances.types, hardware_of_types, is_public=is_public
-            )
             request = LaunchRequest(
-                machine=MachineSpec.for_recipe(instances, image, network=place, interfaces=interfaces),
+                machine=planned or machine_on(image),
                 instance_type=instances.types[0],
-                zone=zone,
+                zone=zone_of(planned.network if planned else place.value()),
                 market=market,
                 min_count=1,
                 max_count=instances.maximum,
@@ -485,15 +508,13 @@ def _place(
     recipe: Recipe,
     resolved: FoundNetwork | None,
     default_subnets: Callable[[], Mapping[str, Subnet] | None],
-) -> tuple[PlannedNetwork, str]:
-    """Return the network of the launch, and a zone of it; an empty one leaves the choice to EC2."""
+) -> PlannedNetwork:
+    """Return the network of the launch."""
     named = recipe.instances.zones
     if recipe.network is not None and resolved is not None:
-        place = plan_network(recipe.network, resolved, usable_subnets(recipe.network, resolved, named))
-        return place, next(iter(place.subnets))
+        return plan_network(recipe.network, resolved, usable_subnets(recipe.network, resolved, named))
     try:
         subnets = default_subnets()
     except CloudError:  # the plan notes that they are unknown
         subnets = None
-    zones = best_zones(named or [*(subnets or {})], subnets)
-    return default_network(zones, subnets), named[0] if len(named) == 1 else ""
+    return default_network(best_zones(named or [*(subnets or {})], subnets), subnets)

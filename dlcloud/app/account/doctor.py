@@ -12,7 +12,7 @@ from dlcloud.app.routes import refuse_missing_program
 from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.api.partitions import partition_of
 from dlcloud.cloud.offers.instance_types import InstanceTypes
-from dlcloud.launch.preflight import ACCOUNT_PLAN, REQUIRED, Preflight, run_preflight
+from dlcloud.launch.preflight import ACCOUNT_PLAN, REQUIRED, Preflight, run_preflight, share_questions
 from dlcloud.model.account import AccountPlan
 from dlcloud.model.errors import (
     CloudError,
@@ -52,10 +52,16 @@ def run(
     regions = regions_of(context, recipe.cloud, recipe.open_regions, recipe.geography)
     place = ", ".join(regions)
 
+    places = {
+        name: (context.clouds.cloud(recipe.cloud, name), context.clouds.account(recipe.cloud, name))
+        for name in regions
+    }
+    shared = share_questions(recipe, *places[regions[0]], regions)
+
     def ask(region: str) -> Preflight:
-        cloud = context.clouds.cloud(recipe.cloud, region)
-        account = context.clouds.account(recipe.cloud, region)
-        return run_preflight(recipe.in_region(region), cloud=cloud, account=account, thorough=True)
+        cloud, account = places[region]
+        own = recipe.in_region(region)
+        return run_preflight(own, cloud=cloud, account=account, thorough=True, shared=shared)
 
     with stage(context.emit, context.clock, f"asking {recipe.cloud} {place}"):
         preflights = all_or_raise(fan_out(ask, regions))
@@ -285,9 +291,7 @@ def _reservations(preflight: Preflight) -> Verdict:
 
 
 def _scores(preflight: Preflight) -> Verdict:
-    scores = preflight.answers["scores"]
-    names = {subnet.zone_id: zone for zone, subnet in preflight.answers.get("subnets", {}).items()}
-    text = ", ".join(f"{names.get(zone, zone)} {score}" for zone, score in sorted(scores.items()))
+    text = ", ".join(f"{zone} {score}" for zone, score in sorted(preflight.scores.items()))
     return (True, f"{text} (10 is best)") if text else (None, "EC2 gives none")
 
 

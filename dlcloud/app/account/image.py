@@ -10,7 +10,7 @@ from dlcloud.app.context import Context
 from dlcloud.app.lifecycle import (
     acquire_for_command,
     confirm_spending,
-    plan_cluster,
+    launcher_for,
 )
 from dlcloud.app.packages import pin_packages
 from dlcloud.app.recipe_files import read_recipe_file
@@ -98,7 +98,7 @@ class ImageMaker:
         with stage(context.emit, context.clock, PREFLIGHT):
             request = self._request()
             file = self._builder_file(request)
-            plan = plan_cluster(context, file, name="", cidrs=self.cidrs)
+            plan = launcher_for(context, file).plan(file.recipe, cidrs=self.cidrs)
             plan = replace(plan, workload=f"image {request.name}, of {self._recipe.name}'s environment")
         if dry_run:
             say(render(plan_report(plan), Format(output)))

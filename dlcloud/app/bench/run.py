@@ -26,10 +26,10 @@ from dlcloud.analysis.user_job import UserJob
 from dlcloud.app.account.caches import trim_caches
 from dlcloud.app.bench.one_type import Shared, TypeRun, label_events, recipe_file
 from dlcloud.app.budget import hold_month
-from dlcloud.app.choice import choose_types, plan_everywhere, regions_of
+from dlcloud.app.choice import choose_types, regions_of
 from dlcloud.app.clusters.workload import environment_of
 from dlcloud.app.context import Context
-from dlcloud.app.lifecycle import destroy_unfinished, plan_cluster
+from dlcloud.app.lifecycle import destroy_unfinished, launcher_for, plan_everywhere
 from dlcloud.app.packages import pin_packages
 from dlcloud.app.recipe_files import profile_defaults, read_recipe_file
 from dlcloud.app.results.predict import choose_measured, predict_bench, with_predictions
@@ -373,16 +373,14 @@ class Bench:
         Raises:
             CloudError: Every region refuses it.
         """
-
-        def plan_in(region: str) -> Plan:
-            file = recipe_file(replace(self.matrix, places={name: region}), name)
-            return plan_cluster(self.context, file, name="", cidrs=self.cidrs, size=size)
-
         earlier = resolve_cluster(recipe_file(self.matrix, name), name="", store=self.context.store)
         regions = self.regions if earlier is None else [earlier.region]
-        if len(regions) == 1:
-            return [plan_in(regions[0])]
-        return plan_everywhere(regions, plan_in)
+        files = {one: recipe_file(replace(self.matrix, places={name: one}), name) for one in regions}
+        places = {one: (launcher_for(self.context, file), file.recipe) for one, file in files.items()}
+        if len(places) > 1:
+            return plan_everywhere(places, cidrs=self.cidrs, size=size)
+        launcher, recipe = places[regions[0]]
+        return [launcher.plan(recipe, cidrs=self.cidrs, size=size)]
 
     @property
     def _offer(self) -> str:

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 
 from dlcloud.analysis.result import Run
 from dlcloud.app.account.caches import trim_caches
-from dlcloud.app.choice import plan_everywhere, regions_of
+from dlcloud.app.choice import regions_of
 from dlcloud.app.clusters.batch import BatchUp, take_late, uses_batch
 from dlcloud.app.clusters.experiment import ExperimentUp, experiment_of
 from dlcloud.app.clusters.moves import Moves
@@ -18,6 +18,7 @@ from dlcloud.app.lifecycle import (
     confirm_spending,
     destroy_unfinished,
     detached_error,
+    plan_everywhere,
 )
 from dlcloud.app.packages import warn_of_requirements
 from dlcloud.app.results.rows import commands_again, rows_of_runs
@@ -31,11 +32,11 @@ from dlcloud.elastic.rescue import bring_home
 from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluster
 from dlcloud.launch.data_access import prepare_access
 from dlcloud.launch.launcher import Launcher
-from dlcloud.launch.preflight import Once
 from dlcloud.model.cluster import Cluster, ClusterState, Member
 from dlcloud.model.errors import (
     BudgetError,
     CapacityError,
+    CloudError,
     DlcloudError,
     InstanceError,
     QuotaError,
@@ -236,16 +237,7 @@ class Up:
         for region in regions:
             self.workload.place(region)
             places[region] = self._launcher(None), self._recipe
-
-        types, count = self._recipe.instances.types, self._recipe.instances.maximum
-        account = places[regions[0]][0].account
-        scores = None if account is None else Once(lambda: account.spot_scores(types, count, regions))
-
-        def plan_in(region: str) -> Plan:
-            launcher, recipe = places[region]
-            return launcher.plan(recipe, cidrs=self.cidrs, scores=scores.value if scores else None)
-
-        return plan_everywhere(regions, plan_in)
+        return plan_everywhere(places, cidrs=self.cidrs)
 
     def _warn_of_others(self) -> None:
         """Emit which other `up` runs the same recipe now: it pays for the same work a second time."""
@@ -271,10 +263,20 @@ class Up:
             trim_caches(context)
 
     def move_on(self, plan: Plan) -> Plan:
-        """Return the plan of the next region, and place the workload there; see `Moves.following`."""
-        following = self.moves.following(plan, lambda: self._plan_everywhere(self._regions()))
-        self.workload.place(following.region)
-        return following
+        """Return the plan of the next region that EC2 would carry out, and place the workload there.
+
+        Raises:
+            CloudError: As of `Moves.following`.
+        """
+        while True:
+            following = self.moves.following(plan, lambda: self._plan_everywhere(self._regions()))
+            self.workload.place(following.region)
+            try:
+                return self._launcher(None).check(following, self._recipe)
+            except CloudError as error:
+                if not self.moves.elsewhere and not self.moves.left:
+                    raise
+                self.context.emit(Warned(message=f"{following.region} is left out: {error.message}"))
 
     def run(self, plan: Plan) -> bool:
         """Carry the plan out, show the result, and destroy what was launched, whatever happens.
