@@ -21,7 +21,7 @@ def train_arguments() -> Iterator[str]:
     signature, text = read_signature("training", "train")
     meanings = _entries(text, "Args")
     rows = [
-        (item.name, f"`{item.annotation}`, {_default(item)}", meanings.pop(item.name))
+        (item.name, f"`{item.annotation}`{_default(item)}".replace(" | None", ""), meanings.pop(item.name))
         for item in signature.parameters.values()
     ]
     assert not meanings, meanings
@@ -66,7 +66,9 @@ def report_functions() -> Iterator[str]:
 
 
 def _default(item: inspect.Parameter) -> str:
-    return "required" if item.default is item.empty else f"`{item.default!r}`"
+    if item.default is None:
+        return ""
+    return ", required" if item.default is item.empty else f", default `{item.default!r}`"
 
 
 def _entries(text: str, title: str) -> dict[str, str]:

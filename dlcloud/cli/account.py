@@ -264,9 +264,8 @@ def selftest(
     """Launch, resize and terminate the cheapest instances to check that dlcloud works with your account.
 
     It launches one on-demand and one spot instance, runs a command on each, adds an instance, terminates all
-    and looks for what is left. --part chooses another check: of the printed policy, an instance without its
-    launcher, a lost controller, AWS Batch, or a GPU. The most that it may cost is shown before anything is
-    launched. Exits with 5 if a row of the table has FAILED.
+    and looks for what is left. --part chooses another check. The most that it may cost is shown before
+    anything is launched. Exits with 5 if a row of the table has FAILED.
     """
     from dlcloud.app.account.selftest import run
     from dlcloud.app.context import Context

@@ -332,7 +332,7 @@ def gc(
     that terminates them.
 
     With --cache it removes environments, models, packages and container images of the local EC2 that no
-    cluster uses. Each is made again when it is needed.
+    cluster uses.
     """
     from dlcloud.app.context import Context
 
