@@ -83,6 +83,7 @@ MOST_PEERS = 2
 KEY_BYTES = 32
 COPY_TIMEOUT_S = 900.0
 MIB = 1 << 20
+COMPILED = "llama-cpp-python=="
 log = logging.getLogger(__name__)
 
 
@@ -124,7 +125,8 @@ def prepare(
     if peers:
         find = f"{program} --find {name}"
         copy_environment(connection, find, peers, folder=FOLDER, clock=clock, emit=emit)
-    with stage(emit, clock, "building the environment, or finding it built", instance_id=instance_id):
+    slow = ": llama.cpp is compiled, in five to ten minutes" if COMPILED in requirements else ""
+    with stage(emit, clock, f"building the environment, or finding it built{slow}", instance_id=instance_id):
         build = f"{program} {name}"
         if setup.image:
             build = in_container(build, setup.image, name=f"dlcloud-{key}")
