@@ -46,6 +46,7 @@ LONG = (
     "scheduling/test_never_late.py",
 )
 """What it leaves out of that: many replays of traces."""
+FIRST = ("test_lint.py", "test_checkpoints_program.py", "test_environment.py", "test_crash_safety.py")
 
 
 class UnlistedProgramError(Exception):
@@ -88,11 +89,11 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Begin with the type checks; leave out what is marked as long, except with --all and in named files.
+    """Begin with the longest files; leave out what is marked as long, except with --all and in named files.
 
-    The type checks take a minute of one processor: at the end, the others would wait for them.
+    The type checks take a minute of one processor, the others wait: at the end, all would wait for them.
     """
-    items.sort(key=lambda item: item.path.name != "test_lint.py")
+    items.sort(key=lambda item: item.path.name not in FIRST)
     if config.getoption("all"):
         return
     named = {Path(argument.partition("::")[0]).resolve() for argument in config.args}

@@ -5,6 +5,8 @@ A minute of the local instances takes a fraction of a second here; the timers co
 
 import time
 
+import pytest
+
 from tests.fakes.control import control_of
 
 MINUTE_S = 0.5
@@ -55,6 +57,7 @@ def test_a_run_that_lives_holds_off_the_idle_end_and_its_end_brings_it(home):
     home.run("down", "--all", expect=0)
 
 
+@pytest.mark.long
 def test_an_instance_ends_when_idle_if_its_launcher_was_killed_before(home):
     hurry(home)
     path = write(home, "sleep 1", idle=", idle_minutes: 20")

@@ -92,6 +92,7 @@ def test_a_quota_of_a_single_type_is_asked_once(home, control):
     assert launch_calls(control)["RunInstances"] == 1
 
 
+@pytest.mark.long
 def test_what_spot_gives_in_part_is_completed_on_demand(home, control):
     control.set_capacity("c5.xlarge", 3)
     control.set_capacity("c6i.xlarge", 0)
@@ -102,6 +103,7 @@ def test_what_spot_gives_in_part_is_completed_on_demand(home, control):
     assert up(home, count="{min: 1, max: 3}", market="spot")["status"] == 0
 
 
+@pytest.mark.long
 def test_throttling_slows_a_launch_and_breaks_nothing(home, control):
     control.add_fault("*", "RequestLimitExceeded", rate=1 / 3, status=503)
     outcome = up(home)

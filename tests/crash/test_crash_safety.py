@@ -1,6 +1,6 @@
 """Kill `up`, `down`, `resize`, `bench` and `gc` with -9 at every API call and store write; nothing is leaked.
 
-With DLCLOUD_CRASH_POINTS=all every point is tried; without it, every thirty-second, from one that
+With DLCLOUD_CRASH_POINTS=all every point is tried; without it, every sixty-fourth, from one that
 DLCLOUD_CRASH_SEED chooses, and at least one. A test that fails prints its seed, with which it fails again.
 """
 
@@ -15,7 +15,7 @@ from killable import Home
 pytestmark = pytest.mark.timeout(3600)  # with every point, each test takes minutes
 
 ALL = os.environ.get("DLCLOUD_CRASH_POINTS") == "all"
-EVERY = 1 if ALL else 32
+EVERY = 1 if ALL else 64
 SEED = int(os.environ.get("DLCLOUD_CRASH_SEED") or random.randrange(10_000))
 # Points are independent: each home with its own local EC2 tries some. Much of a point is waiting.
 HOMES = int(os.environ.get("DLCLOUD_CRASH_HOMES", "6" if ALL else "1"))

@@ -25,6 +25,7 @@ REFUSALS = {
     "denied": {"code": "UnauthorizedOperation", "status": 403},
     "credentials expired": {"code": "RequestExpired", "status": 400},
 }
+RARER = ("no answer", "credentials expired")
 
 
 @pytest.fixture
@@ -41,7 +42,13 @@ def path(home):
     return str(path)
 
 
-@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        pytest.param(REFUSALS[name], marks=[pytest.mark.long] if name in RARER else [], id=name)
+        for name in REFUSALS
+    ],
+)
 def test_what_is_not_ended_is_named_with_its_price(home, control, path, refusal):
     control.add_fault("TerminateInstances", **refusal)
     for command in (("up", "--name", "unended", path), ("down", "unended")):

@@ -61,6 +61,7 @@ def test_what_doctor_names_starts_and_what_the_plan_refuses_does_not(beginner):
     assert not beginner.alive()
 
 
+@pytest.mark.long
 def test_with_the_paid_plan_the_quota_alone_is_in_the_way(beginner):
     beginner.run("local", "account-plan", "paid")
     message = words(beginner.run("doctor", "gpus.yaml", "--cloud", "local", expect=3).stderr)
@@ -71,6 +72,7 @@ def test_with_the_paid_plan_the_quota_alone_is_in_the_way(beginner):
     beginner.run("up", "gpus.yaml", "--type", name, "--yes")
 
 
+@pytest.mark.long
 def test_where_the_plan_is_not_known_the_refused_launch_says_what_to_do(beginner):
     """Policies of earlier versions do not allow the question; EC2's dry run does not see the Free plan."""
     (beginner.home / "one.yaml").write_text(CPU.replace("TYPES", "c7i.large"))

@@ -59,6 +59,7 @@ def test_a_job_runs_on_all_instances_and_rank_0_reports(user):
     assert len({tuple(others) for node in lines for _, *others in node}) == 1
 
 
+@pytest.mark.long
 def test_the_failure_of_one_node_is_that_of_the_job(user):
     ended = user.run("up", recipe(user, "fails", FAILS), expect=4)
     printed = user.run("logs")

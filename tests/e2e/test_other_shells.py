@@ -76,6 +76,7 @@ def test_an_up_in_charge_cannot_be_disturbed_by_down(user, running):
         assert "in charge of busy" in done.stderr
 
 
+@pytest.mark.long
 def test_exec_names_which_instance_failed(user, running):
     running.wait(timeout=TIMEOUT_S)
     done = user.run("exec", "busy", "test $(id -u) -lt 0", expect=4)

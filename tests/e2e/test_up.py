@@ -34,6 +34,7 @@ def test_up_in_an_empty_home_runs_reports_and_leaves_nothing(newcomer):
     assert newcomer.run("status").stdout == "nothing is up\n"
 
 
+@pytest.mark.long
 def test_a_bundled_benchmark_runs_on_the_instance_with_marked_figures(user):
     recipe = user.home / "tiny.yaml"
     recipe.write_text(

@@ -5,6 +5,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from dlcloud.trainer.instance.options import parse
 from dlcloud.trainer.instance.processes import make_lighthouse, make_workers, torchrun_command
 from dlcloud.trainer.records import Records
@@ -34,6 +36,7 @@ def test_one_torchrun_starts_all_workers_and_coordinator_has_the_store():
     assert "store" in make_lighthouse(options, records).command
 
 
+@pytest.mark.long
 def test_a_script_under_torchrun_trains_leaves_and_resumes(trainer_python, alone):
     port = free_port()
     base = [

@@ -68,6 +68,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.long
 def test_what_it_does_not_support_is_refused_by_name(run_program, alone):
     shutil.copy(PROGRAM, alone)
     output = run_program("-c", REFUSED)

@@ -59,15 +59,6 @@ def test_the_interval_is_that_of_the_log_ratio():
 bounds = st.tuples(st.floats(0.1, 100), st.floats(0.1, 100), st.floats(0.1, 100)).map(sorted)
 
 
-@given(bounds, bounds)
-def test_the_other_way_round_it_is_the_inverse(first, second):
-    there, back = (ratio_of(metric(*a), metric(*b)) for a, b in ((first, second), (second, first)))
-    assert math.isclose(there.value * back.value, 1)
-    assert math.isclose(there.low * back.high, 1)
-    assert there.low <= there.value * (1 + 1e-12)
-    assert there.value <= there.high * (1 + 1e-12)
-
-
 @given(bounds)
 def test_against_a_certain_figure_the_interval_is_that_of_the_other(first):
     assume(first[0] < first[2])
@@ -109,20 +100,6 @@ def test_the_cost_rests_on_the_same_samples_as_the_ratio():
     ]
     (pair,) = pairs_of(rows[:1], rows[1:], free=frozenset({"setting"}))
     assert float(pair.usd_ratio) == pytest.approx(1 / 0.8), "slower is not cheaper on one instance"
-
-
-def test_of_another_run_the_comparison_is_not_taken():
-    (pair,) = pairs_of(
-        [line()], [line((19, 20, 21), "int8", of="b", compared=PAIRED)], free=frozenset({"setting"})
-    )
-    assert not pair.ratio.paired
-
-
-def test_only_what_both_sides_measured_is_paired():
-    ours = [line(), line(setting="int8")]
-    assert len(pairs_of(ours, [line(of="b", kind="c7i.large")], free=frozenset({"type"}))) == 1
-    assert pairs_of(ours, [line(of="b", kind="c7i.large")], free=frozenset()) == []
-    assert pairs_of(ours, ours, free=frozenset()) == []
 
 
 def test_two_types_that_were_rehearsed_on_one_machine_are_not_judged():

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.analysis.training import NOT_RECORDED, Happening, build_timelines, course_of, summarize_training
+from dlcloud.analysis.training import Happening, build_timelines, course_of, summarize_training
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
 from dlcloud.report.table import Format, Report, render
@@ -62,22 +62,6 @@ def summary(members=MEMBERS, **options):
     training = summarize_training(timeline, members, on_demand=prices, disk_gib=0, now=NOW)
     course = course_of(timeline, members, baseline=training.baseline, disk_gib=0, now=NOW)
     return timeline, training, course
-
-
-def test_workers_are_counted_by_pool_where_that_changes():
-    _, _, course = summary()
-    sizes = [(size.at_s, size.pool, size.workers) for size in course.sizes if "spot" in size.pool]
-    assert sizes == [(30, "spot c7i.xlarge", 1), (50, "spot c7i.xlarge", 0), (60, "spot c7i.xlarge", 1)]
-    assert (course.start_s, course.end_s) == (30, 90)
-
-
-def test_a_worker_whose_record_is_missing_is_drawn_apart():
-    _, _, course = summary(missing={(1, "i-1")})
-    assert [(size.pool, size.workers) for size in course.sizes[:3]] == [
-        ("on-demand c7i.xlarge", 1),
-        (NOT_RECORDED, 1),
-        ("spot c7i.xlarge", 0),
-    ]
 
 
 def test_each_happening_is_marked_once_and_names_its_worker():

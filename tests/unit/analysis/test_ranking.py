@@ -1,8 +1,6 @@
 """Order, groups and winners: a winner only where the interval of its ratio excludes 1."""
 
-import itertools
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -16,14 +14,12 @@ from dlcloud.analysis.ranking import (
     advantage,
     best_of_case,
     group_rows,
-    natural_group,
     newest_of_cases,
-    rank,
 )
 from dlcloud.benchmarks.harness.schema import Comparison, Measurement, Result
 from dlcloud.model.instance import Market
 from dlcloud.model.money import MarketPrices
-from tests.fakes.samples import THEN, price, run
+from tests.fakes.samples import price, run
 
 
 def line(low, value, high, setting="fp32", *, usd="1", kind="c5.large", spot=None, latency=None, **other):
@@ -57,20 +53,6 @@ UNPRICED = line(29, 30, 31, "c", usd=None, kind="p3.2xlarge")
 
 
 NO_DIFFERENCE = "no difference seen between b and a: the interval of their ratio includes 1"
-
-
-@pytest.mark.parametrize(
-    ("by", "market", "order"),
-    [
-        (By.COST, Market.ON_DEMAND, "abc"),
-        (By.COST, Market.SPOT, "bac"),
-        (By.THROUGHPUT, Market.ON_DEMAND, "cba"),
-        (By.LATENCY, Market.ON_DEMAND, "abc"),
-    ],
-)
-def test_the_best_comes_first_and_what_has_no_figure_last(by, market, order):
-    for lines in itertools.permutations((SLOW_CHEAP, FAST_DEAR, UNPRICED)):
-        assert "".join(settings(rank(lines, by, market))) == order
 
 
 def test_a_winner_is_named_where_the_interval_excludes_1():
@@ -155,24 +137,8 @@ def test_no_winner_is_named_where_the_paired_comparison_sees_none(verdict, reaso
     assert best.row is lines[1]
 
 
-def test_types_that_were_only_rehearsed_do_not_compete():
-    rehearsed = [line(9, 10, 11, cloud="local"), line(1, 2, 3, kind="c7i.large", cloud="local")]
-    (best,) = best_of(rehearsed, By.COST, Market.ON_DEMAND)
-    assert best.row is None
-    assert "rehearsed" in best.reason
-    (best,) = best_of([*rehearsed[:1], line(1, 2, 3, "b", cloud="local")], By.THROUGHPUT, Market.ON_DEMAND)
-    assert best.row is rehearsed[0]
-
-
 def test_what_is_rehearsed_never_competes_with_what_is_real():
     assert best_of([line(9, 10, 11), line(1, 2, 3, cloud="local")], By.COST, Market.ON_DEMAND) == []
-
-
-def test_of_several_runs_of_a_setting_the_newest_competes():
-    old = line(1, 100, 200, "a")
-    new = line(9, 10, 11, "a", started_at=THEN + timedelta(days=1))
-    (best,) = best_of([new, old, line(1, 2, 3, "b")], By.COST, Market.ON_DEMAND)
-    assert best.row is new
 
 
 def test_a_single_line_needs_no_winner():
@@ -184,11 +150,6 @@ def test_lines_are_grouped_by_what_they_share_and_rehearsals_apart():
     assert [settings(row) for row in group_rows(lines, Group.CASE)] == [["a"], ["b"], ["c"]]
     assert [settings(row) for row in group_rows(lines, Group.BENCHMARK)] == [["a", "b"], ["c"]]
     assert [settings(row) for row in group_rows(lines, Group.RUN)] == [["a"], ["b"], ["c"]]
-
-
-def test_types_stand_side_by_side_where_there_are_several():
-    assert natural_group([SLOW_CHEAP, FAST_DEAR]) is Group.CASE
-    assert natural_group([SLOW_CHEAP]) is Group.BENCHMARK
 
 
 figures = st.tuples(st.floats(1, 100), st.floats(1, 100), st.floats(1, 100)).map(sorted)

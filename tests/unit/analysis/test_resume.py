@@ -34,11 +34,6 @@ def test_other_work_types_and_clouds_do_not_count(other):
     assert chosen(before(10, **other)) == []
 
 
-def test_a_case_measured_well_since_is_measured_again_when_requested():
-    assert chosen(before(30), before(20, DONE)) == []
-    assert chosen(before(30), before(20, DONE), before(10)) == ["lost-10"]
-
-
 def test_runs_under_way_and_old_ones_do_not_count():
     assert chosen(before(10, RUNNING)) == []
     assert chosen(before(RESUME_WINDOW.total_seconds() / 60 + 1)) == []

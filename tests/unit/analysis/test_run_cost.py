@@ -4,15 +4,12 @@ from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlcloud.analysis.cost import BillingPeriod, InstanceRuns, cost_of_run
-from dlcloud.model.cluster import Member
-from dlcloud.model.instance import Market
-from dlcloud.model.money import billed_seconds, cost_of_seconds, member_usd
-from tests.fakes.samples import THEN, instance, run
+from dlcloud.model.money import billed_seconds, cost_of_seconds
+from tests.fakes.samples import THEN, run
 
 
 def at(seconds):
@@ -31,30 +28,6 @@ def one(name, setup, started, ended):
         started_at=at(started),
         ended_at=None if ended is None else at(ended),
     )
-
-
-def test_boot_set_up_run_and_rest_are_distinguished():
-    mine = one("a", 20, 50, 170)
-    bill = cost_of_run(mine, InstanceRuns([mine]), period(ended=180.2), at(999))
-    assert (bill.boot_s, bill.setup_s, bill.run_s, bill.rest_s) == (20, 30, 120, 11)
-    assert bill.seconds == 181
-    assert bill.final
-    # 181 s of 0.1785 USD/h, of 50 GiB of gp3 at 0.08 USD a month of 730 h and an address at 0.005 USD/h.
-    assert bill.instance_usd == Decimal("0.1785") * 181 / 3600
-    hourly = Decimal("0.1785") + Decimal(4) / 730 + Decimal("0.005")
-    assert round(bill.usd, 6) == round(hourly * 181 / 3600, 6)
-
-
-@pytest.mark.parametrize(("ended", "is_free"), [(3599, True), (3600, False), (None, False)])
-def test_an_instance_that_ec2_takes_back_in_its_first_hour_is_free(ended, is_free):
-    mine = one("a", 20, 50, 170)
-    bill = cost_of_run(mine, InstanceRuns([mine]), replace(period(ended), interrupted=True), at(999))
-    assert (bill.instance_usd == 0) is is_free
-    assert bill.volume_usd > 0
-    assert bill.usd > 0
-    spot = instance(launched_at=THEN, market=Market.SPOT)
-    member = Member(instance=spot, hourly_usd=None, ended_at=ended and at(ended), interrupted=True)
-    assert (member_usd(member, 50, at(999)) is not None) is is_free, "whatever its price was"
 
 
 def test_less_than_a_minute_is_billed_as_a_minute():

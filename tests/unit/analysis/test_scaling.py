@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from dlcloud.analysis.node_scaling import rows_apart, scalings_of
+from dlcloud.analysis.node_scaling import scalings_of
 from dlcloud.analysis.ranking import By
 from dlcloud.model.instance import Market
 from tests.fakes.samples import run
@@ -37,11 +37,6 @@ def test_efficiency_is_the_speed_up_by_node_with_an_interval():
     assert (fourth.low, fourth.high) == pytest.approx((0.8 * 0.986, 0.8 * 1.014), rel=1e-3)
 
 
-def test_without_one_node_the_fewest_are_the_base():
-    (scaling,) = scalings_of([counted(2, 100), counted(8, 200)])
-    assert scaling.points[1].efficiency.value == pytest.approx(0.5)
-
-
 def test_the_cheapest_count_is_named_where_the_interval_excludes_1():
     (scaling,) = scalings_of([counted(1, 100), counted(2, 150), counted(4, 200)])
     best = scaling.best(By.COST, Market.ON_DEMAND)
@@ -61,20 +56,6 @@ def test_no_count_of_a_rehearsal_is_cheapest():
     (scaling,) = scalings_of([counted(1, 100, cloud="local"), counted(2, 110, cloud="local")])
     assert scaling.best(By.COST, Market.ON_DEMAND).row is None
     assert "one machine" in scaling.best(By.COST, Market.ON_DEMAND).reason
-
-
-def test_each_count_is_of_its_newest_run_and_others_stay_apart():
-    alone = counted(3, 7, case="other")
-    rows = [counted(1, 100), counted(2, 150), counted(2, 190, minute=5), alone]
-    scalings = scalings_of(rows)
-    assert [point.row.run.run_id for point in scalings[0].points] == ["n1-0", "n2-5"]
-    assert len(scalings) == 1
-    assert alone in rows_apart(rows, scalings)
-    assert rows_apart(rows, scalings) == [rows[1], alone]
-
-
-def test_a_rehearsal_and_instances_do_not_share_a_scaling():
-    assert scalings_of([counted(1, 100, cloud="local"), counted(2, 190)]) == []
 
 
 def test_a_single_sample_gives_no_interval_of_the_efficiency():

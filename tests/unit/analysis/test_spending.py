@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from dlcloud.analysis.spending import costs_by_day, costs_of_clusters, total_of
+from dlcloud.analysis.spending import costs_by_day, costs_of_clusters
 from dlcloud.model.cluster import Member
 from dlcloud.report.cost_tables import spending_sections, total_section
 from dlcloud.report.table import Format, Report, render
@@ -28,13 +28,6 @@ def costs():
     ]
     members = {"a": [member()], "b": [member(None)], "d": [member("10", hours=1)]}
     return costs_of_clusters(clusters, members, EVENING)
-
-
-def test_clusters_without_results_are_counted_and_rehearsals_apart():
-    spent, unknown = total_of(costs(), rehearsal=False)
-    assert (round(spent, 2), unknown) == (Decimal("4.02"), 1)
-    assert round(total_of(costs(), rehearsal=True)[0], 1) == 10
-    assert [cost.cluster.name for cost in costs()] == ["failed", "trained", "rehearsed"]
 
 
 def test_a_night_is_split_between_its_days():

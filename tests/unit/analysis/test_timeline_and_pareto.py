@@ -3,33 +3,11 @@
 import random
 from datetime import timedelta
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from dlcloud.analysis.ranking import pareto_front
 from dlcloud.analysis.training import build_timelines
 from dlcloud.model.instance import Market
 from tests.fakes.samples import THEN
 from tests.unit.analysis.test_ranking import line
-
-figures = st.tuples(st.floats(1, 100), st.floats(0.1, 10))
-
-
-@given(st.lists(figures, min_size=1, max_size=12))
-def test_nothing_on_the_front_is_beaten_and_all_else_is(drawn):
-    lines = [
-        line(speed, speed, speed, str(number), usd=repr(usd)) for number, (speed, usd) in enumerate(drawn)
-    ]
-    front = {row.result.setting for row in pareto_front(lines, Market.ON_DEMAND)}
-    points = {
-        row.result.setting: (row.throughput.value, float(row.usd_per_million(Market.ON_DEMAND)))
-        for row in lines
-    }
-    for name, (speed, usd) in points.items():
-        beaten = any(
-            other != (speed, usd) and other[0] >= speed and other[1] <= usd for other in points.values()
-        )
-        assert (name in front) != beaten
 
 
 def test_several_rehearsed_types_have_no_front():

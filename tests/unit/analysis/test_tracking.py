@@ -3,7 +3,7 @@
 import pytest
 
 from dlcloud.analysis.result import RunState
-from dlcloud.analysis.tracking import parameters_of, points_of, points_of_log, tags_of
+from dlcloud.analysis.tracking import points_of, points_of_log
 from dlcloud.model.instance import Market
 from tests.fakes import samples
 
@@ -14,14 +14,6 @@ TIME = "2026-11-01T00:00:01+00:00"
 def run():
     values = {"market": Market.SPOT, "instance_type": "c5.large", "state": RunState.RUNNING}
     return samples.run("sweep-1", trial=3, trial_values='{"lr": "0.1"}', **values)
-
-
-def test_parameters_are_the_values_and_the_machine(run):
-    parameters = parameters_of(run)
-    assert parameters["lr"] == "0.1"
-    assert parameters["dlcloud.instance_type"] == "c5.large"
-    assert parameters["dlcloud.market"] == "spot"
-    assert tags_of(run)["dlcloud.trial"] == "3"
 
 
 def test_metrics_of_records_have_their_steps_and_times(run):

@@ -53,18 +53,6 @@ def training(members=MEMBERS, on_demand=None):
     return summarize_training(timeline, members, on_demand=prices, disk_gib=0, now=THEN + timedelta(hours=1))
 
 
-def test_steps_sizes_and_pauses():
-    run = training()
-    assert (run.steps, run.samples, run.steps_redone) == (30, 2880, 1)
-    assert [(period.world_size, period.steps, period.pause_s) for period in run.periods] == [
-        (3, 10, None),
-        (2, 10, 0.5),
-        (3, 10, 0.5),
-    ]
-    assert run.mean_world_size == pytest.approx((3 * 10 + 2 * 10.5 + 3 * 10.5) / 31)
-    assert [event.event for event in run.events] == ["notice", "retry", "done"]
-
-
 def test_steps_that_are_taken_again_have_a_price():
     """Two steps of a second were committed before all was lost, and again from an older state."""
     lost = [
@@ -102,16 +90,6 @@ def test_the_cost_beside_a_fixed_run_on_demand():
     # Twenty seconds of boot, one to the first step, thirty at their usual speed: below the 60 s minimum.
     assert (run.baseline.instances, round(run.baseline.usd - 3 * address, 9)) == (3, Decimal("0.18"))
     assert run.saved_fraction == 1 - run.usd / run.baseline.usd
-
-
-def test_the_fixed_run_has_as_many_instances_as_were_asked_for():
-    """A third worker for a few steps, as where one is replaced, is none that was asked for."""
-    (timeline,) = build_timelines(records())
-    prices = {"c7i.xlarge": Decimal("3.6")}
-    more = {"on_demand": prices, "disk_gib": 0, "now": THEN + timedelta(hours=1)}
-    assert summarize_training(timeline, MEMBERS, requested=2, **more).baseline.instances == 2
-    assert summarize_training(timeline, MEMBERS, requested=4, **more).baseline.instances == 3
-    assert summarize_training(timeline, MEMBERS, requested=1, **more).baseline.instances == 2
 
 
 def test_traffic_is_bounded_while_instances_of_two_zones_are_up():

@@ -13,7 +13,6 @@ from dlcloud.analysis.trials import (
     TrialStatus,
     assess_search,
     assess_trials,
-    best_trial,
     intermediate_of,
     metric_of,
     number_trials,
@@ -89,16 +88,6 @@ def test_throughput_and_time_are_metrics():
     result = result_of({"metrics": {"throughput": metric, "duration": {"value": 2.0, "unit": "s"}}})
     assert (metric_of(result, "throughput"), metric_of(result, "time")) == (5.0, 2.0)
     assert metric_of(result_of({"metrics": {}}), "throughput") is None
-
-
-def test_the_best_trial_is_the_first_of_equal_ones_and_needs_a_value():
-    statuses = [
-        TrialStatus(trial=Trial(number=number, values={}), state=TrialState.DONE, value=value)
-        for number, value in enumerate([None, 2.0, 1.0, 2.0, 1.0], start=1)
-    ]
-    assert best_trial(statuses, maximize=True) == statuses[1]
-    assert best_trial(statuses, maximize=False) == statuses[2]
-    assert best_trial(statuses[:1], maximize=True) is None
 
 
 def test_only_a_number_of_a_step_is_an_intermediate_value():

@@ -65,13 +65,6 @@ def test_hours_and_dollars_follow_speed_and_price():
     assert unpriced.usd(Market.ON_DEMAND) is None
 
 
-def test_a_type_is_estimated_by_its_fastest_setting_and_unit():
-    rows = [line(9, 10, 11, "a"), line(19, 20, 21, "b")]
-    (estimate,) = estimate_job(rows, read_job("100 images"))
-    assert estimate.row.result.setting == "b"
-    assert estimate_job(rows, read_job("100 tokens")) == []
-
-
 def tie(*rows, by=By.COST):
     return settle(
         best_of_case(
@@ -94,12 +87,6 @@ def test_more_samples_settle_an_overlap_at_a_price():
 
 def test_single_samples_need_the_fewest_that_make_an_interval():
     assert tie(line(None, 10, None, "a"), line(9, 12, 13, "b")).samples >= FEWEST
-
-
-def test_equal_settings_are_not_worth_more_samples():
-    settling = tie(line(9, 10, 11, "a"), line(9, 10.01, 11, "b"))
-    assert settling.samples is None
-    assert settling.types == ("c5.large",)
 
 
 def test_a_winner_or_a_rehearsal_needs_no_more_samples():

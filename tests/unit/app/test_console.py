@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-from dlcloud.app.terminal.console import LiveConsole, PlainConsole, console_for, line_of, wrap
+from dlcloud.app.terminal.console import LiveConsole, PlainConsole, line_of
 from dlcloud.model.events import Info, Progress, StageDone, StageStarted, Warned
 
 
@@ -35,13 +35,6 @@ from dlcloud.model.events import Info, Progress, StageDone, StageStarted, Warned
 )
 def test_every_event_is_a_line(event, line):
     assert line_of(event) == line
-
-
-def test_a_line_begins_with_the_time_since_the_start():
-    stream = io.StringIO()
-    with console_for(stream) as console:
-        console.emit(Info(message="hello"))
-    assert re.fullmatch(r" +\d+\.\d s  hello\n", stream.getvalue())
 
 
 def test_progress_is_printed_every_ten_seconds_per_instance():
@@ -75,16 +68,6 @@ def test_lines_of_many_threads_stay_whole():
     assert all(re.fullmatch(r" +\d+\.\d s  [abcd] \d+", line) for line in lines)
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_a_terminal_gets_the_live_console():
-    assert isinstance(console_for(Terminal()), LiveConsole)
-    assert isinstance(console_for(io.StringIO()), PlainConsole)
-
-
 def test_events_wait_while_something_else_asks_on_the_terminal():
     stream = io.StringIO()
     console = PlainConsole(stream)
@@ -116,15 +99,6 @@ def test_overlapping_waits_share_a_spinner_that_goes_with_the_last():
         with console.waiting("asking AWS"):
             assert [task.description for task in console._display.tasks] == ["launching ..."]
         assert console._display.live.is_started
-
-
-def test_a_line_too_long_for_the_terminal_is_wrap_between_words():
-    words = "    2.0 s  " + "word " * 20 + "https://example.org/" + "x" * 70
-    lines = wrap(words + "\nthe next", 80).splitlines()
-    assert lines[0] == ("    2.0 s  " + "word " * 14).rstrip()
-    assert lines[1].startswith(" " * 11 + "word")
-    assert "https://example.org/" + "x" * 70 in lines[2]
-    assert lines[-1] == "the next"
 
 
 TABLE = """

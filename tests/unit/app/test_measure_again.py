@@ -100,11 +100,3 @@ def test_an_experiment_is_repeated_by_up():
     of = run("mpi-0001", instance_type="c7i.xlarge", workload="mpi", experiment="abc", trial=1)
     rows = lines(result(), of=of, quoted=quote(), bill=BILL)
     assert commands_again(context, rows)["mpi-0001"].startswith("dlcloud up mpi ")
-
-
-def test_a_bundled_recipe_with_a_command_of_its_own_is_named():
-    stored = SimpleNamespace(recipe_text=recipe_text("mpi")[0], recipe_path="")
-    context = SimpleNamespace(clusters=SimpleNamespace(find=lambda _: stored))
-    of = run("mpi-0001", instance_type="c7i.xlarge", workload="mpi")
-    rows = lines(result(), of=of, quoted=quote(), bill=BILL)
-    assert commands_again(context, rows)["mpi-0001"].startswith("dlcloud bench mpi ")

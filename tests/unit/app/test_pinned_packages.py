@@ -77,15 +77,6 @@ def pinning(tmp_path, index):
     return Pinning(tmp_path)
 
 
-def test_open_versions_are_pinned_with_what_they_need(pinning):
-    assert pinning.lines("[aaa<2]") == [
-        "# uv pinned 2 packages for Python 3.12 on x86_64",
-        "aaa==1.1",
-        "bbb==2.0",
-    ]
-    assert "uv pinned 2 packages" in pinning.events[0].message
-
-
 def test_a_recipe_whose_packages_are_pinned_stays_as_it_is(pinning):
     assert pinning.lines("[aaa==1.0]") == ["aaa==1.0"]
     assert not pinning.paths.home.exists()

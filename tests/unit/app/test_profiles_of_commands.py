@@ -40,22 +40,6 @@ def read(configuration):
     return recipe_files.read_recipe_file(str(configuration.with_name("recipe.yaml")))
 
 
-def test_the_default_of_the_file_is_used_without_an_option(configuration):
-    file = read(configuration)
-    assert (file.profile, file.recipe.region, file.recipe.tags) == (
-        "work",
-        "eu-central-1",
-        {"team": "vision"},
-    )
-    assert file.written == RECIPE
-
-
-def test_an_option_chooses_another_profile(configuration, monkeypatch):
-    monkeypatch.setenv("DLCLOUD_PROFILE", "other")
-    assert (read(configuration).profile, read(configuration).text) == ("other", RECIPE)
-    assert Context("up").first_region == "us-east-1"
-
-
 def test_a_profile_that_is_missing_lists_those_there_are(configuration, monkeypatch):
     monkeypatch.setenv("DLCLOUD_PROFILE", "wrok")
     with pytest.raises(RecipeError, match="has no profile wrok") as refused:

@@ -8,7 +8,7 @@ import moto
 import pytest
 from botocore.exceptions import ClientError
 
-from dlcloud.cloud.account.roles import POLICY_NAME, TRIES, IamRoles, Role
+from dlcloud.cloud.account.roles import POLICY_NAME, IamRoles, Role
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.compute.instances import PROFILE_PAUSES_S, Ec2Instances
 from dlcloud.model.account import HOME_TAG, OWNER_TAG, Owner
@@ -179,16 +179,6 @@ def test_calls_are_repeated_while_iam_is_not_consistent(clients, stub):
     iam.add_response("delete_role", {})
     roles(clients, pauses.append).delete_role("c0ffee")
     assert len(pauses) == 5
-
-
-def test_a_role_that_is_still_in_use_is_named(clients, stub):
-    iam = stub(clients.get("iam"))
-    list_only_the_role(iam)
-    iam.add_client_error("delete_role_policy", "NoSuchEntity")
-    for _ in range(TRIES):
-        iam.add_client_error("delete_role", "DeleteConflict")
-    with pytest.raises(CloudError, match=r"dlcloud-c0ffee .iam:DeleteRole.*DeleteConflict"):
-        roles(clients, lambda _: None).delete_role("c0ffee")
 
 
 def test_a_denial_counts_only_where_the_role_exists(clients, stub):

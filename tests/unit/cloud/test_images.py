@@ -6,7 +6,6 @@ from botocore.stub import ANY
 from dlcloud.cloud.compute import images
 from dlcloud.cloud.compute.images import DEEP_LEARNING_OWNER
 from dlcloud.model.errors import CloudError, CredentialsError
-from dlcloud.model.instance import Image
 from tests.fakes.clock import FakeClock
 from tests.unit.cloud.conftest import cloud_over
 
@@ -47,52 +46,12 @@ def resolve(clients, stub):
     return with_answers
 
 
-def test_auto_without_a_gpu_is_ubuntu(resolve):
-    image = resolve(
-        "auto", names=[UBUNTU], parameters=[parameter(UBUNTU, "ami-1")], answers=described("ami-1")
-    )
-    assert image == Image(
-        image_id="ami-1", name=UBUNTU, root_device="/dev/sda1", snapshot_gib=8, architecture="x86_64"
-    )
-
-
 def test_auto_with_a_gpu_is_the_deep_learning_ami_of_the_first_name(resolve):
     found = [parameter(name, f"ami-{number}") for number, name in enumerate(DEEP_LEARNING)]
     image = resolve(
         "auto", gpu=True, names=DEEP_LEARNING, parameters=reversed(found), answers=described("ami-0", gib=75)
     )
     assert (image.image_id, image.name, image.snapshot_gib) == ("ami-0", DEEP_LEARNING[0], 75)
-
-
-@pytest.mark.parametrize(
-    ("gpu", "name"),
-    [
-        (False, "/aws/service/canonical/ubuntu/server/24.04/stable/current/arm64/hvm/ebs-gp3/ami-id"),
-        (True, "/aws/service/deeplearning/ami/arm64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"),
-    ],
-)
-def test_auto_on_graviton_is_an_image_for_arm64(resolve, gpu, name):
-    names = images.DEEP_LEARNING["arm64"] if gpu else [name]
-    image = resolve(
-        "auto",
-        gpu=gpu,
-        architecture="arm64",
-        names=names,
-        parameters=[parameter(name, "ami-1")],
-        answers=described("ami-1", architecture="arm64"),
-    )
-    assert (image.name, image.architecture) == (name, "arm64")
-
-
-def test_the_second_name_is_taken_where_the_first_is_missing(resolve):
-    image = resolve(
-        "auto",
-        gpu=True,
-        names=DEEP_LEARNING,
-        parameters=[parameter(DEEP_LEARNING[1], "ami-2")],
-        answers=described("ami-2"),
-    )
-    assert (image.image_id, image.name) == ("ami-2", DEEP_LEARNING[1])
 
 
 def test_without_either_the_newest_by_name_is_taken(resolve):
@@ -121,12 +80,6 @@ def test_ubuntu_is_found_by_name_where_a_region_has_no_parameter(resolve):
     arguments = {"Owners": ["099720109477"], "Filters": [{"Name": "name", "Values": [name]}]}
     answer = [{"ImageId": "ami-7", "Name": name, "CreationDate": "2026-08-03T00:00:00Z"}]
     assert resolve("auto", names=[UBUNTU], answers=(arguments, answer)).image_id == "ami-7"
-
-
-def test_an_image_by_its_id_has_its_own_root_device(resolve):
-    answer = [{"ImageId": "ami-9", "Name": "mine", "RootDeviceName": "/dev/xvda"}]
-    image = resolve("ami-9", gpu=True, answers=({"ImageIds": ["ami-9"]}, answer))
-    assert image == Image(image_id="ami-9", name="mine", root_device="/dev/xvda")
 
 
 def test_an_image_of_a_parameter_is_looked_up(resolve):

@@ -95,11 +95,6 @@ def test_without_an_answer_types_are_those_of_the_table(clients, stub):
     assert types == {"c7i.xlarge": Catalog().hardware("c7i.xlarge")}
 
 
-def test_a_type_that_ec2_no_longer_describes_is_that_of_the_table(clients, stub):
-    stub(clients.get("ec2")).add_response("describe_instance_types", {"InstanceTypes": []})
-    assert cloud_over(clients).types.hardware(["p3.2xlarge"])["p3.2xlarge"].retired
-
-
 def test_a_description_is_asked_for_once_a_day(clients, stub):
     clock, ec2 = FakeClock(), stub(clients.get("ec2"))
     cloud = cloud_over(clients, clock=clock, types=AnswerMemory())

@@ -142,13 +142,6 @@ def test_a_named_one_in_anothers_charge_is_refused(home):
     assert home.claim(name="mine").unfinished
 
 
-def test_a_name_that_is_free_again_makes_a_new_cluster(home):
-    left = home.left(ClusterState.DOWN, name="mine")
-    claim = home.claim(name="mine")
-    assert claim.cluster.cluster_id != left
-    assert claim.cluster.name == "mine"
-
-
 class Late(Clusters):
     """Tells of a cluster as active although another command takes it down at that very moment."""
 

@@ -31,22 +31,6 @@ def connected(world, members):
     return or_raise(connect(world.launcher, members, lost), lost)
 
 
-def test_addresses_are_awaited_and_stored(world):
-    world.cloud.boot_s = 4.5
-    members = addresses(world, world.provision())
-    assert [member.instance.host for member in members] == ["198.51.100.1", "198.51.100.2"]
-    members = world.clusters.members("c0ffee")
-    assert [member.instance.host for member in members] == ["198.51.100.1", "198.51.100.2"]
-    assert 4.5 <= world.clock.monotonic() < 7
-
-
-def test_an_instance_that_the_list_does_not_show_yet_is_waited_for(world):
-    world.cloud.lag_s = 8.0
-    members = addresses(world, world.provision())
-    assert all(member.instance.host for member in members)
-    assert 8 <= world.clock.monotonic() < 11
-
-
 def test_an_instance_that_ends_while_booting_is_named_with_its_reason(world):
     members = world.provision()
     world.cloud.interrupt("i-0002", "Client.VolumeLimitExceeded")
@@ -70,15 +54,6 @@ def test_metal_types_are_given_the_time_they_take_to_boot(world):
     ]
     assert all(member.instance.host for member in addresses(world, members))
     assert 790 <= world.clock.monotonic() < 800
-
-
-def test_those_that_boot_longer_are_dialled_again(world):
-    world.dial.machines["i-0002"] = FakeMachine("i-0002", answers_from=2)
-    connections = connected(world, addresses(world, world.provision()))
-    assert sorted(connections) == ["i-0001", "i-0002"]
-    assert [endpoint.instance_id for endpoint, _ in world.dial.dialled].count("i-0001") == 1
-    endpoint = connections["i-0002"].endpoint
-    assert (endpoint.host, endpoint.user, endpoint.port) == ("198.51.100.2", "ubuntu", 22)
 
 
 def test_an_instance_terminated_while_connecting_is_given_up_soon(world):

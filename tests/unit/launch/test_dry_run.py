@@ -69,17 +69,6 @@ def test_a_dry_run_asks_for_the_instances_of_the_plan(keys, assigns):
     assert asked == [make_plan(recipe(text), facts).machine] * 2
 
 
-def test_dry_runs_do_not_wait_for_an_image_that_was_looked_up_before():
-    account = FakeAccount()
-
-    def look_up():
-        assert "RunInstances" in [action for action, _ in account.asked_dry]
-        return IMAGE
-
-    checks = check_launch(recipe(ONE_TYPE), account, look_up, last=IMAGE)
-    assert (checks.refusal, len(account.asked_dry)) == (None, 3)
-
-
 def test_an_image_that_is_another_one_now_is_asked_for_again():
     """What EC2 said of the earlier one does not count."""
     earlier = replace(IMAGE, image_id="ami-gone")

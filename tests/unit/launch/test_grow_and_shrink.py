@@ -4,11 +4,10 @@ import pytest
 
 from dlcloud.launch.managed import CONSISTENCY_WINDOW_S
 from dlcloud.launch.setup import PREPARED, prepare_all
-from dlcloud.model.errors import CapacityError, CloudError, HostKeyError, RemoteCommandError
+from dlcloud.model.errors import CloudError, HostKeyError, RemoteCommandError
 from dlcloud.model.instance import Market
 from dlcloud.planning.resize import decide_size
 from dlcloud.recipe.workload import Setup
-from dlcloud.store.clusters import RESIZE
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.machine import FakeMachine
 from tests.fakes.samples import RECIPE, open_intents, price, recipe
@@ -41,15 +40,6 @@ def test_only_newcomers_are_launched_and_dialled(world):
     assert sorted(result.connections) == ["i-0003", "i-0004"]
     assert {endpoint.instance_id for endpoint, _ in world.dial.dialled} == {"i-0003", "i-0004"}
     assert (world.cloud.requests[-1].max_count, len(set(world.tokens))) == (2, 2)
-
-
-def test_a_part_is_returned_with_the_refusal_of_every_pool(world):
-    world.provision()
-    world.cloud.pools |= {("c7i.xlarge", A, Market.ON_DEMAND): 1, ("c7i.xlarge", B, Market.ON_DEMAND): 0}
-    result = grown(world, 5)
-    assert len(result.members) == 3
-    assert {(refusal.pool, refusal.zone) for refusal in result.refusals} >= {("c7i.xlarge on-demand", B)}
-    assert all(isinstance(refusal.error, CapacityError) for refusal in result.refusals)
 
 
 def test_no_capacity_at_all_is_no_error_of_grow(world):
@@ -179,13 +169,6 @@ def test_a_request_without_an_answer_stays_open_and_is_repeated(world):
         grown(world, 3)
     assert open_intents(world.clusters, "c0ffee") == ["launch"]
     assert len(grown(world, 3).members) == len(world.cloud.alive()) == 3
-
-
-def test_the_size_asked_for_last_is_remembered(world):
-    assert world.clusters.size("c0ffee") is None
-    for size in (4, 3):
-        world.clusters.begin_intent("c0ffee", RESIZE, str(size), world.clock.now())
-    assert world.clusters.size("c0ffee") == 3
 
 
 def test_what_is_there_takes_its_part_of_the_budget(world):

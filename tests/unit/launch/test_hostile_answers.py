@@ -10,15 +10,6 @@ from dlcloud.launch.setup import read_answer
 from dlcloud.model.errors import RemoteCommandError
 
 
-@pytest.mark.parametrize("size", [1, 3, 7, 100])
-def test_lines_that_arrive_in_pieces_keep_their_positions(size):
-    content = b"one\ntwo\n\nthree\nfo"
-    pieces = [content[start : start + size] for start in range(0, len(content), size)]
-    parts = list(whole_lines(pieces, 100))
-    assert b"".join(lines for _, lines in parts) == b"one\ntwo\n\nthree\n"
-    assert all(content[position - 100 :].startswith(lines) for position, lines in parts)
-
-
 @pytest.mark.parametrize("size", [5, 64, 1000])
 def test_a_line_of_any_length_is_left_out_in_bounded_memory(monkeypatch, size):
     monkeypatch.setattr(remote_jobs, "LONGEST_LINE", 100)
@@ -36,18 +27,6 @@ def test_a_line_of_any_length_is_left_out_in_bounded_memory(monkeypatch, size):
 def test_a_line_without_an_end_is_not_collected(monkeypatch):
     monkeypatch.setattr(remote_jobs, "LONGEST_LINE", 1000)
     assert list(whole_lines((b"x" * 300 for _ in range(10_000)), 0)) == []
-
-
-@pytest.mark.parametrize(
-    ("answer", "state"),
-    [
-        (b'{"state": "ended", "exit_status": 0}', ("ended", 0)),
-        (b'{"state": "running", "exit_status": null}', ("running", None)),
-        (b'{"state": "lost"}', ("lost", None)),
-    ],
-)
-def test_a_state_of_a_job_is_read(answer, state):
-    assert parse_job_state(answer, "i-1") == state
 
 
 @pytest.mark.parametrize(

@@ -39,12 +39,6 @@ def test_a_plan_is_for_the_size_of_the_last_resize(world):
     assert plan(world, size=1).max_count == 1
 
 
-def test_a_launched_cluster_is_running(world):
-    launched = world.launcher.launch(world.plan())
-    assert world.state is ClusterState.RUNNING
-    assert sorted(launched.connections) == [member.instance.instance_id for member in launched.members]
-
-
 def test_destroy_ends_unfinished_runs_and_removes_the_keys(world):
     world.provision()
     world.store.runs.add(run(state=RunState.RUNNING, ended_at=None))
@@ -88,19 +82,6 @@ def test_an_instance_that_cannot_be_used_is_replaced(world, reason, text):
     (warning,) = [event for event in world.events if isinstance(event, Warned)]
     assert warning.instance_id == "i-0002"
     assert "giving up on this instance: i-0002: " in warning.message
-
-
-def test_an_instance_reclaimed_at_boot_does_not_take_all_down(world):
-    provisioned = world.cloud.instances.launch
-
-    def reclaiming(request):
-        instances = provisioned(request)
-        if len(world.cloud.requests) == 1:
-            world.cloud.interrupt(instances[-1].instance_id)
-        return instances
-
-    world.cloud.instances.launch = reclaiming
-    assert sorted(launched(world).connections) == world.cloud.alive() == ["i-0001", "i-0002", "i-0004"]
 
 
 def test_the_replacement_lives_for_what_the_lost_instance_had_left(world):

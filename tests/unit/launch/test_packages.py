@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlcloud.launch.setup import CPU_INDEX, environment_key, requirements_on
+from dlcloud.launch.setup import CPU_INDEX, requirements_on
 from dlcloud.model.instance import Accelerator
 from tests.fakes.samples import hardware
 
@@ -40,7 +40,3 @@ def test_a_type_without_a_gpu_installs_pytorch_without_cuda(managed, name, requi
 def test_a_rehearsal_installs_what_this_machine_is_configured_for(managed):
     local = replace(managed, cluster=replace(managed.cluster, cloud="local"))
     assert requirements_on(local, "c7i.xlarge", TORCH) == TORCH
-
-
-def test_either_build_is_an_environment_of_its_own():
-    assert environment_key(CPU) != environment_key(TORCH)

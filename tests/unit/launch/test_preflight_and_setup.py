@@ -17,7 +17,6 @@ from tests.fakes.cloud import Failure, FakeCloud
 from tests.fakes.machine import FakeConnection, FakeMachine
 from tests.fakes.samples import RECIPE, hardware, price, recipe
 
-NETWORKS = ("10.0.0.0/8", "203.0.113.7/32")
 REQUIREMENTS = "# pinned\nonnx==1.17.0  # the format\n\nnumpy==2.1.0\n"
 BUILT = b'noise\n{"python": "/env/bin/python", "reused": false, "seconds": 3.0}\n'
 
@@ -32,12 +31,6 @@ def test_all_is_asked_for_and_handed_on():
     assert facts.prices == [price()]
     assert facts.cidrs == ("203.0.113.7/32",)
     assert not cloud.requests
-
-
-def test_a_network_that_was_given_is_not_asked_for():
-    cloud = FakeCloud(FakeClock())
-    assert run_preflight(recipe(), cloud=cloud, cidrs=NETWORKS).facts().cidrs == NETWORKS
-    assert cloud.calls["caller.cidr"] == 0
 
 
 def test_of_several_refusals_that_of_the_credentials_is_raised():
@@ -69,23 +62,6 @@ def test_the_environment_is_keyed_by_its_packages():
     assert len(key) == 16
     assert packages_of(REQUIREMENTS) == ["numpy==2.1.0", "onnx==1.17.0"]
     assert packages_of("# none\n") == []
-
-
-def test_environment_is_built_from_requirements_and_returns_its_python():
-    to = connection()
-    python, events = prepared(to)
-    assert python == "/env/bin/python"
-    (command,) = to.machine.commands
-    assert command.endswith(environment_key(REQUIREMENTS))
-    assert to.machine.stdin[command] == REQUIREMENTS.encode()
-    programs = ("apt.sh", "environment.py", "job.py", "masking.py", "peer.py")
-    assert sorted(to.machine.files) == [f"dlcloud/{name}" for name in programs]
-    assert not any(isinstance(event, Info) for event in events)
-
-
-def test_an_environment_that_is_used_again_is_reported():
-    to = connection(answers={"environment.py": BUILT.replace(b"false", b"true")})
-    assert any(isinstance(event, Info) and "used again" in event.message for event in prepared(to)[1])
 
 
 def test_without_packages_the_instances_own_python_is_used():
@@ -155,23 +131,6 @@ def run_apt_script(tmp_path, **programs):
     return done.returncode, calls.read_text().splitlines() if calls.exists() else [], done.stderr.decode()
 
 
-def test_apt_waits_for_cloud_init_stops_units_and_updates(tmp_path):
-    status, calls, _ = run_apt_script(
-        tmp_path, **{"cloud-init": "exit 1", "systemctl": "exit 5", "apt-get": "exit 0"}
-    )
-    names = [call.split()[0] for call in calls if not call.startswith(("sudo", "timeout", "date"))]
-    assert status == 0
-    assert names == ["cloud-init", "systemctl", "apt-get"]
-    assert any(call.startswith("timeout 120 systemctl stop apt-daily.timer") for call in calls)
-
-
-def test_an_update_of_apt_that_fails_is_repeated(tmp_path):
-    status, calls, errors = run_apt_script(tmp_path, **{"apt-get": "echo no mirror; exit 100"})
-    assert status == 1
-    assert sum(call.startswith("apt-get") for call in calls) == 4
-    assert "no mirror" in errors
-
-
 def test_a_list_of_apt_that_is_unsigned_stops_no_set_up_where_others_are_there(tmp_path):
     status, calls, errors = run_apt_script(
         tmp_path, **{"apt-get": "echo not signed; exit 100", "ls": "exit 0"}
@@ -190,10 +149,6 @@ def test_a_lock_of_apt_is_waited_for_but_not_forever(tmp_path):
     assert status == 1
     assert sum(call.startswith("apt-get") for call in calls) == 300 // 50
     assert "held by process 7 (apt-get)" in errors
-
-
-def test_without_apt_nothing_is_made_ready(tmp_path):
-    assert run_apt_script(tmp_path)[:2] == (0, [])
 
 
 def test_the_output_of_a_failing_set_up_command_comes_back_on_stderr(tmp_path):

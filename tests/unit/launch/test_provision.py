@@ -53,36 +53,11 @@ def test_one_request_gives_all_where_there_is_capacity(world):
     assert open_intents(world.clusters, "c0ffee") == []
 
 
-def test_what_one_zone_can_give_only_in_part_is_completed_from_another(world):
-    world.cloud.pools[("c7i.xlarge", A, ON_DEMAND)] = 1
-    members = world.provision(ONE_TYPE.replace("count: 2", "count: 3"))
-    assert where(members) == {("c7i.xlarge", A): 1, ("c7i.xlarge", B): 2}
-    assert ids(members) == world.cloud.alive()
-
-
-def test_another_type_completes_the_first_and_the_refusal_is_reported(world):
-    world.cloud.pools[("c7i.xlarge", A, ON_DEMAND)] = 1
-    lack(world, ("c7i.xlarge", B, ON_DEMAND))
-    members = world.provision(RECIPE)
-    assert where(members) == {("c7i.xlarge", A): 1, ("c6i.xlarge", A): 1}
-    assert {m.instance.instance_type: m.hourly_usd for m in members} == {
-        "c7i.xlarge": Decimal("0.1785"),
-        "c6i.xlarge": Decimal("0.17"),
-    }
-    assert any(isinstance(event, Warned) and "c7i.xlarge" in event.message for event in world.events)
-
-
 def test_on_demand_completes_what_spot_lacks(world):
     lack(world, *((name, zone, SPOT) for name in ("c7i.xlarge", "c6i.xlarge") for zone in (A, B)))
     world.cloud.pools[("c7i.xlarge", B, SPOT)] = 1
     members = world.provision(SPOT_FIRST)
     assert Counter(member.instance.market for member in members) == {SPOT: 1, ON_DEMAND: 1}
-
-
-def test_as_many_as_the_minimum_are_enough(world):
-    lack(world, ("c7i.xlarge", B, ON_DEMAND))
-    world.cloud.pools[("c7i.xlarge", A, ON_DEMAND)] = 2
-    assert len(world.provision(ONE_TYPE.replace("count: 2", "count: {min: 2, max: 4}"))) == 2
 
 
 def test_fewer_than_the_minimum_are_an_error_with_every_refusal(world):
@@ -176,11 +151,6 @@ def test_a_group_that_pools_do_not_know_yet_is_awaited(world, appears_s, request
     assert len(set(world.tokens)) == len(world.tokens) == requests
 
 
-def test_a_failure_of_ec2_is_tried_in_the_next_market(world):
-    world.cloud.denied[SPOT] = CloudError("InternalError")
-    assert {member.instance.market for member in world.provision(SPOT_FIRST)} == {ON_DEMAND}
-
-
 @pytest.mark.parametrize("lag_s", [0.0, 60.0])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("text", "method"), [(ONE_TYPE, "instances.launch"), (RECIPE, "fleets.launch")])
@@ -236,12 +206,6 @@ def test_a_later_request_has_a_token_of_its_own(world):
     members = world.provision()
     assert ids(members) == world.cloud.alive() == ["i-0002", "i-0003"]
     assert len(set(world.tokens)) == 2
-
-
-def test_a_complete_cluster_needs_no_request(world):
-    first = world.provision()
-    assert ids(world.provision()) == ids(first)
-    assert len(world.cloud.requests) == 1
 
 
 def places(members):
@@ -348,13 +312,6 @@ def test_request_for_reserved_instances_without_answer_is_repeated(world):
     members = world.provision(TAKES_RESERVED)
     assert [member.hourly_usd for member in members] == [Decimal(0)] * 2
     assert len(set(world.tokens)) == 1
-
-
-@pytest.mark.parametrize("recipe", [ONE_TYPE, RECIPE, SPOT_FIRST], ids=["one pool", "fleet", "spot"])
-def test_one_request_gives_the_thousand_instances_of_the_largest_recipe(world, recipe):
-    many = recipe.replace("count: 2", "count: 1000").replace("max_usd: 5", "max_usd: 50000")
-    assert len(world.provision(many)) == 1000
-    assert len(world.cloud.requests) == 1
 
 
 def test_burstable_types_share_a_fleet_with_others_by_a_template_of_their_own(world):

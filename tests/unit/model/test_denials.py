@@ -34,10 +34,6 @@ def test_a_denial_is_read(action, resource, reason, end):
     assert read_denial(f"You are not authorized to perform this operation. {text}") == expected
 
 
-def test_a_message_that_names_no_action_is_none():
-    assert read_denial("You are not authorized to perform this operation.") is None
-
-
 def test_a_decoded_message_is_read_like_any_other():
     context = {"action": "ec2:RunInstances", "resource": SPOT}
     decoded = {"allowed": False, "explicitDeny": True, "context": context}

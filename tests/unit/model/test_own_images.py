@@ -32,13 +32,6 @@ def test_an_image_is_superseded_by_a_newer_one_of_its_name(other, reason):
     assert stale_reason(first, [first, other], NOW) == reason
 
 
-def test_an_image_that_is_not_launched_is_stale_after_a_month():
-    assert stale_reason(image("ami-1", 29), [], NOW) == ""
-    assert stale_reason(image("ami-1", 30), [], NOW) == "not launched for 30 days"
-    used = image("ami-1", 90, launched_at=NOW - timedelta(days=3))
-    assert stale_reason(used, [], NOW) == ""
-
-
 def test_an_image_that_failed_is_stale():
     assert stale_reason(image("ami-1", 0, state="failed"), [], NOW) == "failed"
     assert stale_reason(image("ami-1", 0, state="pending"), [], NOW) == ""

@@ -23,10 +23,6 @@ def test_the_home_counts_first_then_the_caller(other, relation):
     assert relation is Ownership.THIS_HOME or other.home in ANNA.describe(other)
 
 
-def test_nobody_owns_what_neither_knows():
-    assert Owner().relation(Owner()) is Ownership.OTHER_OWNER
-
-
 @pytest.mark.parametrize("session", ["botocore-session-1700000000", "1700000000123", "i-0123456789abcdef0"])
 def test_a_session_that_a_program_names_does_not_change_the_digest(session):
     role = "arn:aws:sts::123456789012:assumed-role/Trainer"

@@ -14,7 +14,7 @@ from dlcloud.model.events import StageDone, StageStarted, stage
 from dlcloud.model.instance import Hardware, InstanceState, boot_timeout_s, hardware_of
 from dlcloud.model.money import billed_seconds, instance_usd, money, rounded
 from tests.fakes.clock import FakeClock
-from tests.fakes.samples import THEN, cluster, instance, run
+from tests.fakes.samples import THEN, cluster, instance
 
 
 @pytest.mark.parametrize(
@@ -106,25 +106,6 @@ def test_a_stage_reports_its_beginning_and_its_end_with_its_duration():
     ]
 
 
-def test_a_stage_that_raises_is_not_reported_as_done():
-    events = []
-
-    def fail():
-        with stage(events.append, FakeClock(), "booting"):
-            raise ValueError("no capacity")
-
-    with pytest.raises(ValueError, match="no capacity"):
-        fail()
-    assert events == [StageStarted(message="booting")]
-
-
-@pytest.mark.parametrize(
-    "line", ["", "{", "12", "[]", '"x"', '{"schema": 1}', '{"record": 3}', "Epoch 1: loss 0.3", "[" * 100_000]
-)
-def test_a_line_that_is_no_record_is_none(line):
-    assert parse_record(line) is None
-
-
 def test_a_record_of_a_newer_program_is_read():
     line = (
         '{"schema": 9, "record": "result", "case": "a", "setting": "b", "metrics": {"throughput": '
@@ -149,11 +130,6 @@ def test_hardware_is_read_however_little_of_it_is_stated():
     assert hardware_of({"hardware": {"cpu_model": "Xeon", "physical_cores": 4}}).label == "Xeon, 4 cores"
     gpus = [{"name": "T4", "memory_mib": 15360}, {"name": "T4"}]
     assert hardware_of({"hardware": {"cpu_model": "Xeon", "gpus": gpus}}).label == "2x T4"
-
-
-def test_only_the_local_cloud_rehearses():
-    assert run(cloud="local").rehearsal
-    assert not run(cloud="aws").rehearsal
 
 
 @pytest.mark.parametrize(

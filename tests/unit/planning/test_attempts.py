@@ -6,7 +6,6 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CapacityError, CloudError, QuotaError, StoreError
 from dlcloud.model.instance import Market
 from dlcloud.planning.attempts import (
@@ -14,14 +13,12 @@ from dlcloud.planning.attempts import (
     EVERY_ZONE,
     MOST_POOLS,
     LaunchAttempt,
-    first_zone,
-    home_zone,
     next_attempt,
     next_zone,
 )
 from dlcloud.planning.launch_request import PoolRefusal
 from dlcloud.planning.plan import make_plan
-from tests.fakes.samples import RECIPE, instance, observed, plan, price, recipe
+from tests.fakes.samples import RECIPE, observed, plan, price, recipe
 
 ONE = RECIPE.replace("[c7i.xlarge, c6i.xlarge]", "[c7i.xlarge]")
 SPOT = ONE.replace("  count: 2\n", "  count: 4\n  market: spot\n")
@@ -35,19 +32,6 @@ PRICES = (price(), price(usd="0.06", market=Market.SPOT))
 def ask(text, market, *prices, missing=4, on_demand=0, **other):
     made = plan(text, *prices) if prices else plan(text)
     return next_attempt(made, market, missing=missing, on_demand=on_demand, attempt=0, **other)
-
-
-def test_one_on_demand_type_is_one_request_without_a_zone():
-    attempt = ask(ONE, Market.ON_DEMAND, missing=2)
-    assert attempt.single
-    assert attempt.pools == (("c7i.xlarge", ""),)
-    assert (attempt.spot_count, attempt.on_demand_count) == (0, 2)
-
-
-def test_what_it_gave_in_part_is_completed_zone_by_zone():
-    attempt = ask(ONE, Market.ON_DEMAND, missing=1, zone=EVERY_ZONE)
-    assert not attempt.single
-    assert attempt.pools == (("c7i.xlarge", "us-east-1a"), ("c7i.xlarge", "us-east-1b"))
 
 
 def test_several_types_are_asked_at_once_in_every_zone_the_first_first():
@@ -96,52 +80,6 @@ def test_spot_instances_choose_the_zone_of_a_training():
     assert (attempt.spot_count, attempt.on_demand_count) == (3, 0)
     assert attempt.single_zone
     assert [zone for _, zone in attempt.pools] == [A, B]
-
-
-def test_all_else_is_asked_in_that_zone_first():
-    attempt = ask(TRAINS, Market.SPOT, *PRICES, missing=2, zone=B)
-    assert (attempt.spot_count, attempt.on_demand_count) == (1, 1)
-    assert attempt.pools == (("c7i.xlarge", B),)
-    assert not attempt.single_zone
-
-
-def test_on_demand_types_share_the_zone_that_ec2_chooses():
-    text = TRAINS.replace("spot\n  on_demand_base: 1", "on-demand").replace("[c7i", "[c6i.xlarge, c7i")
-    assert ask(text, Market.ON_DEMAND).single_zone
-    assert ask(text.replace("c6i.xlarge, ", ""), Market.ON_DEMAND).single
-
-
-def test_zones_are_spread_by_the_recipe_only():
-    attempt = ask(TRAINS.replace("  count", "  spread_zones: true\n  count"), Market.SPOT, *PRICES)
-    assert (attempt.spot_count, attempt.on_demand_count, attempt.single_zone) == (3, 1, False)
-
-
-def test_the_choice_of_a_zone_is_stored_with_the_request():
-    attempt = ask(TRAINS, Market.SPOT, *PRICES)
-    assert LaunchAttempt.from_text(attempt.to_text()) == attempt
-    assert replace(attempt, single_zone=False).to_text() != attempt.to_text()
-
-
-def members(*places):
-    return [
-        Member(instance=instance(f"i-{number}", market=market, zone=zone))
-        for number, (market, zone) in enumerate(places)
-    ]
-
-
-def test_home_is_the_zone_of_the_coordinator_else_of_most():
-    spot, on_demand = Market.SPOT, Market.ON_DEMAND
-    assert home_zone([]) == ANY_ZONE
-    assert home_zone(members((spot, A), (spot, A), (on_demand, B))) == B
-    assert home_zone(members((spot, A), (spot, B), (spot, B))) == B
-
-
-def test_a_round_begins_at_home_where_a_type_is_offered():
-    made, here = plan(TRAINS, *PRICES), members((Market.ON_DEMAND, B))
-    assert first_zone(made, Market.SPOT, []) == ANY_ZONE
-    assert first_zone(made, Market.SPOT, here) == B
-    assert first_zone(made, Market.SPOT, members((Market.ON_DEMAND, "us-east-1f"))) == EVERY_ZONE
-    assert first_zone(plan(SPOT, *PRICES), Market.SPOT, here) == ANY_ZONE
 
 
 def refused(error):

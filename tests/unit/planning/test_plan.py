@@ -25,31 +25,6 @@ def where(pools):
     return [(pool.instance_type, str(pool.market), pool.zone) for pool in pools]
 
 
-def test_pools_go_market_by_market_and_within_it_type_by_type():
-    plan = make_plan(
-        recipe(BOTH),
-        observed(price(), price("c6i.xlarge"), price(market=SPOT), price("c6i.xlarge", market=SPOT)),
-    )
-    assert where(plan.pools) == [
-        ("c7i.xlarge", "spot", ""),
-        ("c6i.xlarge", "spot", ""),
-        ("c7i.xlarge", "on-demand", ""),
-        ("c6i.xlarge", "on-demand", ""),
-    ]
-    assert plan.reasons == ()
-
-
-def test_zones_of_the_recipe_make_a_pool_each_where_the_type_is_offered():
-    text = RECIPE.replace("  count: 2\n", "  zones: [us-east-1b, us-east-1c]\n")
-    offered = {"c7i.xlarge": ("us-east-1a", "us-east-1b"), "c6i.xlarge": ("us-east-1b", "us-east-1c")}
-    plan = make_plan(recipe(text), observed(offered=offered))
-    assert where(plan.pools) == [
-        ("c7i.xlarge", "on-demand", "us-east-1b"),
-        ("c6i.xlarge", "on-demand", "us-east-1b"),
-        ("c6i.xlarge", "on-demand", "us-east-1c"),
-    ]
-
-
 def test_a_type_not_offered_in_the_zones_is_left_out_with_those_that_do():
     text = RECIPE.replace("  count: 2\n", "  zones: [us-east-1c]\n")
     offered = {"c7i.xlarge": ("us-east-1a",), "c6i.xlarge": ("us-east-1c",)}
@@ -135,18 +110,6 @@ def test_a_budget_that_buys_no_five_minutes_is_refused(budget):
 def test_dollars_cannot_be_held_with_an_unknown_price():
     with pytest.raises(BudgetError, match="a price is unknown"):
         make_plan(with_lines("budget: {max_usd: 5}\n"), observed(price()))
-
-
-def test_the_plan_says_what_was_observed():
-    plan = make_plan(recipe(RECIPE.replace("count: 2", "count: {min: 2, max: 3}")), observed())
-    assert (plan.min_count, plan.max_count) == (2, 3)
-    assert (plan.account, plan.cidrs, plan.machine.image.image_id) == (
-        "123456789012",
-        ("203.0.113.7/32",),
-        "ami-0123",
-    )
-    assert plan.hourly_usd == Decimal("0.5355")
-    assert not plan.rehearsal
 
 
 def test_a_command_is_named_by_its_recipe():

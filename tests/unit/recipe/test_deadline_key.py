@@ -4,9 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dlcloud.detached.handover import relocate_recipe
 from dlcloud.model.errors import RecipeError
-from dlcloud.recipe.deadline import Work, check_deadline, read_duration
+from dlcloud.recipe.deadline import Work, check_deadline
 from dlcloud.recipe.recipe import read_recipe
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -44,18 +43,6 @@ def test_a_duration_counts_from_the_start_of_up():
 def test_a_date_time_keeps_its_time_zone():
     text = TEXT.replace("52h", "2026-11-24T18:00+01:00")
     assert read_recipe(text, "r.yaml").deadline.at(NOW) == datetime(2026, 11, 24, 17, tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("text", "hours"), [("52h", 52), ("3d", 72), ("2d 12h", 60), ("90m", 1.5), ("1w", 168), ("0.5h", 0.5)]
-)
-def test_durations_add_their_terms(text, hours):
-    assert read_duration(text) == timedelta(hours=hours)
-
-
-@pytest.mark.parametrize("text", ["52", "h", "5 hours", "", "-5h", "1e3h"])
-def test_other_texts_are_no_duration(text):
-    assert read_duration(text) is None
 
 
 @pytest.mark.parametrize(
@@ -100,8 +87,3 @@ def test_work_converts_to_steps_once_the_batch_is_known():
 def test_recipes_without_a_deadline_keep_their_hash():
     text = TEXT.partition("deadline:")[0]
     assert read_recipe(text, "r.yaml").hash == "01da2cb0ce36a974"
-
-
-def test_a_detached_coordinator_reads_the_same_deadline():
-    recipe = read_recipe(TEXT, "r.yaml")
-    assert read_recipe(relocate_recipe(recipe), "r.yaml") == recipe

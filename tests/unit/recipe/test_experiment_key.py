@@ -1,11 +1,9 @@
 """`experiment`: its trials, and its faults."""
 
-import argparse
-
 import pytest
 
 from dlcloud.model.errors import RecipeError
-from dlcloud.recipe.experiment import FLAGS, trial_variables, trial_words
+from dlcloud.recipe.experiment import trial_words
 from dlcloud.recipe.recipe import read_recipe
 
 BASE = """
@@ -20,12 +18,6 @@ experiment:
 
 def experiment_of(text):
     return read_recipe(BASE + text, "sweep.yaml").experiment
-
-
-def test_a_matrix_is_a_product_of_texts_in_the_order_written():
-    experiment = experiment_of("  matrix: {version: [3.10, no], depth: [2]}")
-    assert experiment.trials() == [{"version": "3.10", "depth": "2"}, {"version": "no", "depth": "2"}]
-    assert experiment.count == 2
 
 
 def test_exclude_leaves_out_what_fits_some_values():
@@ -51,17 +43,6 @@ def test_include_adds_to_what_fits_or_is_a_trial_as_in_github_actions():
         {"fruit": "banana"},
         {"fruit": "banana", "animal": "cat"},
     ]
-
-
-def test_a_list_is_taken_as_it_is():
-    experiment = experiment_of("  list: [{a: 1}, {a: 2, b: x}]")
-    assert experiment.trials() == [{"a": "1"}, {"a": "2", "b": "x"}]
-
-
-def test_a_search_has_its_number_of_trials():
-    experiment = experiment_of("  search: {trials: 7, space: {lr: {low: 0.001, high: 1, log: true}}}")
-    assert experiment.count == 7
-    assert experiment.trials() == []
 
 
 @pytest.mark.parametrize(
@@ -122,26 +103,6 @@ def test_values_are_appended_in_the_form_that_the_command_reads():
         "--NAME=VALUE": ["--optimizer.lr=0.1", "--+trainer.epochs=3"],
         "NAME=VALUE": ["optimizer.lr=0.1", "+trainer.epochs=3"],
         "no": [],
-    }
-
-
-@pytest.mark.parametrize("value", ["-1e-4", "-inf", "--flag", "-", "-x y", "", "0.1", "-0.76"])
-def test_argparse_reads_every_value_as_a_value(value):
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--name")
-    assert parser.parse_args(trial_words({"name": value}, FLAGS)).name == value
-
-
-def test_a_negative_number_stays_a_word_for_programs_that_read_their_arguments_themselves():
-    assert trial_words({"x": "-0.76"}, FLAGS) == ["--x", "-0.76"]
-
-
-def test_variables_of_dotted_parameters_are_names_that_a_shell_knows():
-    variables = trial_variables({"model/encoder.lr": "1", "+a": "2", "b-c": "3"}, 7)
-    assert {name for name in variables if name.startswith("DLCLOUD_VALUE_")} == {
-        "DLCLOUD_VALUE_MODEL_ENCODER_LR",
-        "DLCLOUD_VALUE_A",
-        "DLCLOUD_VALUE_B_C",
     }
 
 

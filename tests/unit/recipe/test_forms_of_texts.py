@@ -63,8 +63,3 @@ def test_a_message_says_what_to_write_instead(lines, message):
             f"name: a\n{lines}\ninstances: {{types: c7i.large}}\nworkload: {{command: x}}\n", "r.yaml"
         )
     assert message in caught.value.message
-
-
-def test_the_faults_of_a_range_are_at_its_key():
-    with pytest.raises(RecipeError, match=r"r.yaml:1: instances.count: min \(4\) is more than max \(2\)"):
-        read_recipe("instances: {types: c7i.large, count: 4-2}\nname: a\nworkload: {command: x}\n", "r.yaml")

@@ -39,11 +39,6 @@ def test_by_default_all_that_a_command_wrote_is_downloaded():
     assert "__pycache__" in kept().skipped_folders
 
 
-def test_a_benchmark_and_none_download_what_trackers_wrote_alone():
-    for wanted in (kept(workload="{benchmark: quantization}"), kept("keep: {files: none}")):
-        assert wanted.select(WRITTEN).sizes == {"runs/events.out.tfevents.1": 3}
-
-
 @pytest.mark.parametrize(
     ("files", "selected"),
     [
@@ -60,11 +55,6 @@ def test_a_benchmark_and_none_download_what_trackers_wrote_alone():
 )
 def test_a_folder_means_its_content_and_a_name_itself(files, selected):
     assert names(f"keep: {{files: [{files}]}}") == selected
-
-
-def test_every_pattern_without_a_match_is_named():
-    selection = kept("keep: {files: [best.pt, '*.h5', lost]}").select(WRITTEN)
-    assert selection.unmatched == ("*.h5", "lost")
 
 
 @pytest.mark.parametrize(

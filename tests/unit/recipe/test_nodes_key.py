@@ -42,11 +42,6 @@ def test_a_job_over_all_nodes_is_a_command_that_is_not_elastic(old, new, message
         read_recipe(JOB.replace(old, new), "r.yaml")
 
 
-def test_one_job_may_be_spread_over_zones():
-    text = JOB.replace("count: 2", "count: 2, spread_zones: true")
-    assert read_recipe(text, "r.yaml").instances.spread_zones
-
-
 def test_a_job_costs_what_its_nodes_cost_together():
     together = cost_of_nodes([cost("2"), cost("3", final=False)], 2)
     assert (together.instance_usd, together.volume_usd, together.final) == (5, 2, False)
@@ -142,11 +137,6 @@ def test_a_launcher_inside_of_a_makefile_is_asked_for(command, tmp_path):
         refuse_unclear_nodes(read_recipe(of, "r.yaml"), tmp_path)
     other = _with("make test").replace("workload: {", "workload: {files: ., ")
     refuse_unclear_nodes(read_recipe(other, "r.yaml"), tmp_path)
-
-
-def test_trials_and_elastic_trainings_have_their_own_instances():
-    text = _with("torchrun train.py") + "experiment: {matrix: {lr: ['1', '2']}, metric: time}\n"
-    assert not read_recipe(text, "r.yaml").is_one_job
 
 
 def _with(command: str, *, nodes: str = "") -> str:

@@ -79,16 +79,6 @@ def test_another_cloud_keeps_a_rehearsal_only_where_it_can_be_held():
     assert Overrides(cloud="aws").apply(read_recipe(TEXT, "r.yaml"))[0].cloud == "aws"
 
 
-def test_the_text_has_what_the_recipe_states_in_its_order(recipe):
-    _, text = Overrides(count="2").apply(recipe)
-    lines = text.splitlines()
-    assert lines[0] == "name: own"
-    keys = [line.partition(":")[0] for line in lines if not line.startswith((" ", "-"))]
-    assert keys == ["name", "instances", "workload"], "what is as by default is left out"
-    assert "ü 😀" in text
-    assert "null" not in text
-
-
 @pytest.mark.parametrize(
     ("settings", "hint"),
     [
@@ -101,12 +91,6 @@ def test_an_unknown_setting_is_refused_with_those_that_there_are(settings, hint)
     with pytest.raises(RecipeError) as refused:
         Overrides(settings=("four",)).apply(recipe)
     assert refused.value.hint == hint
-
-
-def test_no_option_changes_nothing(recipe):
-    assert not str(Overrides())
-    changed, _ = Overrides().apply(recipe)
-    assert changed == recipe
 
 
 @pytest.mark.parametrize(("count", "base"), [("1", 1), ("1-8", 2), ("2", 2)])

@@ -3,7 +3,7 @@
 import pytest
 
 from dlcloud.model.errors import RecipeError
-from dlcloud.recipe.profile import apply_profile, read_configuration
+from dlcloud.recipe.profile import read_configuration
 from dlcloud.recipe.recipe import read_recipe
 
 ROLE = "arn:aws:iam::123456789012:role/Launcher"
@@ -30,32 +30,6 @@ profiles:
 
 def profile(name="work"):
     return read_configuration(CONFIGURATION, "config.yaml").profiles[name]
-
-
-def completed(text, name="work"):
-    return apply_profile(text, read_recipe(text, "r.yaml"), profile(name), "r.yaml")
-
-
-def test_a_profile_completes_a_recipe_and_its_stored_text():
-    recipe, text = completed(RECIPE)
-    assert recipe == read_recipe(text, "stored")
-    assert (recipe.region, recipe.instances.profile) == ("eu-central-1", "trainers")
-    assert recipe.instances.kms_key == "alias/disks"
-    assert recipe.tags == {"team": "vision", "cost-center": "0042"}
-    assert recipe.permissions_boundary.endswith("policy/Boundary")
-    assert recipe.instances.types == ["c7i.large"]
-
-
-def test_what_a_recipe_says_itself_stays():
-    text = RECIPE.replace("market: spot", "market: spot, kms_key: alias/mine")
-    recipe, _ = completed(f"{text}region: us-east-1\ntags: {{team: speech}}\n")
-    assert (recipe.region, recipe.instances.kms_key) == ("us-east-1", "alias/mine")
-    assert recipe.tags == {"team": "speech", "cost-center": "0042"}
-
-
-def test_a_profile_of_another_cloud_changes_nothing():
-    assert completed(RECIPE, "rehearsal") == (read_recipe(RECIPE, "r.yaml"), RECIPE)
-    assert completed(f"{RECIPE}cloud: local\n", "rehearsal")[0].tags == {"team": "vision"}
 
 
 def test_a_login_is_the_profile_and_its_role():
@@ -105,10 +79,3 @@ def test_unset_keys_of_an_account_leave_the_hash(line):
 def test_names_that_aws_would_refuse_are_faults(key, value):
     with pytest.raises(RecipeError, match=f"instances.{key}"):
         read_recipe(RECIPE.replace("market: spot", f"{key}: '{value}'"), "r.yaml")
-
-
-@pytest.mark.parametrize("partition", ["aws", "aws-cn", "aws-us-gov"])
-def test_arns_of_every_partition_are_accepted(partition):
-    key = f"arn:{partition}:kms:cn-north-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
-    recipe = read_recipe(RECIPE.replace("market: spot", f"kms_key: '{key}'"), "r.yaml")
-    assert recipe.instances.kms_key == key

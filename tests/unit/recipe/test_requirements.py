@@ -64,11 +64,6 @@ def test_later_lines_keep_their_numbers(value):
     assert read_recipe(included, "r.yaml").setup.requirements == PINS
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "setup: 3", "setup: {requirements: [a==1]}", "a: [", "setup:"])
-def test_other_recipes_stay_as_they_are(text):
-    assert include_requirements(text, "r.yaml", lambda _: FILE.encode()) == text
-
-
 def test_packages_are_read_as_pip_reads_them():
     text = (
         "--extra-index-url https://download.pytorch.org/whl/cpu\n-i=https://pypi.example/simple\n"

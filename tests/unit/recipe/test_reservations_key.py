@@ -84,16 +84,6 @@ def test_budget_counts_what_the_reservation_does_not_give():
     assert short.life_minutes < 120
 
 
-def test_some_reserved_instances_are_kept_free_for_others():
-    reservations = [reservation(available=2, is_open=True), reservation(TWO, available=1, is_open=True)]
-    assert taken(plan("reservations: {use: open, keep_free: 1}", *reservations, count=4)) == [(ONE, 2)]
-    none = plan("reservations: {use: open, keep_free: 3}", *reservations)
-    assert none.reserved == ()
-    assert (
-        "no reserved instance is idle beyond the 3 that stay free: all come from the markets" in none.reasons
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -40,14 +40,6 @@ def recipe_text(facts):
     ).text()
 
 
-def test_imports_arguments_and_cuda_are_seen():
-    facts = script()
-    assert facts.packages({"mymodel"}) == ["opencv-python-headless", "scikit-learn", "torch"]
-    assert (facts.framework, facts.gpu) == ("torch", "to('cuda')")
-    assert facts.arguments == {"--batch-size": "64", "--amp": ""}
-    assert facts.required == ("data", "--out")
-
-
 def test_files_that_it_writes_are_seen():
     more = """
 torch.save(model, "out/model.pt")
@@ -116,13 +108,6 @@ def test_bars_are_read_as_rates_and_as_times():
     assert (apart.unit, values(apart, "step 400: 980 k tokens/s")) == ("tokens", [9.8e5])
     scaled = throughput_of_output(["40%|██  | 4k/9k [00:01<00:02, 1.25kimg/s]"])
     assert (scaled.unit, values(scaled, "50%|█  | 4k/9k [00:01<00:02, 1.25kimg/s]")) == ("images", [1250])
-
-
-def test_what_is_stated_comes_before_bars_and_training_before_evaluation():
-    lines = [BAR, "{'eval_loss': 1, 'eval_samples_per_second': 900.0}", TRAINER, BAR]
-    throughput = throughput_of_output(lines)
-    assert (throughput.unit, values(throughput, TRAINER)) == ("samples", [79.78])
-    assert values(throughput, lines[1]) == []
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 import re
-from html import escape
 
 import pytest
 
@@ -59,15 +58,6 @@ def test_what_all_jobs_share_is_said_once():
     assert shown.count("boot, set-up, disk and address come on top") == 1
 
 
-def test_a_tie_names_the_command_that_would_settle_it():
-    rows = of_type("c7i.xlarge", result(throughput=metric(10.0, 9.5, 10.5)))
-    rows += of_type("m7i.xlarge", result(throughput=metric(10.4, 9.9, 11.0)))
-    shown = " ".join(text(rows).split())
-    assert "no cheapest is named: no difference seen between" in shown
-    assert "would settle m7i.xlarge fp32 and c7i.xlarge fp32, about" in shown
-    assert "dlcloud bench -t m7i.xlarge -t c7i.xlarge --repeats" in shown
-
-
 def test_compare_names_the_command_that_would_settle_it():
     first = of_type("c7i.xlarge", result(throughput=metric(10.0, 9.5, 10.5)))
     second = of_type("m7i.xlarge", result(throughput=metric(10.4, 9.9, 11.0)))
@@ -93,17 +83,6 @@ def test_rehearsed_types_are_undecided_as_they_are_one_machine():
 def test_settings_of_a_search_are_shown_with_six_digits():
     rows = lines(result(setting="lr=0.017183504507758688 depth=3", throughput=metric(10.0, 9.5, 10.5)))
     assert " lr=0.0171835 depth=3 " in " ".join(text(rows, width=120).split())
-
-
-def test_a_command_to_paste_is_one_line():
-    rows = of_type("c7i.xlarge", result(throughput=metric(10.0, 9.5, 10.5)))
-    rows += of_type("m7i.xlarge", result(throughput=metric(10.4, 9.9, 11.0)))
-    command = "dlcloud bench --recipe '/home/ada/a project/train.yaml' --cloud aws"
-    report = cost_report(rows, View(), commands={row.run.run_id: command for row in rows})
-    (line,) = [line for line in render(report, Format.TABLE, 80).splitlines() if "dlcloud bench" in line]
-    assert line.startswith(f"  {command} -t m7i.xlarge -t c7i.xlarge --repeats")
-    shown = page("@BODY@", "", report, [], title="", subtitle="")
-    assert f"<li><code>{escape(line.strip())}</code></li>" in shown
 
 
 def test_a_page_begins_with_the_answer_and_then_the_job():

@@ -17,15 +17,6 @@ def matrix_of(*types, tiny=False):
     return matrix_of_benchmarks(types, [], {"cloud": "local"}, tiny=tiny)
 
 
-def test_a_case_takes_its_rounds_and_what_a_case_takes_besides():
-    quantization, mixed, tensorflow = matrix_of("c5.18xlarge").jobs
-    assert rehearsal_s(quantization) == 2 * 2 * (60 + 55)
-    assert rehearsal_s(mixed) == 5 * (60 + 55)
-    assert rehearsal_s(tensorflow) == 2 * (60 + 930)
-    (language,) = matrix_of_benchmarks(["c7i.xlarge"], ["language"], {}, tiny=False).jobs
-    assert rehearsal_s(language) == 60 + 175
-
-
 def test_the_tiny_forms_take_minutes_together():
     assert sum(rehearsal_s(job) for job in matrix_of("c5.18xlarge", tiny=True).jobs) == 170
 

@@ -64,15 +64,6 @@ def test_cost_and_speed_up_are_drawn_with_their_intervals():
     assert speed_ups.rows == [["int8 over fp32", "3.46x (3.30–3.61)", "faster"]]
 
 
-def test_a_rehearsal_and_what_did_not_settle_are_marked():
-    (_, pareto, *_) = charts(of=run(cloud="local"))
-    assert "rehearsal" in pareto.caption
-    assert all("*" in value["description"] for value in pareto.spec["data"]["values"])
-    shaky = lines(result(stable=False), quoted=quote())
-    (_, pareto) = cost_charts(shaky, Market.ON_DEMAND)
-    assert "~" in pareto.spec["data"]["values"][0]["name"]
-
-
 def test_what_has_no_price_or_no_throughput_is_not_drawn():
     assert cost_charts(lines(of=run(hourly_usd=None)), Market.ON_DEMAND) == []
     assert cost_charts(lines(result(metrics={"peak_memory": metric(3.0)})), Market.ON_DEMAND) == []

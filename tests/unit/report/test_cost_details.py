@@ -6,7 +6,6 @@ from decimal import Decimal
 
 from dlcloud.analysis.cost import BilledCost, reconcile
 from dlcloud.model.cluster import Member
-from dlcloud.model.money import cluster_usd
 from dlcloud.report.cost_tables import billed_records, billed_section
 from dlcloud.report.table import Format, Report, render
 from tests.fakes.samples import THEN, cluster, instance
@@ -28,14 +27,6 @@ def shown(clusters, unanswered=""):
     return " ".join(
         render(Report(command="", records=[], sections=[section], empty=""), Format.TABLE).split()
     )
-
-
-def test_an_estimate_is_of_all_instances_and_their_volumes():
-    # 0.5 USD, 50 GiB of gp3 at 0.08 USD a month of 730 h, and a public address.
-    one = Decimal("0.5") + Decimal("0.08") * 50 / 730 + Decimal("0.005")
-    assert cluster_usd(cluster(), [member(), member()], HOUR) == 2 * one
-    assert cluster_usd(cluster(), [member(ended_at=None)], HOUR) == one
-    assert cluster_usd(cluster(), [member(hourly_usd=None)], HOUR) is None
 
 
 def test_the_bill_stands_beside_the_estimate():

@@ -1,6 +1,5 @@
 """The table of an experiment: the best first for people, in their order for programs."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,6 @@ from dlcloud.report.experiment import (
     ExperimentTable,
     experiment_charts,
     experiment_report,
-    means_over_seeds,
 )
 from dlcloud.report.table import Format, render
 from tests.fakes.samples import run
@@ -51,11 +49,6 @@ def test_what_was_printed_and_is_no_number_is_shown():
     assert "1 trial(s) printed accuracy, but no finite number: nan" in report.sections[0].notes
 
 
-def test_a_metric_to_minimize_puts_the_least_first():
-    report = table(done(TRIALS[0], 0.5), done(TRIALS[1], 0.9), maximize=False)
-    assert [row[0] for row in report.sections[0].rows] == ["1", "2"]
-
-
 def test_trials_that_were_given_up_are_named_with_their_logs():
     failed = TrialStatus(trial=TRIALS[0], state=TrialState.FAILED, run=run("r-1"), failures=2)
     text = render(table(failed), Format.TABLE, 80)
@@ -71,12 +64,6 @@ def test_a_terminal_has_the_best_rows_and_says_how_many_more_there_are():
     assert report.sections[0].notes == ["7 more trials: --output csv lists all"]
     assert len(report.records) == MOST_ROWS + 7
     assert max(map(len, render(report, Format.TABLE, 80).splitlines())) <= 80
-
-
-def test_json_has_one_record_a_trial():
-    document = json.loads(render(table(done(TRIALS[0], 0.5)), Format.JSON))
-    (record,) = document["result"]["records"]
-    assert (record["state"], record["value"], record["run"]) == ("done", 0.5, "r-1")
 
 
 def seeds_table(*, maximize=False):
@@ -106,10 +93,6 @@ def test_means_over_seeds_are_ranked_with_their_deviation():
         "deviation": pytest.approx(1.4142, abs=1e-4),
         "worst": 4.0,
     }
-
-
-def test_the_worst_of_a_maximized_metric_is_the_least():
-    assert [mean.worst for mean in means_over_seeds(seeds_table(maximize=True))] == [1.0, 2.0]
 
 
 def test_a_trial_that_diverged_is_shown_with_an_exponent_and_not_drawn():

@@ -9,7 +9,7 @@ from decimal import Decimal
 from dlcloud.model.instance import Market
 from dlcloud.planning.plan import make_plan
 from dlcloud.report.plan_tables import plan_report
-from dlcloud.report.table import Format, Report, Section, envelope, render
+from dlcloud.report.table import Format, Report, envelope, render
 from tests.fakes.samples import RECIPE, observed, plan, price, recipe
 
 AT = datetime(2026, 9, 1, 12, 0, tzinfo=UTC)
@@ -44,46 +44,6 @@ def test_json_is_a_versioned_envelope_with_exact_money():
         },
     }
     assert json.loads(envelope("up", {"error": {"message": "é"}}))["error"]["message"] == "é"
-
-
-SECTION = Section(
-    heading="a heading",
-    titles=("name", "n"),
-    rows=[("one", "1"), ("3.10", "20")],
-    notes=["a note"],
-    numeric=frozenset({1}),
-)
-
-
-def test_a_table_has_its_heading_above_and_its_notes_below():
-    assert render(report(sections=[SECTION]), Format.TABLE).splitlines() == [
-        "a heading",
-        "",
-        "name   n",
-        "----  --",
-        "one    1",
-        "3.10  20",
-        "",
-        "a note",
-    ]
-
-
-def test_markdown_is_a_table_of_github():
-    lines = render(report(sections=[SECTION, SECTION]), Format.MARKDOWN).splitlines()
-    assert lines[2].split("|")[1:3] == [" name ", "  n "]
-    assert set(lines[3]) <= set("|:-")
-    assert sum(line == "a heading" for line in lines) == 2
-
-
-def test_a_table_without_rows_keeps_its_titles():
-    empty = Section(heading="", titles=("name", "n"), rows=[], numeric=frozenset({1}))
-    assert "name" in render(report(sections=[empty]), Format.TABLE)
-
-
-def test_a_bar_in_a_cell_does_not_break_markdown():
-    section = Section(heading="", titles=("a", "b"), rows=[("x|y", "z")])
-    row = render(report(sections=[section]), Format.MARKDOWN).splitlines()[-1]
-    assert row.replace("\\|", "").count("|") == 3
 
 
 def shown(made, form=Format.TABLE):
@@ -151,10 +111,3 @@ def test_a_plan_of_unknown_price_says_so():
     assert whole["plan"]["worst_case_usd"] is None
     assert whole["plan"]["reasons"]
     assert [record["hourly_usd"] for record in whole["records"]] == ["0.1785", None]
-
-
-def test_a_plan_for_a_range_that_is_kept_says_so():
-    text = RECIPE.replace("count: 2", "count: {min: 1, max: 4}") + "keep: {instances: yes}\n"
-    flat = " ".join(shown(plan(text)).split())
-    assert "1 to 4 instances" in flat
-    assert "dlcloud down ends it" in flat

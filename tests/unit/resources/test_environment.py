@@ -142,6 +142,7 @@ def test_a_torn_environment_is_built_anew(home, wheels):
     assert works(built["python"])
 
 
+@pytest.mark.long
 def test_an_environment_that_pip_refuses_is_not_complete(home, wheels):
     process = begin(home, wheels, "tinysample==9.9\n", "refused")
     output, progress = process.communicate(timeout=LIMIT_S)
@@ -164,7 +165,11 @@ def failing_uv(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("own", "asked"), [({}, True), ({"PIP_ONLY_BINARY": ":all:"}, False)], ids=["fails", "lacks a setting"]
+    ("own", "asked"),
+    [
+        pytest.param({}, True, id="fails"),
+        pytest.param({"PIP_ONLY_BINARY": ":all:"}, False, id="lacks a setting", marks=pytest.mark.long),
+    ],
 )
 def test_pip_installs_where_uv_fails_or_lacks_a_setting(home, wheels, failing_uv, own, asked):
     path = f"{failing_uv / 'bin'}{os.pathsep}{os.environ['PATH']}"

@@ -15,6 +15,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.long
 def test_nothing_is_used_that_python_3_10_lacks():
     mypy = [Path(sys.executable).with_name("mypy"), "--python-version", "3.10", "--config-file="]
     done = subprocess.run(

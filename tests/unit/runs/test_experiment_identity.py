@@ -107,13 +107,6 @@ def test_where_it_is_not_seen_what_runs_every_file_counts(folder):
     assert identity(folder, command="make all").digest != first.digest
 
 
-def test_modules_packages_and_scripts_are_found_by_their_names(folder):
-    (folder / "run.sh").write_text("python -m models.net\n")
-    first = identity(folder, command="bash run.sh")
-    (folder / "models/layers.py").write_text("x = 1")
-    assert identity(folder, command="bash run.sh").digest != first.digest
-
-
 def test_what_has_changed_is_said(folder, tmp_path):
     first = identity(folder)
     first.store(tmp_path)

@@ -16,19 +16,6 @@ def progress(message, done=1):
     return Progress(message=message, instance_id="i-0001", done=done, total=4, remaining_s=60)
 
 
-def test_the_last_line_stands_beside_the_progress():
-    display, events = live()
-    display.feed(b"epoch 1\nstep 7: 45.0 images/s\n")
-    display.show(progress("preparing two"))
-    display.feed(b"epoch 2\r50 %\r\n[0/1] preparing two\n[1/1, about 0 s left] done\n")
-    assert [event.message for event in events] == [
-        "step 7: 45.0 images/s",
-        "preparing two: step 7: 45.0 images/s",
-        "preparing two: 50 %",
-    ]
-    assert (events[-1].done, events[-1].total, events[-1].remaining_s) == (1, 4, 60)
-
-
 def test_a_line_is_not_shown_beside_the_next_part():
     display, events = live()
     display.show(progress("preparing one"))

@@ -10,7 +10,7 @@ from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import CapacityError, InstanceError, PartialError, QuotaError, RecipeError
 from dlcloud.planning.fit import Machine
-from dlcloud.runs.matrix import matrix_of_benchmarks, matrix_of_recipe, sweepable_benchmarks
+from dlcloud.runs.matrix import matrix_of_benchmarks, matrix_of_recipe
 from tests.fakes.samples import RECIPE, recipe, run
 
 TYPES = ("c5.18xlarge", "g4dn.xlarge")
@@ -28,24 +28,6 @@ def test_each_type_has_a_cluster_of_its_own_and_each_work_its_name():
     recipe = bench.recipe_of_job("g4dn.xlarge", bench.jobs[0])
     assert recipe.name == "bench"
     assert recipe.workload.parameters == BENCHMARKS["quantization"].sweep
-
-
-def test_a_long_name_still_makes_a_recipe():
-    bench = matrix_of_recipe(
-        ["u7i-12tb.224xlarge"], recipe(RECIPE.replace("name: sample", "name: " + "s" * 31)), {}
-    )
-    assert len(bench.recipe_of_type("u7i-12tb.224xlarge").name) <= 31
-
-
-def test_without_names_all_but_the_language_models_run():
-    assert {*(job.name for job in matrix().jobs), "language"} == set(sweepable_benchmarks())
-    assert [job.name for job in matrix("language").jobs] == ["language"]
-    assert "command" not in sweepable_benchmarks()
-
-
-def test_the_tiny_form_changes_what_it_names_and_nothing_else():
-    parameters = matrix("quantization", tiny=True).jobs[0].workload.parameters
-    assert parameters == {**BENCHMARKS["quantization"].sweep, **BENCHMARKS["quantization"].tiny}
 
 
 @pytest.mark.parametrize(

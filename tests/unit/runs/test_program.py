@@ -24,25 +24,9 @@ def with_workload(*lines):
     return RECIPE.replace("  benchmark: quantization\n", "".join(f"  {line}\n" for line in lines))
 
 
-def test_a_benchmark_is_its_module_with_its_parameters():
-    made = program(
-        with_workload("benchmark: quantization", "parameters:", "  network: [tiny, vgg16]", "  batch: 1")
-    )
-    assert made.name == "quantization"
-    assert made.arguments == ("--network", "tiny", "vgg16", "--batch", "1")
-    assert made.files is None
-    assert (made.package / "quantization" / "settings.py").is_file()
-    assert any(line.startswith("onnxruntime==") for line in packages_of(made.requirements))
-
-
 def test_benchmarks_need_a_newer_python_than_commands(tmp_path):
     assert program(with_workload("benchmark: quantization")).minimum_python == "3.11"
     assert program(COMMAND, tmp_path).minimum_python == ""
-
-
-def test_a_benchmark_whose_module_has_another_name_is_started_by_that():
-    made = program(with_workload("benchmark: tensorflow", "parameters: {network: tiny}"))
-    assert "python3 -m benchmarks.tensorflow_cpu --output" in made.command("python3", host="i-1")
 
 
 @pytest.mark.parametrize(

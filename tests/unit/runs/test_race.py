@@ -68,17 +68,6 @@ def test_a_type_that_fails_leaves_the_race():
     assert all(race.ended(name).is_set() for name in PRICES)
 
 
-def test_the_last_type_of_all_is_not_called_the_cheapest():
-    race = Race(hourly_usd=PRICES)
-    race.take("c7i.xlarge", samples(near(100)))
-    race.leave("m5.xlarge", "refused")
-    race.leave("c5.xlarge", "failed")
-    result = race.result()
-    assert result.verdict is Verdict.UNDECIDED
-    assert "nothing is compared" in result.reason
-    assert race.ended("c7i.xlarge").is_set()
-
-
 def test_a_cheapest_that_is_lost_after_it_stopped_others_decides_nothing():
     race = Race(hourly_usd=PRICES)
     race.take("c7i.xlarge", samples(near(100)))

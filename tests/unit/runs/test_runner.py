@@ -11,7 +11,7 @@ from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.model.cluster import ClusterState, Member
 from dlcloud.model.errors import CloudError, InstanceError, PartialError, RemoteCommandError
-from dlcloud.model.events import Progress, StageDone, Warned
+from dlcloud.model.events import Warned
 from dlcloud.model.instance import Market
 from dlcloud.runs.nodes import NodesRunner
 from dlcloud.runs.program import RunProgram
@@ -138,20 +138,6 @@ def test_a_run_stores_what_its_program_reported_and_how_it_ended(world):
     assert (there.paths.run(run.run_id) / "records.jsonl").read_bytes() == CONTENT
 
 
-def test_the_program_is_sent_with_its_command_and_environment(world):
-    one = machine()
-    there = world(one)
-    (run,) = there.runner().run_all(there.members)
-    folder = f"dlcloud/runs/{run.run_id}"
-    assert [tree[:2] for tree in one.trees] == [(Path("p"), f"{folder}/benchmarks")]
-    command, _ = one.files[f"{folder}/command"]
-    assert command == (
-        b"cd .. && exec /env/bin/python -m benchmarks.quantization --output records.jsonl"
-        b" --host i-0001 --network tiny\n"
-    )
-    assert one.started == [folder]
-
-
 @pytest.mark.parametrize("breaks", [[0], [1], [60, 3], [len(CONTENT) - 1], [100, 0, 250, 1], [len(CONTENT)]])
 def test_records_are_stored_once_though_the_connection_breaks_anywhere(world, breaks):
     one = machine(breaks=list(breaks))
@@ -186,16 +172,6 @@ def test_a_terminated_instance_loses_the_run_but_not_its_records(world):
     assert 60 <= there.clock.monotonic() < 120
 
 
-def test_an_instance_that_ec2_has_taken_away_is_not_dialled_for_long(world):
-    one = machine(breaks=[GONE])
-    there = world(one)
-    there.cloud.interrupt("i-0001")
-    with pytest.raises(InstanceError, match="i-0001 was reclaimed by EC2"):
-        there.runner().run_all(there.members)
-    assert there.stored() == [(RunState.LOST, None)]
-    assert there.clock.monotonic() < 30
-
-
 def test_a_run_outlives_a_time_without_any_network(world):
     one = machine(breaks=[100])
     there = world(one)
@@ -227,16 +203,6 @@ def test_a_failed_program_is_reported_with_the_end_of_its_log(world):
     assert run.run_id in caught.value.hint
     assert (run.state, run.exit_status) == (RunState.FAILED, 3)
     assert there.lines(run) == ONCE
-
-
-def test_a_failed_command_is_reported_with_its_own_status_alone(world):
-    log = b"[0/1] train\nI fail\nfailed: train: the command ended with status 3: I fail\n[1/1] done\n"
-    there = world(machine(job=Job(records=CONTENT, exit_status=1, log=log)))
-    with pytest.raises(RemoteCommandError) as caught:
-        there.runner().run_all(there.members)
-    assert caught.value.message == (
-        "i-0001: quantization failed:\nI fail\nfailed: train: the command ended with status 3: I fail"
-    )
 
 
 def test_a_program_whose_supervisor_is_lost_has_failed_without_a_status(world):
@@ -302,17 +268,6 @@ def test_an_ended_run_is_stored_though_its_files_are_lost(world):
     assert (run.state, run.exit_status) == (RunState.DONE, 0)
     assert there.stored() == [(RunState.DONE, 0)]
     assert any(isinstance(event, Warned) and "not downloaded" in event.message for event in there.events)
-
-
-def test_progress_and_failures_are_reported_as_they_come(world):
-    there = world(machine())
-    there.runner().run_all(there.members)
-    assert (
-        Progress(message="warming up", instance_id="i-0001", done=1, total=4, remaining_s=30.0)
-        in there.events
-    )
-    assert Warned(message="vgg16 int8: out of memory", instance_id="i-0001") in there.events
-    assert isinstance(there.events[-1], StageDone)
 
 
 def test_files_asked_for_are_brought_home(world):

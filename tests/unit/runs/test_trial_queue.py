@@ -8,15 +8,6 @@ from dlcloud.runs.experiment_runner import TrialQueue
 TRIALS = number_trials([{"a": str(number)} for number in range(3)])
 
 
-def test_trials_come_in_order_and_then_none():
-    queue = TrialQueue(TRIALS)
-    taken = []
-    while (trial := queue.take()) is not None:
-        taken.append(trial)
-        queue.end(trial)
-    assert taken == TRIALS
-
-
 def test_a_lost_trial_goes_first_and_a_failed_one_last():
     queue = TrialQueue(TRIALS)
     first = queue.take()
@@ -42,16 +33,6 @@ def test_stop_lets_all_places_go():
     queue.take()
     queue.stop()
     assert queue.take() is None
-
-
-def test_a_search_is_asked_when_none_waits():
-    asked = iter(TRIALS[1:])
-    queue = TrialQueue(TRIALS[:1], lambda: next(asked, None))
-    taken = []
-    while (trial := queue.take()) is not None:
-        taken.append(trial.number)
-        queue.end(trial)
-    assert taken == [1, 2, 3]
 
 
 def test_many_places_take_each_trial_once():

@@ -50,12 +50,6 @@ def test_the_newest_state_and_the_one_before_it_are_kept(home):
     assert {path.name for path in home.objects.iterdir()} == {digest("b"), digest("c")}
 
 
-def test_what_has_not_changed_is_not_downloaded_again(home):
-    assert home.add(state(1, "model", "step 1"), sending("model", "step 1")) == 11
-    assert home.add(state(2, "model", "step 22"), sending("step 22")) == 7
-    assert not home.missing(home.newest())
-
-
 def test_a_content_that_is_cut_off_publishes_nothing(home):
     home.add(state(1, "first"), sending("first"))
     with pytest.raises(RemoteCommandError, match="changed while it was copied"):

@@ -41,11 +41,6 @@ def member(instance_id="i-0001", ended_at=None, **other):
     )
 
 
-def test_a_cluster_comes_back_as_it_was(clusters):
-    clusters.add(cluster(recipe_text="name: é\n", ended_at=later(1)))
-    assert clusters.all() == [cluster(recipe_text="name: é\n", ended_at=later(1))]
-
-
 def test_a_cluster_is_remembered_once(clusters):
     clusters.add(cluster())
     with pytest.raises(StoreError, match="UNIQUE"):
@@ -84,17 +79,6 @@ def test_an_end_once_known_stays(clusters):
     (known,) = clusters.members("c0ffee")
     assert known.ended_at == later(1)
     assert known.instance.state is InstanceState.TERMINATED
-
-
-def test_members_come_back_exactly_and_in_the_order_of_their_launch(clusters):
-    clusters.add(cluster())
-    spot = member("i-0001", launched_at=later(2), market=Market.SPOT, ssh_port=2222)
-    early = replace(
-        member("i-0002", launched_at=later(1)), hourly_usd=None, price_as_of=None, price_source=""
-    )
-    clusters.put_members("c0ffee", [spot, early])
-    assert clusters.members("c0ffee") == [early, spot]
-    assert clusters.members("another") == []
 
 
 def test_members_are_put_all_or_none(clusters):

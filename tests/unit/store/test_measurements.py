@@ -10,7 +10,7 @@ import pytest
 from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
 from dlcloud.store.database import MIGRATIONS, Database
-from dlcloud.store.measurements import BEHIND_KIND, NEWEST_OF_KIND, NEXT_KIND, Measurements, Selection
+from dlcloud.store.measurements import Measurements, Selection
 from tests.fakes.samples import THEN, cluster, instance, price, run
 
 LATER = THEN + timedelta(days=1)
@@ -85,13 +85,6 @@ def test_the_newest_is_the_same_found_kind_by_kind_or_among_all_results(filled, 
 def test_names_are_of_runs_and_clusters(filled):
     assert filled.known_names({"a", "other", "missing"}) == {"a", "other"}
     assert [kind.setting for kind in filled.kinds()] == ["fp32", "int8", "int8", "fp32"]
-
-
-def test_the_newest_is_found_by_the_index_alone(database):
-    for statement, values in ((NEXT_KIND.format(BEHIND_KIND), ("",) * 5), (NEWEST_OF_KIND, ("",) * 7)):
-        rows = database.read("EXPLAIN QUERY PLAN " + statement, *values)
-        (plan,) = [row["detail"] for row in rows]
-        assert plan.startswith("SEARCH results USING COVERING INDEX results_newest")
 
 
 def test_prices_of_both_markets_come_back_with_date_source_and_zone(runs, measurements):
