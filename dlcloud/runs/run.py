@@ -92,6 +92,7 @@ class Runner:
         self._earlier_lock = threading.Lock()
         self._noticed_at: dict[str, float] = {}
         self._restarts: dict[str, Restart] = {}  # by the ids of replacements, until the program starts there
+        self._started: dict[str, tuple[Restart, float]] = {}  # by the ids of runs, until their first output
 
     @property
     def workload(self) -> str:
@@ -213,7 +214,16 @@ class Runner:
         """Start the program of a run; after an interruption, emit how long that took, by parts."""
         self._jobs.start(connection, run, self.environment)
         if (restart := self._restarts.pop(run.instance_id, None)) is not None:
-            message = restart.describe(self.managed.clock.monotonic())
+            started_at = self.managed.clock.monotonic()
+            self._started[run.head_run_id or run.run_id] = restart, started_at
+            message = restart.describe(started_at)
+            self.managed.emit(Info(message=message, instance_id=run.instance_id))
+
+    def _note_output(self, run: Run) -> None:
+        """After an interruption, emit when the first line of the program's own output came."""
+        if (started := self._started.pop(run.run_id, None)) is not None:
+            restart, started_at = started
+            message = restart.describe_output(started_at, self.managed.clock.monotonic())
             self.managed.emit(Info(message=message, instance_id=run.instance_id))
 
     def follow(self, member: Member, run: Run) -> Run:
@@ -227,7 +237,9 @@ class Runner:
         # The program runs meanwhile: nothing waits for prices.
         self.put_prices(run)
         emit, clock = self.managed.emit, self.managed.clock
-        display = LiveOutput(emit=emit, instance_id=run.instance_id)
+        display = LiveOutput(
+            emit=emit, instance_id=run.instance_id, on_output=partial(self._note_output, run)
+        )
         running = f"running {self.program.name}"
         with stage(emit, clock, running, instance_id=run.instance_id), closing(display):
             if self.is_live and self.recipe.workload.command is not None:
@@ -410,6 +422,8 @@ class Runner:
                 self.managed.emit(Warned(message=message, instance_id=run.instance_id))
 
 
+OWN_LINE = "dlcloud: "
+"""How lines begin that dlcloud writes into the output of a program, such as what its hook restored."""
 LONGEST_LINE = 200
 """Characters of a line that are shown."""
 
@@ -422,6 +436,7 @@ class LiveOutput:
 
     emit: Emit
     instance_id: str
+    on_output: Callable[[], None] = lambda: None
     _progress: Progress | None = field(init=False, default=None)
     _line: str = field(init=False, default="")
     _is_over: bool = field(init=False, default=False)
@@ -449,6 +464,8 @@ class LiveOutput:
         lines = [
             line.strip() for line in text.split("\n") if line.strip() and not HARNESS_PROGRESS.match(line)
         ]
+        if any(not line.startswith(OWN_LINE) for line in lines):
+            self.on_output()
         if lines:
             with self._lock:
                 self._line = (

@@ -98,6 +98,7 @@ def test_a_script_resumes_on_the_replacement_with_and_without_a_notice(user, gra
     _, err = end(user, name, process)
     assert "interrupted once" in err
     assert re.search(r"the program starts again [0-9.]+ s after the (notice|loss): ", err)
+    assert re.search(r"its first output came [0-9.]+ s after the (notice|loss): ", err)
     assert kept(user, name) == [], "the next up starts from the beginning"
 
 
