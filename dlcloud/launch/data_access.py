@@ -17,7 +17,14 @@ from dlcloud.model.errors import CloudError, CredentialsError, RecipeError
 from dlcloud.model.events import Info, Warned, stage
 from dlcloud.model.remote import Connection
 from dlcloud.planning.policies import storage_policy
-from dlcloud.planning.storage import copy_key, describe_data, describe_moved, reads_buckets, traffic_usd
+from dlcloud.planning.storage import (
+    copy_key,
+    describe_data,
+    describe_hourly,
+    describe_moved,
+    reads_buckets,
+    traffic_usd,
+)
 from dlcloud.recipe.data import DataItem, DataSet
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.workload import Setup
@@ -32,8 +39,10 @@ MB = 10**6
 LIFECYCLE_RULE = (
     "a lifecycle rule of the bucket ends unfinished uploads, too (AbortIncompleteMultipartUpload)"
 )
-PUT_USD = "0.005"
-"""For 1,000 PUT requests of S3 Standard in us-east-1. Source: S3 pricing, "Requests" [from memory]."""
+PUT_USD_PER_GB = Decimal("0.00014")
+"""To store a state of 1 GB: 22 requests for parts of 50 MiB, one for the manifest and five lists, at 0.005
+USD for 1,000 PUT or LIST requests. Two kept GB cost 0.00006 USD per hour, at 0.023 USD per GB and month.
+Source: S3 pricing, "Storage" and "Requests", S3 Standard in us-east-1 [from memory]."""
 FIRST_ACTION = "iam:CreateRole"
 """Where it is denied, nothing was created."""
 
@@ -287,7 +296,8 @@ def _describe_newest(buckets: S3Buckets, recipe: Recipe) -> str:
         return f"continues from step {step}" if step else none
     state = buckets.newest_state(f"{uri}/0")
     if not state:
-        return f"{none}; traffic to S3 in the same Region is free, 1,000 uploads cost {PUT_USD} USD"
+        hourly = describe_hourly(PUT_USD_PER_GB)
+        return f"{none}; traffic to S3 in the same Region is free, requests cost {hourly}"
     if state.get("finished"):
         return (
             f"the run has finished with checkpoint {state.get('number')}; this one starts from the beginning"

@@ -70,19 +70,29 @@ def describe_moved(newest: DataSet, recipe: "Recipe") -> tuple[str, Decimal]:
     Args:
         newest: The newest checkpoint; of size 0 if there is none.
         recipe: A training reads it once, a command on each instance. A training stores one of that size each
-            `checkpoint_seconds`; how often a command does is not known.
+            `checkpoint_seconds`; of a command's, the price of an hour is stated and not added.
     """
     elastic = recipe.workload.elastic
     read_usd, store_usd = _usd_per_gb(newest.region), _usd_per_gb(recipe.region)
     text = f"checkpoints: the bucket is in {newest.region}: {read_usd} USD per GB read, {store_usd} stored"
     if not newest.size:
-        return f"{text}, not in the total; there is none yet, so that the cost is not known", Decimal(0)
+        hourly = "" if elastic is not None else f": {describe_hourly(store_usd)}"
+        return f"{text}{hourly}, not in the total; there is none yet, so that its size is not known", Decimal(
+            0
+        )
     gb = Decimal(newest.size) / GB
     read, one = gb * read_usd * (1 if elastic is not None else recipe.instances.maximum), gb * store_usd
     if elastic is None:
-        return f"{text}; {read:.2f} USD to read the newest, {one:.2f} for each one stored", read
+        hourly = describe_hourly(store_usd, newest.size)
+        return f"{text}; {read:.2f} USD to read the newest; {hourly} stored, not in the total", read
     stored = one * Decimal(recipe.budget.max_hours * SECONDS_PER_HOUR / elastic.checkpoint_seconds)
     return f"{text}; {read:.2f} USD to read the newest, {stored:.2f} to store others at most", read + stored
+
+
+def describe_hourly(usd_per_gb: Decimal, size: int = GB) -> str:
+    """Return what checkpoints of a size cost by the hour, if all of it changes and is copied each minute."""
+    usd = 60 * Decimal(size) / GB * usd_per_gb
+    return f"{usd:.2f} USD per hour at {math.ceil(size / 10**6):,} MB each minute"
 
 
 def describe_room(size: int, plan: "Plan", hardware: Mapping[str, InstanceType]) -> list[str]:

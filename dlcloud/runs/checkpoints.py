@@ -31,7 +31,7 @@ from dlcloud.model.errors import DlcloudError, RecipeError, RemoteCommandError
 from dlcloud.model.events import Info, Warned, stage
 from dlcloud.model.remote import Connection, SentFile
 from dlcloud.model.untrusted import number_or_none
-from dlcloud.planning.storage import GB
+from dlcloud.planning.storage import GB, describe_hourly
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.sent_files import format_size
 from dlcloud.resources.texts import template
@@ -89,9 +89,11 @@ def describe_checkpoints(paths: Paths, recipe: Recipe) -> list[str]:
         notes.append("--fresh removes them, and starts from the beginning")
     if recipe.cloud == "aws":
         seconds = 8 * GB / (LINE_MBIT * 10**6)
-        traffic = f"each GB copied costs about {OUT_USD_PER_GB} USD (traffic out of AWS), not in the total"
+        hourly = describe_hourly(OUT_USD_PER_GB, max((state.size for state in states), default=GB))
+        traffic = f"each GB copied costs about {OUT_USD_PER_GB} USD (traffic out of AWS): {hourly}"
         notes.append(
-            f"{traffic}; {seconds:.0f} s at {LINE_MBIT} Mbit/s; to S3 (checkpoints: s3://…) it is free"
+            f"{traffic}, not in the total; {seconds:.0f} s at {LINE_MBIT} Mbit/s; "
+            "to S3 (checkpoints: s3://…) it is free"
         )
     return notes
 

@@ -65,5 +65,11 @@ def test_checkpoints_in_another_region_are_read_once_and_stored_for_as_long_as_t
     text, usd = describe_moved(newest, trains)
     assert usd == Decimal("0.08") + Decimal("0.08") * 600  # one is stored each minute
     assert "0.02 USD per GB read, 0.02 stored; 0.08 USD to read the newest, 48.00 to store" in text
+    runs = recipe(
+        TRAINS.replace("elastic: {}", "checkpoints: [c/]") + "region: us-west-2\ncheckpoints: s3://runs/c\n"
+    )
+    assert (
+        "0.24 USD to read the newest; 4.80 USD per hour at 4,000 MB each" in describe_moved(newest, runs)[0]
+    )
     text, usd = describe_moved(replace(newest, size=0), trains)
     assert (usd, "not in the total" in text) == (0, True)

@@ -17,7 +17,7 @@ def test_the_plan_says_where_they_are_and_what_their_traffic_costs(tmp_path):
     recipe, paths = read_recipe(TEXT, "r.yaml"), Paths(tmp_path)
     first, traffic = describe_checkpoints(paths, recipe)
     assert first.endswith("there is none yet")
-    assert "0.09 USD (traffic out of AWS)" in traffic
+    assert "0.09 USD (traffic out of AWS): 5.40 USD per hour at 1,000 MB each minute" in traffic
     assert "80 s at 100 Mbit/s" in traffic
 
 
