@@ -45,6 +45,8 @@ CHECKPOINT, STORED, NOTICE = "checkpoint", "checkpoint_stored", "notice"
 REBALANCE = "a rebalance recommendation"
 REPLACED = ("an interruption notice", REBALANCE)
 """The reasons of a notice for which another instance takes the place."""
+REFUSED = b"dlcloud: hint: undo the change to resume"
+"""Printed by `resume: auto` if a state is whole, but of another script, for example."""
 OUT_USD_PER_GB = Decimal("0.09")
 """Out of AWS to the internet, from most Regions in North America and Europe, after 100 GB a month.
 Source: EC2 on-demand pricing, "Data Transfer" [from memory]."""
@@ -226,17 +228,20 @@ class Checkpoints:
         """Give a state up from which a program could not start, as it may have been cut off while it stopped.
 
         Returns:
-            What it was; empty if that state is not to blame.
+            What it was; empty if that state is not to blame, as where `resume: auto` refused it.
         """
         instance_id = member.instance.instance_id
         state = self._placed.pop(instance_id, None)
         if state is None or not state.ended or self._newest.get(instance_id, state.number) != state.number:
             return ""
+        runs = self.managed.store.runs.of_cluster(self.managed.cluster_id)
+        run = next(run for run in reversed(runs) if run.instance_id == instance_id)
+        printed = self.managed.store.paths.run_log(run.run_id)
+        if printed.exists() and REFUSED in printed.read_bytes():
+            return ""
         if not self.recipe.checkpoints:
             self.home_of(instance_id).refuse(state)
         else:
-            runs = self.managed.store.runs.of_cluster(self.managed.cluster_id)
-            run = next(run for run in reversed(runs) if run.instance_id == instance_id)
             connection = RemoteJobs(managed=self.managed).connect(member)
             connection.check(f"{PROGRAM} forget {folder_of(run)} {state.number}")
         return f"it could not start from {describe_state(state)}: it starts from the one before it"
