@@ -21,6 +21,17 @@ from dlcloud.model.errors import RecipeError
 commands = click.Group()
 
 
+class RemoteCommand(click.Command):
+    """A command whose words after `--` run on instances, also if no cluster is named before it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            dashes = args.index("--")
+            if not isinstance(self.make_parser(ctx).parse_args(args[:dashes])[0].get("cluster"), str):
+                args = [*args[:dashes], "", *args[dashes:]]
+        return super().parse_args(ctx, args)
+
+
 @commands.command("status")
 @click.argument("cluster", default="", shell_complete=complete_clusters)
 @click.option("--all", "all_clusters", is_flag=True, help="Include clusters that are down.")
@@ -97,8 +108,8 @@ def logs(
         return print_logs(context, run=run, follow=follow, tail=tail, since_s=since_s, output=output)
 
 
-@commands.command("exec", context_settings={"ignore_unknown_options": True})
-@click.argument("cluster", shell_complete=complete_clusters)
+@commands.command("exec", cls=RemoteCommand, context_settings={"ignore_unknown_options": True})
+@click.argument("cluster", default="", shell_complete=complete_clusters)
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.option(
     "-i",
@@ -110,7 +121,7 @@ def logs(
 @output_option
 @verbose_option
 def execute(*, cluster: str, words: tuple[str, ...], instance: str, output: str, verbose: bool) -> int | None:
-    """Run COMMAND on every instance of CLUSTER in parallel and print its output, instance by instance.
+    """Run COMMAND on every instance of CLUSTER (default: the only one) in parallel and print what it prints.
 
     Output of several instances is kept up to 1 GiB in all, and in documents up to 16 MiB: the end of it.
 
@@ -124,7 +135,7 @@ def execute(*, cluster: str, words: tuple[str, ...], instance: str, output: str,
         return run(context, cluster=cluster, words=words, instance=instance, output=output)
 
 
-@commands.command("ssh", context_settings={"ignore_unknown_options": True})
+@commands.command("ssh", cls=RemoteCommand, context_settings={"ignore_unknown_options": True})
 @click.argument("cluster", default="", shell_complete=complete_clusters)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 @click.option(

@@ -189,19 +189,38 @@ def _faults(error: ValidationError, document: Document, model: type[BaseModel]) 
 
 
 def _unknown(model: type[BaseModel], path: Path) -> str:
-    """Return the message of a key that its mapping does not have, with the key that it is most like."""
+    """Return the message of a key that its mapping does not have, with the key that it is most like.
+
+    Of two parts of a recipe with that key, the first is named.
+    """
+    whole, key = model, str(path[-1])
     for part in path[:-1]:
         field = model.model_fields.get(str(part))
         inner = next(_models(field.annotation), None) if field else None
         if inner is None and not isinstance(part, int):
             return "unknown key"
         model = inner or model
-    key = str(path[-1])
-    for name, field in model.model_fields.items():
-        if isinstance(field.validation_alias, AliasChoices) and key in field.validation_alias.choices:
-            return f"means the same as {name}, which is written, too"
-    near = get_close_matches(key, list(model.model_fields), n=1)
+    if (name := _field_of(model, key)) is not None:
+        return f"means the same as {name}, which is written, too"
+    parts = (
+        (part, _field_of(inner, key))
+        for part, field in whole.model_fields.items()
+        for inner in _models(field.annotation)
+    )
+    near = [
+        *(f"{part}.{name}" for part, name in parts if name is not None),
+        *get_close_matches(key, list(model.model_fields), n=1),
+    ]
     return f"unknown key; did you mean {near[0]}?" if near else "unknown key"
+
+
+def _field_of(model: type[BaseModel], key: str) -> str | None:
+    """Return the name of the field that a key, or another spelling of it, means."""
+    for name, one in model.model_fields.items():
+        alias = one.validation_alias
+        if key == name or (isinstance(alias, AliasChoices) and key in alias.choices):
+            return name
+    return None
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:

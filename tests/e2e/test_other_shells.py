@@ -84,7 +84,7 @@ def test_exec_names_which_instance_failed(user, running):
     first = user.json("status")["result"]["records"][0]["instance_id"]
     done = user.run("exec", "busy", "--", "sh", "-c", f"case $HOME in *{first}*) exit 3;; esac", expect=5)
     assert first in done.stderr
-    user.run("exec", "busy", "-i", "1", "exit 7", expect=7)
+    user.run("exec", "-i", "1", "--", "exit 7", expect=7)
 
 
 def test_exec_prints_much_output_whole(user, running):

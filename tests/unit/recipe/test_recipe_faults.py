@@ -125,6 +125,7 @@ def test_what_yaml_cannot_hold_is_a_fault(escape):
             "7: instances.count.range",
             "unknown key",
         ),
+        ("name: good", "name: good\nenv: {A: 1}", "2: env", "did you mean workload.environment?"),
         ("types: [c7i.xlarge]", "types: [c7i.xlarge]\n  market: free", "4: instances.market", "'free'"),
         ("types: [c7i.xlarge]", "types: [c7i.xlarge]\n  image: ubuntu", "4: instances.image", "must be"),
         ("types: [c7i.xlarge]", "types: [c7i.xlarge]\n  user: Root", "4: instances.user", "must be"),
