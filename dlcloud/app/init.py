@@ -90,7 +90,7 @@ def init(
     _write_new(target, text)
     with report_file(target.with_name(SCHEMA_FILE)) as draft:
         draft.write_text(json.dumps(recipe_schema(), indent=1) + "\n", "utf-8")
-    following = f"dlcloud plan {shlex.quote(str(target))}"
+    following = f"dlcloud plan {_as_path(str(target))}"
     if output == "json":
         say(envelope("init", {"result": {"file": str(target), "notes": notes, "next": following}}))
         return
@@ -559,7 +559,7 @@ def recipe_of_program(program: Program, trial: ScriptTrial) -> tuple[str, list[s
         commands=program.commands,
         path=reading.path,
         schema=SCHEMA_FILE,
-        file=shlex.quote(str(program.target)),
+        file=_as_path(str(program.target)),
     )
     text = recipe.text()
     read_recipe(replace(recipe, requirements=packages.pins).text(), str(program.target))
