@@ -71,7 +71,7 @@ def predict_jobs(
 ) -> list[PredictedJob]:
     """Return what each job of these rows would do on all types that have a price.
 
-    `description` is of all these jobs; without one the language benchmark's own results describe theirs.
+    `description` is of all these jobs; without one facts and unit of the results describe theirs.
     """
     jobs: dict[tuple[str, str, str, str], list[ResultRow]] = {}
     for row in rows:
@@ -80,8 +80,8 @@ def predict_jobs(
             jobs.setdefault(key, []).append(row)
     predicted = []
     for key, mine in sorted(jobs.items()):
-        likened = resemblances(table.references, description or describe_by_facts(mine[0].result.facts))
-        belief = Belief(table=table, resemblances=likened)
+        stated = description or describe_by_facts(mine[0].result.facts, mine[0].items)
+        belief = Belief(table=table, resemblances=resemblances(table.references, stated))
         predicted.append(_predict_job(key, mine, belief, prices, market))
     return predicted
 

@@ -243,14 +243,17 @@ def read_description(parameters: str, tokens: int | None, *, generates: bool) ->
     )
 
 
-def describe_by_facts(facts: Mapping[str, Any]) -> Reference | None:
-    """Return what a result of the language benchmark resembles, by its own facts; None of any other job."""
+def describe_by_facts(facts: Mapping[str, Any], items: str = "") -> Reference | None:
+    """Return what a result resembles by its facts, those of the language benchmark.
+
+    Another job that counts tokens (`items`) is a language model of any size; None of any other job.
+    """
     names = ("prompt_tokens", "model_bytes", "generated_tokens", "streams")
     numbers = [facts.get(name, 1) for name in names]
     if not {"prompt_tokens", "model_bytes"} <= facts.keys() or not all(
         isinstance(n, int) and n > 0 for n in numbers
     ):
-        return None
+        return read_description("unknown", None, generates=False) if items == "tokens" else None
     prompt, size, generated, streams = numbers
     return Reference(
         name="the job",

@@ -102,15 +102,17 @@ def test_every_format_says_what_is_predicted(table):
     assert Decimal(str(by_type["c7i.4xlarge"]["on_demand_usd_per_million_high"])) > 0
 
 
-def test_a_language_models_results_say_how_large_it_is(table):
+def test_a_language_models_results_say_what_it_is(table):
     facts = {"model_bytes": 4_000_000_000, "prompt_tokens": 128, "generated_tokens": 64, "streams": 1}
     of = replace(run(), instance_type="c7i.xlarge", rank=0)
     halves = []
-    for known in (facts, {}):
-        measured = lines(result(throughput=metric(10.0, 9.9, 10.1), facts=known), of=of)
+    for known, unit in ((facts, "tokens/s"), ({}, "tokens/s"), ({}, "images/s")):
+        measured = lines(result(throughput=metric(10.0, 9.9, 10.1, unit), facts=known), of=of)
         (job,) = predict_jobs(measured, table, prices("c7i.8xlarge"), Market.ON_DEMAND)
         estimate = job.offers[0].estimate
         halves.append(estimate.high / estimate.low)
+        likely = [name for name, _ in job.resembles]
+        assert all("language" in name for name in likely) == (unit == "tokens/s"), likely
     assert halves[0] < halves[1]
 
 
