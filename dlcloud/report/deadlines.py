@@ -27,6 +27,7 @@ def deadline_costs_report(costs: Sequence[DeadlineCost], *, heading: str, notes:
     hidden = len({cost.pools for cost in costs}) - len(shown)
     if hidden:
         notes = [*notes, f"{hidden} other pool(s) alone would cost more: --output json"]
+    notes = [*notes, *_cheaper_if_earlier([cost for cost in costs if cost.pools in shown])]
     section = Section(
         heading=heading,
         titles=_DEADLINE_TITLES,
@@ -54,6 +55,23 @@ def deadline_costs_report(costs: Sequence[DeadlineCost], *, heading: str, notes:
         for cost in costs
     ]
     return Report(command="plan", records=records, sections=[section], empty="", extra={"notes": list(notes)})
+
+
+def _cheaper_if_earlier(costs: Sequence[DeadlineCost]) -> list[str]:
+    """Return a note for each deadline that costs more than an earlier one, which keeps it as well.
+
+    The policy plans by a model of spot, so that more spare time can cost more in the windows replayed.
+    """
+    notes = []
+    for late in costs:
+        safer = [
+            c for c in costs if c.pools == late.pools and c.hours < late.hours and c.missed <= late.missed
+        ]
+        best = min(safer, key=lambda cost: cost.usd, default=late)
+        if f"{best.usd:.2f}" != f"{late.usd:.2f}" and best.usd < late.usd:
+            saved = f"{late.usd - best.usd:.2f} USD less than {late.hours:.1f} h"
+            notes.append(f"deadline {best.hours:.1f} h costs {saved} with {late.pools}: set the earlier one")
+    return notes
 
 
 def _shown_pools(costs: Sequence[DeadlineCost]) -> list[str]:

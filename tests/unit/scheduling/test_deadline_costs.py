@@ -1,5 +1,6 @@
 """What deadlines are expected to cost: pools, windows of a price history, and the curve."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
@@ -90,6 +91,15 @@ def test_the_table_has_all_pools_and_the_cheapest_alone():
     assert text.count("all 4 pools") == 2
     assert "2 other pool(s) alone would cost more" in text
     assert len(report.records) == 10
+    assert "set the earlier one" not in text
+    first, *others = costs
+    dearer = [replace(cost, usd=first.usd + 1) if cost.pools == first.pools else cost for cost in others]
+    noted = deadline_costs_report([first, *dearer], heading="h", notes=[]).sections[0].notes
+    assert (
+        noted[-1] == "deadline 22.0 h costs 1.00 USD less than 30.0 h with all 4 pools: set the earlier one"
+    )
+    unsafe = deadline_costs_report([replace(first, missed=1), *dearer], heading="h", notes=[])
+    assert "set the earlier one" not in render(unsafe, Format.TABLE)
     chart = deadline_costs_chart(costs, caption="c")
     assert "all on-demand" in chart.caption
     assert len(chart.rows) == 6
