@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib import import_module
-from itertools import pairwise
+from itertools import pairwise, product
 from math import inf
 from pathlib import Path
 from random import Random
@@ -135,25 +135,25 @@ REGIONS_GOAL, SAVED_GOAL, MOST_WINDOWS = 1.10, 0.30, 1000
 
 
 def regions(windows: Sequence[Window]) -> None:
-    """Print the cost over several Regions against the bound over them, and against one of them alone.
+    """Print the cost over several Regions against the bound with moves, and against one of them alone.
 
     Then how many of 1,000 shorter jobs are late that begin anywhere in the windows.
     """
     alone = [replace(w, pools=tuple(p for p in w.pools if p.region == HOME_REGION)) for w in windows]
-    for changeover_s in CHANGEOVERS_S:
-        one = replace(SINGLE, allowed_s=52 * HOUR_S, changeover_s=changeover_s)
-        bound = fmean(least_cost_usd(one, window) for window in windows)
+    for refusal_s, changeover_s in product((0.0, REFUSAL_S), CHANGEOVERS_S):
+        one = replace(SINGLE, allowed_s=52 * HOUR_S, changeover_s=changeover_s, refusal_s=refusal_s)
         confined = fmean(outcome.usd for outcome in replay_all(one, alone, POLICIES["elastic"]))
         for gb in STATES_GB:
             job = replace(one, move=move_of_state(gb, usd_per_gb=REGION_USD_PER_GB))
+            bound = fmean(least_cost_usd(job, window) for window in windows)
             outcomes = replay_all(job, windows, POLICIES["elastic"])
             usd, missed = fmean(o.usd for o in outcomes), sum(o.late_s > 0 for o in outcomes)
             goals = f"goals {REGIONS_GOAL}, {1 - SAVED_GOAL:g}, 0"
             met = usd <= REGIONS_GOAL * bound and usd <= (1 - SAVED_GOAL) * confined and not missed
             print(
-                f"regions, 52 h, changeover {changeover_s:g} s, state of {gb:g} GB: over the bound "
-                f"{usd / bound:.3f}, over {HOME_REGION} alone {usd / confined:.3f}, {missed} missed; "
-                f"{goals} {'met' if met else 'MISSED'} (n={len(windows)})",
+                f"regions, refusal {refusal_s:g} s, 52 h, changeover {changeover_s:g} s, state of {gb:g} GB: "
+                f"over the bound {usd / bound:.3f}, over {HOME_REGION} alone {usd / confined:.3f}, "
+                f"{missed} missed; {goals} {'met' if met else 'MISSED'} (n={len(windows)})",
                 flush=True,
             )
     chance, missed = Random(1), 0

@@ -35,13 +35,14 @@ Size = tuple[float, float]
 def least_cost_usd(job: SimulatedJob, window: Window) -> float:
     """Return a lower bound of the cost of doing the job's work in time in this window, in USD."""
     spans = _spans(job, window)
+    regions = [pool.region for pool in window.pools]
     sizes = [(span.hours, _sizes(job, span)) for span in spans] if job.maximum > 1 else []
     work_h = job.work_s / HOUR_S
     low, high = 0.0, 4.0 * job.on_demand_usd
     best = 0.0
     for _ in range(ROUNDS):
         price = (low + high) / 2
-        paid_usd, done_h = _workers(sizes, price) if sizes else _one_worker(job, spans, price)
+        paid_usd, done_h = _workers(sizes, price) if sizes else _one_worker(job, spans, price, regions)
         best = max(best, paid_usd - price * (done_h - work_h))
         if done_h >= work_h:
             high = price
@@ -69,32 +70,42 @@ def _spans(job: SimulatedJob, window: Window) -> list[_Span]:
     return spans
 
 
-def _one_worker(job: SimulatedJob, spans: Sequence[_Span], price: float) -> tuple[float, float]:
-    """Return cost in USD and hours done of the best plan of one worker, changeovers included.
+def _one_worker(
+    job: SimulatedJob, spans: Sequence[_Span], price: float, regions: Sequence[str]
+) -> tuple[float, float]:
+    """Return cost in USD and hours done of the best plan of one worker, changeovers and moves included.
 
-    States: idle, one per pool, on-demand. A changeover bills the new instance for `changeover_s + boot_s`
-    without progress; both may fall into any span, so that it is charged as hours at the price of the span in
-    which it begins, which is what it costs at least.
+    States, in each Region where the model's state may be: idle, one per pool, on-demand. A changeover bills
+    the new instance for `changeover_s + boot_s` without progress, and for the time of a move of the state;
+    all may fall into any span, so that they are charged as hours at the price of the span in which they
+    begin, which is what they cost at least.
     """
-    lost_h = (job.changeover_s + job.boot_s) / HOUR_S
-    pools = len(spans[0].pools)
+    lost_h, move_h = (job.changeover_s + job.boot_s) / HOUR_S, job.move.seconds / HOUR_S
     unreachable = (float("inf"), 0.0, 0.0)
     # Of each state: value (cost less what the work is paid), cost, hours done.
-    states: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0)] + [unreachable] * (pools + 1)
+    places = [
+        [which for which, region in enumerate(regions) if region == name] for name in dict.fromkeys(regions)
+    ]
+    states: list[list[tuple[float, float, float]]] = [
+        [(0.0, 0.0, 0.0)] + [unreachable] * (len(pools) + 1) for pools in places
+    ]
     for span in spans:
-        best = min(states)
-        following = [(best[0], best[1], best[2])]
-        for which in range(pools + 1):
-            count, hourly_usd = span.pools[which] if which < pools else (1, job.on_demand_usd)
-            if count < 1:
-                following.append(unreachable)
-                continue
-            stayed = states[which + 1]
-            value, cost, done = min(stayed, (best[0] + lost_h * price, best[1], best[2] - lost_h))
-            gain = span.hours * (hourly_usd - price)
-            following.append((value + gain, cost + span.hours * hourly_usd, done + span.hours))
-        states = following
-    _, cost, done = min(states)
+        best = [min(here) for here in states]
+        value, cost, done = min(best)
+        moved = (value + job.move.usd + move_h * price, cost + job.move.usd, done - move_h)
+        for here, stays, pools in zip(states, best, places, strict=True):
+            value, cost, done = min(stays, moved)
+            joined = (value + lost_h * price, cost, done - lost_h)
+            here[0] = stays
+            for place, which in enumerate([*pools, None], start=1):
+                count, hourly_usd = (1, job.on_demand_usd) if which is None else span.pools[which]
+                if count < 1:
+                    here[place] = unreachable
+                    continue
+                value, cost, done = min(here[place], joined)
+                gain = span.hours * (hourly_usd - price)
+                here[place] = (value + gain, cost + span.hours * hourly_usd, done + span.hours)
+    _, cost, done = min(map(min, states))
     return cost, done
 
 

@@ -1,12 +1,13 @@
 import json
 import random
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
 
 from dlcloud.model.errors import RecipeError
 from dlcloud.scheduling.policies import POLICIES
-from dlcloud.scheduling.policies.situation import HOUR_S, Scaling
+from dlcloud.scheduling.policies.situation import HOUR_S, Move, Scaling
 from dlcloud.scheduling.simulation.bound import least_cost_usd
 from dlcloud.scheduling.simulation.generate import (
     generate_window,
@@ -113,6 +114,14 @@ def test_the_bound_is_below_every_plan_and_close_to_the_best():
         assert bound <= best + 1e-6
         gaps.append(best / bound)
     assert fmean(gaps) < 1.1
+    # Each Region has spot for half of the time: the state moves once, for its price and while it is billed.
+    halves = {"us-east-1a": [1, 1, 0, 0], "us-west-2a": [0, 0, 1, 1]}
+    pools = tuple(from_ticks(name, HOUR_S, counts) for name, counts in halves.items())
+    there = Window(name="halves", pools=pools)
+    still = job(work_s=3 * HOUR_S, allowed_s=4 * HOUR_S, changeover_s=0)
+    moving = replace(still, move=Move(seconds=360, usd=0.5))
+    assert least_cost_usd(still, there) == pytest.approx(3.0)
+    assert 3.3 < least_cost_usd(moving, there) <= 3.0 + 0.5 + 0.1
 
 
 def test_a_generated_window_depends_on_its_seed_only():
