@@ -58,7 +58,7 @@ def deadline_costs_report(costs: Sequence[DeadlineCost], *, heading: str, notes:
 
 
 def _cheaper_if_earlier(costs: Sequence[DeadlineCost]) -> list[str]:
-    """Return a note for each deadline that costs more than an earlier one, which keeps it as well.
+    """Return a note for each deadline that costs 0.5 % more than an earlier one, which keeps it as well.
 
     The policy plans by a model of spot, so that more spare time can cost more in the windows replayed.
     """
@@ -68,7 +68,7 @@ def _cheaper_if_earlier(costs: Sequence[DeadlineCost]) -> list[str]:
             c for c in costs if c.pools == late.pools and c.hours < late.hours and c.missed <= late.missed
         ]
         best = min(safer, key=lambda cost: cost.usd, default=late)
-        if f"{best.usd:.2f}" != f"{late.usd:.2f}" and best.usd < late.usd:
+        if best.usd < 0.995 * late.usd:
             saved = f"{late.usd - best.usd:.2f} USD less than {late.hours:.1f} h"
             notes.append(f"deadline {best.hours:.1f} h costs {saved} with {late.pools}: set the earlier one")
     return notes

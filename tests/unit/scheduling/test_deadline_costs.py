@@ -93,11 +93,10 @@ def test_the_table_has_all_pools_and_the_cheapest_alone():
     assert len(report.records) == 10
     assert "set the earlier one" not in text
     first, *others = costs
-    dearer = [replace(cost, usd=first.usd + 1) if cost.pools == first.pools else cost for cost in others]
+    dearer = [replace(cost, usd=2 * first.usd) if cost.pools == first.pools else cost for cost in others]
     noted = deadline_costs_report([first, *dearer], heading="h", notes=[]).sections[0].notes
-    assert (
-        noted[-1] == "deadline 22.0 h costs 1.00 USD less than 30.0 h with all 4 pools: set the earlier one"
-    )
+    saved = f"{first.usd:.2f} USD less than 30.0 h with all 4 pools"
+    assert noted[-1] == f"deadline 22.0 h costs {saved}: set the earlier one"
     unsafe = deadline_costs_report([replace(first, missed=1), *dearer], heading="h", notes=[])
     assert "set the earlier one" not in render(unsafe, Format.TABLE)
     chart = deadline_costs_chart(costs, caption="c")
