@@ -84,6 +84,7 @@ def end(user, name, process):
     out, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, out + err
     assert re.search(r"restoring checkpoint \d+", err), err
+    assert "its time and its price below count from there" in err
     (result,) = (user.home / ".dlcloud/runs").glob(f"{name}-*/files/result.txt")
     assert result.read_text() == str(sum(step * step for step in range(61)))
     return out, err
