@@ -152,6 +152,11 @@ class Resizer:
     def _check_state(self, cluster: Cluster) -> None:
         """Refuse a cluster that is not up and idle."""
         name = cluster.name
+        if self.context.controller_instance_id and cluster.state is ClusterState.RUNNING:
+            raise RecipeError(
+                f"{name} runs a command: only an elastic training changes its size while it runs",
+                f"dlcloud status {name} shows when it has ended",
+            )
         if self.context.controller_instance_id:
             raise RecipeError(
                 f"the training of {name} has ended", f"dlcloud down {name} downloads its results"
