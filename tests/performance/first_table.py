@@ -18,14 +18,14 @@ from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-GOAL_S = 90.0
+GOAL_S = 60.0
 PHASES = (
     ("start", "looking at credentials"),
     ("launch", "launching 1"),
     ("environment", "building the environment"),
     ("start of the program", "running quantization"),
     ("models", "building the models"),
-    ("warm-up", r"about \d+ s left: vgg16 batch 1$"),
+    ("warm-up", r"about \d+ s left: \w+ batch 1$"),
     ("rounds", r"measuring \w+, round 1$"),
     ("table", "1 of 1: done"),
 )
