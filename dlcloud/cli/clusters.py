@@ -22,7 +22,7 @@ commands = click.Group()
 
 
 class RemoteCommand(click.Command):
-    """A command whose words after `--` run on instances, also if no cluster is named before it."""
+    """A command that runs the words after `--` on instances; the cluster before them may be left out."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -121,9 +121,10 @@ def logs(
 @output_option
 @verbose_option
 def execute(*, cluster: str, words: tuple[str, ...], instance: str, output: str, verbose: bool) -> int | None:
-    """Run COMMAND on every instance of CLUSTER (default: the only one) in parallel and print what it prints.
+    """Run COMMAND on every instance of CLUSTER (default: the only one) in parallel.
 
-    Output of several instances is kept up to 1 GiB in all, and in documents up to 16 MiB: the end of it.
+    The output is printed instance by instance. That of several is kept up to 1 GiB in all, and in documents
+    up to 16 MiB: the end of it.
 
     Exits with the status of COMMAND on a single instance; on several with 4 if it failed everywhere, 5 if it
     failed somewhere.

@@ -136,7 +136,7 @@ def run_preflight(
 def share_questions(
     recipe: Recipe, cloud: Ec2Cloud, account: Ec2Account | None, regions: Sequence[str] = ()
 ) -> Questions:
-    """Return the questions whose answers are of all Regions: each is asked once, by the first Region.
+    """Return the questions that have one answer for all Regions: only the first Region asks them.
 
     Args:
         recipe: The instances to be launched, in any of the Regions.

@@ -54,7 +54,7 @@ _THOUSANDS_BEFORE = re.compile(r"(?<![\w.,:/-])[1-9][0-9]{0,2}(?: [0-9]{3})* \Z"
 _THOUSANDS_AFTER = re.compile(r"(?: [0-9]{3}(?![0-9/:]))+(?:\.[0-9]+)?(?P<rest>)")
 """Thousands that a blank separates, or two figures: the line does not show which of both."""
 _COUNTER = re.compile(r"(?:step|epoch|batch|iter|iteration)[ :=#]*\Z", re.IGNORECASE)
-"""What stands before a figure of its own: `step 7 234.5 images/s`."""
+"""What stands before a counter, which is no part of the next figure: `step 7 234.5 images/s`."""
 _EXPONENT = re.compile(r"[eE][+-]?[0-9]+")
 _DECIMALS = re.compile(r"\.(?!([0-9]{3})\Z)")
 """A point that cannot separate thousands, as that of `1.234` can: a comma after it separates two figures."""
