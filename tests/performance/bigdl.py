@@ -10,11 +10,10 @@ import argparse
 import json
 import os
 import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from bundled import ROOT, environment, records_of
+
 FASTER, SMALLER, DROP = 1.69, 3.9, 0.1
 
 RULE = """
@@ -73,34 +72,17 @@ def main() -> None:
     parser.add_argument("--only", choices=("speed", "accuracy"), default=None)
     parser.add_argument("rest", nargs="*", help="after --: handed on to the benchmark")
     arguments = parser.parse_args()
-    python = environment()
-    with tempfile.TemporaryDirectory() as folder:
-        if arguments.only != "accuracy":
-            speed(python, Path(folder), arguments.rest)
-        if arguments.only != "speed":
-            accuracy(python, Path(folder))
+    python = environment("quantization")
+    if arguments.only != "accuracy":
+        speed(python, arguments.rest)
+    if arguments.only != "speed":
+        accuracy(python)
 
 
-def speed(python: str, folder: Path, rest: list[str]) -> None:
+def speed(python: str, rest: list[str]) -> None:
     """Print BigDL's int8 over its fp32, and what both are beside OpenVINO's fp32."""
-    records = benchmark(
-        python,
-        folder / "speed.jsonl",
-        [
-            "--network",
-            "vgg16",
-            "--engine",
-            "openvino",
-            "bigdl",
-            "--batch",
-            "8",
-            "--precision",
-            "int8",
-            "--max-seconds",
-            "120",
-            *rest,
-        ],
-    )
+    arguments = ["--network", "vgg16", "--engine", "openvino", "bigdl", "--batch", "8", "--precision", "int8"]
+    records = records_of(python, "quantization", [*arguments, "--max-seconds", "120", *rest])
     facts = {record["setting"]: record["facts"] for record in records if record["record"] == "result"}
     for record in records:
         if record["record"] == "comparison" and record["candidate"] == "bigdl int8":
@@ -115,13 +97,11 @@ def speed(python: str, folder: Path, rest: list[str]) -> None:
             )
 
 
-def accuracy(python: str, folder: Path) -> None:
+def accuracy(python: str) -> None:
     """Print what BigDL's int8 and its rule lose on the digits."""
     cache = Path("~/.cache/dlcloud/models").expanduser()
     short = ["--rounds", "1", "--slice-seconds", "0.1", "--max-seconds", "1", "--batch", "8"]
-    records = benchmark(
-        python, folder / "accuracy.jsonl", ["--network", "digits", "--engine", "bigdl", *short]
-    )
+    records = records_of(python, "quantization", ["--network", "digits", "--engine", "bigdl", *short])
     for record in records:
         if record["record"] == "result" and record["setting"].endswith("int8"):
             facts = record["facts"]
@@ -153,35 +133,6 @@ def judged(comparison: dict[str, str], value: float, goal: float) -> str:
 def shown(comparison: dict[str, float]) -> str:
     """Return a ratio with its interval."""
     return f"{comparison['ratio']:.3g} ({comparison['low']:.3g} to {comparison['high']:.3g})"
-
-
-def benchmark(python: str, records: Path, arguments: list[str]) -> list[dict]:
-    """Run the bundled benchmark and return its records."""
-    done = subprocess.run(
-        [python, "-m", "benchmarks.quantization", "--output", records, *arguments],
-        cwd=ROOT / "dlcloud",
-        check=False,
-        stdout=sys.stderr,
-    )
-    if done.returncode:
-        print(
-            f"the benchmark ended with status {done.returncode}; what it could not measure is missing below"
-        )
-    if not records.exists():
-        return []
-    return [json.loads(line) for line in records.read_text().splitlines()]
-
-
-def environment() -> str:
-    """Return the interpreter of the benchmark's environment, built by the program that instances use."""
-    built = subprocess.run(
-        [sys.executable, ROOT / "templates/environment.py", "performance-quantization"],
-        input=(ROOT / "dlcloud/benchmarks/requirements/quantization.txt").read_text(),
-        text=True,
-        check=True,
-        stdout=subprocess.PIPE,
-    )
-    return json.loads(built.stdout.splitlines()[-1])["python"]
 
 
 if __name__ == "__main__":

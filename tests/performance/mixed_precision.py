@@ -6,13 +6,9 @@ its interval, beside the goal; then how the digits are learned; with `--only opt
 """
 
 import argparse
-import json
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from bundled import environment, records_of
+
 BEST = "bf16+channels_last+depthwise+heap"
 PLAIN_BEST = "bf16+channels_last+heap"
 GOALS = {
@@ -40,7 +36,7 @@ def main() -> None:
         "--only", nargs="+", choices=(*GOALS, "digits", "optimizations"), default=[*GOALS, "digits"]
     )
     chosen = parser.parse_args().only
-    python = environment()
+    python = environment("mixed_precision")
     for network in (name for name in GOALS if name in chosen):
         goal, batch, setting = GOALS[network]
         records = run(python, "--network", network, "--batch", str(batch), "--setting", setting)
@@ -53,17 +49,8 @@ def main() -> None:
 
 
 def run(python: str, *arguments: str) -> list[dict]:
-    """Run the benchmark and return its records."""
-    with tempfile.TemporaryDirectory() as folder:
-        records = Path(folder, "records.jsonl")
-        common = ["--device", "cpu", "--max-seconds", "50", "--slice-seconds", "2"]
-        subprocess.run(
-            [python, "-m", "benchmarks.mixed_precision", "--output", records, *common, *arguments],
-            cwd=ROOT / "dlcloud",
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        return [json.loads(line) for line in records.read_text().splitlines()]
+    common = ["--device", "cpu", "--max-seconds", "50", "--slice-seconds", "2"]
+    return records_of(python, "mixed_precision", [*common, *arguments])
 
 
 def shares(records: list[dict], goal: int | None) -> None:
@@ -109,19 +96,6 @@ def learning(records: list[dict]) -> None:
                 end="",
             )
         print("\n    loss by epoch: " + " ".join(f"{loss:.3f}" for loss in facts["loss_curve"]))
-
-
-def environment() -> str:
-    """Return the interpreter of the benchmark's environment, built by the program that instances use."""
-    requirements = (ROOT / "dlcloud/benchmarks/requirements/mixed_precision.txt").read_text()
-    built = subprocess.run(
-        [sys.executable, ROOT / "templates/environment.py", "performance-mixed-precision"],
-        input=requirements,
-        text=True,
-        check=True,
-        stdout=subprocess.PIPE,
-    )
-    return json.loads(built.stdout.splitlines()[-1])["python"]
 
 
 if __name__ == "__main__":

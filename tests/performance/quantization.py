@@ -19,11 +19,10 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from bundled import environment, records_of
 
 # Two settings share the time, and a third of the usual width is asked for.
 ALONE = ["--precision", "int8", "--batch", "1", "--width", "0.02", "--max-seconds", "100"]
@@ -112,13 +111,7 @@ def main() -> None:
 def measured(part: str, cache: str) -> list[dict]:
     """Run the benchmark and return its records."""
     python = environment("quantization_pytorch" if part == "pytorch" else "quantization")
-    with tempfile.TemporaryDirectory() as folder:
-        records = Path(folder, "records.jsonl")
-        command = [python, "-m", "benchmarks.quantization", "--output", records, "--cache", cache]
-        done = subprocess.run([*command, *PARTS[part]], cwd=ROOT / "dlcloud", check=False)
-        if done.returncode:
-            print(f"{part}: the benchmark ended with status {done.returncode}")
-        return [json.loads(line) for line in records.read_text().splitlines()]
+    return records_of(python, "quantization", ["--cache", cache, *PARTS[part]])
 
 
 def layers(cache: str) -> list[str]:
@@ -200,18 +193,6 @@ def of_facts(case: str, setting: str, facts: dict) -> list[str]:
             f" {lost:.2f} points lost  goal {LOST_POINTS}  {met}"
         )
     return lines
-
-
-def environment(name: str) -> str:
-    """Return the interpreter of the benchmark's environment, built by the program that instances use."""
-    built = subprocess.run(
-        [sys.executable, ROOT / "templates/environment.py", f"performance-{name}"],
-        input=(ROOT / f"dlcloud/benchmarks/requirements/{name}.txt").read_text(),
-        text=True,
-        check=True,
-        stdout=subprocess.PIPE,
-    )
-    return json.loads(built.stdout.splitlines()[-1])["python"]
 
 
 if __name__ == "__main__":

@@ -13,15 +13,10 @@ of this program in a few minutes; it says nothing of the goals.
 """
 
 import argparse
-import json
-import subprocess
-import sys
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from bundled import environment, records_of
 
 # Enough for effects this large: six rounds are the fewest that can name a winner.
 SHORT = ["--rounds", "6", "--max-seconds", "60", "--warm-up-seconds", "15", "--width", "0.1"]
@@ -52,7 +47,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tiny network, to try this program")
     parser.add_argument("--article", action="store_true", help="measure the article's settings, too")
     asked = parser.parse_args()
-    python = environment()
+    python = environment("tensorflow")
     for goal in (QUICK,) if asked.quick else GOALS:
         if asked.only in (None, goal.network) or asked.quick:
             began = time.monotonic()
@@ -66,23 +61,9 @@ def measured(python: str, goal: Goal, asked: argparse.Namespace) -> list[dict]:
     search_s = asked.search_seconds or (TO_SEARCH_ONE_S if asked.only or asked.quick else TO_SEARCH_BOTH_S)
     search = ["--search-total-seconds", str(search_s)]
     batch = asked.batch or goal.batch
-    arguments = [
-        "--network",
-        goal.network,
-        "--batch",
-        str(batch),
-        "--search-batch",
-        str(min(batch, SEARCHED_BATCH)),
-        "--settings",
-        *settings,
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        records = Path(folder, "records.jsonl")
-        subprocess.run(
-            [python, "-m", "benchmarks.tensorflow_cpu", "--output", records, *arguments, *search, *SHORT],
-            cwd=ROOT / "dlcloud", check=False, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        return [json.loads(line) for line in records.read_text().splitlines()]
+    arguments = ["--network", goal.network, "--batch", str(batch), "--settings", *settings]
+    arguments += ["--search-batch", str(min(batch, SEARCHED_BATCH))]
+    return records_of(python, "tensorflow_cpu", [*arguments, *search, *SHORT])
 
 
 def report(goal: Goal, records: list[dict], batch: int, seconds: float) -> None:
@@ -130,16 +111,6 @@ def verdict(goal: Goal, comparison: dict) -> str:
     if comparison["candidate"] != "today" or goal is QUICK:
         return ""
     return f", goal {goal.ratio} {'met' if comparison['ratio'] >= goal.ratio else 'MISSED'}"
-
-
-def environment() -> str:
-    """Return the interpreter of the benchmark's environment, built by the program that instances use."""
-    requirements = (ROOT / "dlcloud/benchmarks/requirements/tensorflow.txt").read_text()
-    built = subprocess.run(
-        [sys.executable, ROOT / "templates/environment.py", "performance-tensorflow"],
-        input=requirements, text=True, check=True, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    return json.loads(built.stdout.splitlines()[-1])["python"]
 
 
 if __name__ == "__main__":
