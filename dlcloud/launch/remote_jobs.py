@@ -1,5 +1,6 @@
 """Programs that run on instances without a session: started once, followed, their results copied here."""
 
+import json
 import logging
 import re
 import secrets
@@ -209,7 +210,9 @@ class RemoteJobs:
             message = nothing_kept(selection.unmatched)
             self.managed.emit(Warned(message=message, instance_id=run.instance_id))
         if selection.too_large:
-            largest = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in selection.largest_folders)
+            largest = ", ".join(
+                f"{printable(name)} {size / GIB:.2f} GiB" for name, size in selection.largest_folders
+            )
             limit = f"more than {kept.limit / GIB:g} GiB are not downloaded unless keep.files names them"
             count = len(selection.too_large)
             self._leave_results(run, f"{count} file(s): {limit}; the largest are {largest}")
@@ -376,9 +379,9 @@ def parse_written(answer: bytes, instance_id: str) -> list[Written]:
     try:
         listed = [
             Written(name=name, size=size, other=other)
-            for name, size, other in parse_json(answer.decode("utf-8", "replace"))
+            for name, size, other in json.loads(answer)  # names as they are: the files are requested by them
         ]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         listed = [Written(name="", size=-1)]
     is_text = all(isinstance(file.name, str) and isinstance(file.other, str) for file in listed)
     if not is_text or not all(type(file.size) is int and file.size >= 0 for file in listed):

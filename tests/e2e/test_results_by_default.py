@@ -18,6 +18,7 @@ import os, pathlib, sys
 folder = pathlib.Path("out/checkpoint-5")
 folder.mkdir(parents=True)
 (folder / "model.bin").write_text("weights")
+open(b"out/caf\\xe9", "w").close()
 os.symlink("checkpoint-5", "out/last")
 pathlib.Path("__pycache__").mkdir()
 pathlib.Path("__pycache__/x.pyc").write_text("cache")
@@ -54,8 +55,8 @@ def downloaded(user):
 @pytest.mark.parametrize("status", [0, 3])
 def test_what_a_command_wrote_is_downloaded_though_it_fails(user, script, status):
     done = user.run("up", script(status), expect=4 if status else 0)
-    assert "2 file(s) downloaded to" in done.stderr
-    assert downloaded(user) == ["out/checkpoint-5/model.bin", "out/last/model.bin"]
+    assert "3 file(s) downloaded to" in done.stderr
+    assert downloaded(user) == ["out/caf\udce9", "out/checkpoint-5/model.bin", "out/last/model.bin"]
     assert user.alive() == []
 
 

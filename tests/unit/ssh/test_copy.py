@@ -187,14 +187,14 @@ def test_matching_files_are_fetched_and_no_match_is_no_error(connection, host, t
 def test_files_that_the_instance_listed_are_fetched_with_links_and_odd_names(connection, host, tmp_path):
     folder = host.root / "home/run"
     (folder / "out").mkdir(parents=True)
-    names = ["out/5.ckpt", "metrics [1].json", "a\nb", "-x"]
+    names = ["out/5.ckpt", "metrics [1].json", "a\nb", "-x", "caf\udce9"]
     for name in names:
-        (folder / name).write_text(name)
+        (folder / name).write_bytes(os.fsencode(name))
     (folder / "out/last.ckpt").symlink_to("5.ckpt")
     sizes = dict.fromkeys([*names, "out/last.ckpt", "vanished"], 10)
     fetched = connection.fetch_listed("run", sizes, tmp_path)
     assert fetched.left == {"vanished": "it is gone"}
-    assert [path.read_text() for path in fetched.paths] == [*names, "out/5.ckpt"]
+    assert [os.fsdecode(path.read_bytes()) for path in fetched.paths] == [*names, "out/5.ckpt"]
     assert not (tmp_path / "out/last.ckpt").is_symlink()
     assert connection.fetch_listed("run", {}, tmp_path).paths == []
 
