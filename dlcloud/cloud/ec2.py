@@ -20,7 +20,7 @@ from dlcloud.cloud.compute.fleets import Ec2Fleets
 from dlcloud.cloud.compute.images import Ec2OwnImages, Images
 from dlcloud.cloud.compute.instances import Ec2Instances
 from dlcloud.cloud.network.security_groups import Ec2Network, own_cidr
-from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.cloud.offers.catalog import BUNDLED
 from dlcloud.cloud.offers.instance_types import InstanceTypes
 from dlcloud.cloud.offers.prices import KeptPrices, Prices
 from dlcloud.cloud.storage.buckets import S3Buckets
@@ -132,12 +132,12 @@ def open_cloud(
         control_policy: See `Ec2Cloud`.
         inside: See `Ec2Cloud`.
     """
-    is_local, catalog = kept_prices is None, Catalog()
+    is_local = kept_prices is None
     return Ec2Cloud(
         clients=clients,
-        types=InstanceTypes(clients=clients, catalog=catalog, cache=answers, clock=clock),
+        types=InstanceTypes(clients=clients, catalog=BUNDLED, cache=answers, clock=clock),
         images=Images(clients=clients, cache=answers, clock=clock),
-        prices=Prices(clients=clients, catalog=catalog, cache=kept_prices, clock=clock),
+        prices=Prices(clients=clients, catalog=BUNDLED, cache=kept_prices, clock=clock),
         own_cidr=(lambda: LOCAL_CIDR) if is_local else own_cidr,
         control_policy=control_policy,
         pause=clock.sleep,

@@ -211,7 +211,7 @@ class Preflight:
             hardware=self.hardware,
             image=answers["image"],
             prices=answers["prices"],
-            known_types=account.known_types() if account is not None else (),
+            known_types=account.known_types if account is not None else tuple,
             quotas=self._quotas(),
             subnets=subnets,
             network=answers.get("network"),

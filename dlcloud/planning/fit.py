@@ -7,7 +7,7 @@ launched, and names `successors` for a type that the Region does not offer.
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from difflib import get_close_matches
@@ -151,7 +151,7 @@ def check_types(
     types: Sequence[str],
     hardware: Mapping[str, InstanceType],
     image: Image,
-    known_types: Sequence[KnownType],
+    known_types: Callable[[], Sequence[KnownType]],
 ) -> list[str]:
     """Return what a rehearsal may ignore: the drivers that the image lacks.
 
@@ -160,7 +160,7 @@ def check_types(
         types: The types that can be launched.
         hardware: Their hardware; of a type without, nothing is checked.
         image: The image, resolved.
-        known_types: To suggest types that would do.
+        known_types: Lists types, to suggest some that would do.
 
     Raises:
         CloudError: A type does not boot the image, has no driver in it, or the workload has no form for it.
@@ -235,7 +235,9 @@ def _refuse_architectures(recipe: "Recipe", chosen: Sequence[InstanceType], imag
     )
 
 
-def _refuse_workload(recipe: "Recipe", entry: InstanceType, known_types: Sequence[KnownType]) -> None:
+def _refuse_workload(
+    recipe: "Recipe", entry: InstanceType, known_types: Callable[[], Sequence[KnownType]]
+) -> None:
     """Refuse a type that the workload has no form for."""
     workload = recipe.workload
     benchmark = BENCHMARKS.get(workload.benchmark or "")
@@ -243,7 +245,7 @@ def _refuse_workload(recipe: "Recipe", entry: InstanceType, known_types: Sequenc
         return
     reason = missing_form(benchmark, workload.parameters, machine_of_type(entry))
     if reason:
-        would_do = _fitting(benchmark, workload.parameters, known_types)
+        would_do = _fitting(benchmark, workload.parameters, known_types())
         hint = f"types that would do: {would_do}; " if would_do else ""
         raise CloudError(
             f"{benchmark.name} has no form for this machine: {reason}",

@@ -8,7 +8,7 @@ adds its reason, and every refusal is raised here, before anything exists that c
 the most that the launch can cost, or that a price is unknown; it never guesses one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -172,7 +172,7 @@ class PreflightFacts:
     hardware: Mapping[str, InstanceType]
     image: Image
     prices: Sequence[Price]
-    known_types: Sequence[KnownType] = ()
+    known_types: Callable[[], Sequence[KnownType]] = tuple
     quotas: Mapping[tuple[str, Market], Quota] = field(default_factory=dict)
     subnets: Mapping[str, Subnet] | None = None
     """The default subnets by zone; None if unknown."""
@@ -437,7 +437,7 @@ class _Planner:
         if not zones:
             offer = "AWS has retired it" if hardware and hardware.retired else ""
             offer = offer or f"{self._recipe.region} does not offer it"
-            near = ", ".join(describe(successor) for successor in successors(name, self._facts.known_types))
+            near = ", ".join(describe(successor) for successor in successors(name, self._facts.known_types()))
             self._reasons.append(f"{name} is left out: {offer}{f'; nearest: {near}' if near else ''}")
             return False
         asked = set(self._recipe.instances.zones)

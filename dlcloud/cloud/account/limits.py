@@ -17,7 +17,7 @@ from dlcloud.cloud.api.faults import translate_errors
 from dlcloud.cloud.api.partitions import COMMERCIAL, partition_of
 from dlcloud.cloud.compute.dry_run import dry_run
 from dlcloud.cloud.network.vpc import default_subnets, find_network
-from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.cloud.offers.catalog import BUNDLED, Catalog
 from dlcloud.model.account import ACCOUNT_PLAN_REGION, AccountPlan
 from dlcloud.model.clock import Clock
 from dlcloud.model.instance import Market
@@ -184,4 +184,4 @@ class Ec2Account:
 
 def open_account(clients: Clients, *, answers: Cache, clock: Clock) -> Ec2Account:
     """Return the account in the region of the clients."""
-    return Ec2Account(clients=clients, catalog=Catalog(), cache=answers, clock=clock)
+    return Ec2Account(clients=clients, catalog=BUNDLED, cache=answers, clock=clock)

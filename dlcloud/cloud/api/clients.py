@@ -24,13 +24,16 @@ from getpass import getpass
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import boto3
+import botocore.client
 import botocore.session
 import botocore.utils
 from botocore import exceptions as boto
 from botocore.auth import AUTH_TYPE_MAPS, S3SigV4Auth, SigV4Auth
 from botocore.auth import SIGV4_TIMESTAMP as SIGNED_TIME
+from botocore.client import ClientCreator
 from botocore.config import Config
 from botocore.credentials import (
     AssumeRoleCredentialFetcher,
@@ -124,8 +127,10 @@ class Clients:
 
     def pages(self, service: str, method: str, key: str, **arguments: object) -> list[Any]:
         """Return the items under `key` of every page that a method answers."""
-        pages = self.get(service).get_paginator(method).paginate(**arguments)
-        return [item for page in pages for item in page[key]]
+        client = self.get(service)
+        with self._lock:  # the first one reads files, which threads would read in parallel
+            paginator = client.get_paginator(method)
+        return [item for page in paginator.paginate(**arguments) for item in page[key]]
 
     def identity(self) -> str:
         """Return a digest that distinguishes accounts, and local EC2s; a new login does not change it."""
@@ -195,8 +200,10 @@ class Clients:
     def _session_of(self, region: str) -> Any:  # noqa: ANN401
         if self._session is None:
             self._session = self._open_session(region)
-            ignore_configured_endpoints(self._session._session)  # noqa: SLF001  as below
-            parsers = self._session._session.get_component("response_parser_factory")  # noqa: SLF001  as below
+            core = self._session._session  # noqa: SLF001  as below
+            ignore_configured_endpoints(core)
+            _CLASSES.setdefault(core.get_component("event_emitter"), {})
+            parsers = core.get_component("response_parser_factory")
             parsers.set_parser_defaults(timestamp_parser=parse_timestamp)
         return self._session
 
@@ -228,6 +235,23 @@ class Clients:
                 break
             self.pause(ROLE_PAUSE_S)
         return session
+
+
+class _Creator(ClientCreator):  # type: ignore[misc]  # botocore has no types
+    """Makes the class of a service's clients once in a session: in ten Regions, EC2's has 8,000 methods."""
+
+    def _create_client_class(self, service_name: str, service_model: Any) -> Any:  # noqa: ANN401
+        made = _CLASSES.get(self._event_emitter)
+        if made is None:  # not a session of ours
+            return super()._create_client_class(service_name, service_model)
+        if service_name not in made:
+            made[service_name] = super()._create_client_class(service_name, service_model)
+        return made[service_name]
+
+
+_CLASSES: "WeakKeyDictionary[Any, dict[str, Any]]" = WeakKeyDictionary()
+"""The classes of clients, by the event emitter of the session and by service."""
+botocore.client.ClientCreator = _Creator
 
 
 class _CorrectedAuth:

@@ -127,6 +127,10 @@ class Catalog:
         )
 
 
+BUNDLED = Catalog()
+"""What all Regions of a command share: reading the tables takes longer than a call."""
+
+
 def _read(name: str) -> dict[str, dict[str, str]]:
     text = files("dlcloud.cloud.offers").joinpath(name).read_text("utf-8")
     return {row["instance_type"]: row for row in csv.DictReader(text.splitlines())}

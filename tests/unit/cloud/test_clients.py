@@ -35,8 +35,10 @@ def test_a_time_in_no_form_is_refused_as_by_botocore(value):
             parse(value)
 
 
-def test_each_client_reads_times_so():
-    client = Clients(region="us-east-1", endpoint_url="http://127.0.0.1:9").get("ec2")
+def test_each_client_reads_times_so_and_regions_share_the_class_of_a_service():
+    clients = Clients(region="us-east-1", endpoint_url="http://127.0.0.1:9")
+    client, other = clients.get("ec2"), clients.in_region("eu-west-1").get("ec2")
+    assert (type(client) is type(other), other.meta.region_name) == (True, "eu-west-1")
     parser = client._endpoint._response_parser_factory.create_parser("ec2")
     assert parser._timestamp_parser is parse_timestamp
 

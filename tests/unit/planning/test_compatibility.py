@@ -32,7 +32,9 @@ PART = replace(
 
 
 def check(text, *types, image=PLAIN):
-    return check_types(recipe(text), [t.name for t in types], {t.name: t for t in types}, image, KNOWN)
+    return check_types(
+        recipe(text), [t.name for t in types], {t.name: t for t in types}, image, lambda: KNOWN
+    )
 
 
 def refusal(text, *types, image=PLAIN):
