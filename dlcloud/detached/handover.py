@@ -401,7 +401,7 @@ def check_detachable(recipe: Recipe) -> None:
     """
     if recipe.instances.market != "on-demand" and not recipe.instances.on_demand_base:
         raise RecipeError(
-            "--detach needs at least one on-demand instance",
+            "--detach needs at least one on-demand instance, which launches replacements",
             "instances.on_demand_base: 1 makes one of them on-demand",
         )
     if recipe.instances.profile:

@@ -68,4 +68,21 @@ def test_what_cannot_be_resized_says_why(user):
     user.run("up", "sized.yaml", "--keep", "--name", "sized")
     assert "between 1 and 4" in user.run("resize", "sized", "5", expect=2).stderr
     user.run("resize", "sized", "0", expect=2)
+
+
+def test_an_instance_that_another_machine_has_launched_for_a_cluster_has_a_price(user):
+    (user.home / "sized.yaml").write_text(RECIPE)
+    user.run("up", "sized.yaml", "--keep", "--name", "sized")
+    (one, *_), *_ = (found["Instances"] for found in user.ec2.describe_instances()["Reservations"])
+    tags = [tag for tag in one["Tags"] if not tag["Key"].startswith("aws:")]
+    user.ec2.run_instances(
+        ImageId=one["ImageId"],
+        InstanceType="c6i.xlarge",
+        MinCount=1,
+        MaxCount=1,
+        TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
+    )
+    records = user.json("status")["result"]["records"]
+    assert len(records) == 5
+    assert all(record["hourly_usd"] for record in records)
     user.run("down", "sized")

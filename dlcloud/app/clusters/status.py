@@ -184,7 +184,7 @@ def _all_lines(
                     InstanceLine(cluster=cluster, member=None)
                 ]
                 continue
-        lines += _lines_of(cluster, members, instances, detached.get(cluster.cluster_id))
+        lines += _lines_of(context, cluster, members, instances, detached.get(cluster.cluster_id))
     return lines + _lines_of_strays(reported.values(), known_ids, detached)
 
 
@@ -242,7 +242,7 @@ def _lines_of_one(context: Context, cluster: Cluster) -> list[InstanceLine]:
     instances = [] if down else _reported(context, cluster.cloud, cluster.region, cluster.profile)
     if not down and _is_unlisted(context, cluster, members, instances):
         context.accounts.verify(cluster)
-    return _lines_of(cluster, members, instances, None)
+    return _lines_of(context, cluster, members, instances, None)
 
 
 def _is_unlisted(
@@ -262,6 +262,7 @@ def _reported(context: Context, cloud: str, region: str, profile: str) -> list[I
 
 
 def _lines_of(
+    context: Context,
     cluster: Cluster,
     members: Sequence[Member],
     instances: Iterable[Instance],
@@ -275,10 +276,25 @@ def _lines_of(
     }
     stored = {member.instance.instance_id: member for member in members}
     joined = [_updated_member(member, current.get(name)) for name, member in stored.items()]
-    joined += [Member(instance=instance) for name, instance in current.items() if name not in stored]
+    joined += _priced(context, cluster, [one for name, one in current.items() if name not in stored])
     return [InstanceLine(cluster=cluster, member=member, detached=detached) for member in joined] or [
         InstanceLine(cluster=cluster, member=None, detached=detached)
     ]
+
+
+def _priced(context: Context, cluster: Cluster, instances: Sequence[Instance]) -> list[Member]:
+    """Return members for instances that another machine has launched for a cluster, at the prices of now."""
+    if not instances:
+        return []
+    from dlcloud.launch.preflight import PriceLookup  # noqa: PLC0415  only for these
+
+    lookup = PriceLookup(context.clouds.cloud(cluster.cloud, cluster.region, cluster.profile).prices)
+    members = []
+    for one in instances:
+        prices = lookup.of(one.instance_type, one.zone)
+        usd = next((price.hourly_usd for price in prices if price.market is one.market), None)
+        members.append(Member(instance=one, hourly_usd=usd))
+    return members
 
 
 def _lines_of_strays(
