@@ -64,6 +64,8 @@ EC2_NOTICE_S = 120.0
 TOKEN_S = 300
 TIMEOUT_S = 2.0
 CHUNK = 1 << 20
+WORKED = "records.jsonl.worked"
+"""Seconds of work in the state that was restored: the harness adds them to the program's time."""
 KEPT_FREE = 0.1
 """Share of the disk that copies leave free; where there is less, a file is linked instead."""
 LARGE = 1 << 24
@@ -104,6 +106,7 @@ class Keeper:
             numbers.append(int((self.own / "number").read_text()))
         self.number = max([int(self.options.get("number", 0)), *numbers])
         self.patterns = self.options["patterns"] if self.options["is_kept"] else []
+        self.began, self.worked_s = time.time(), worked_s(folder)
         self.seen = self.last = scan(self.work, self.patterns)
         self.changed_at = self.waiting_since = time.monotonic()
         self.digests: dict[tuple[typing.Any, ...], str] = {}
@@ -156,6 +159,8 @@ class Keeper:
             made_at = dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds")
             state = {"schema": 1, "number": self.number, "made_at": made_at, "ended": ended}
             state.update(finished=finished, key=self.options.get("key", ""))
+            own_s = max(0.0, newest_change(self.work, present) - self.began)
+            state.update(worked_s=round(self.worked_s + own_s, 3))
             write(
                 self.own / f"state-{self.number}.json", json.dumps({**state, "files": files, "links": links})
             )
@@ -375,6 +380,13 @@ def is_caught(folder: pathlib.Path) -> bool:
     with contextlib.suppress(OSError, ValueError):
         return bool(json.loads((folder / "records.jsonl.asked").read_text())["catches"])
     return False
+
+
+def worked_s(folder: pathlib.Path) -> float:
+    """Return how long the program had worked for the state that it begins with."""
+    with contextlib.suppress(OSError, ValueError):
+        return float((folder / WORKED).read_text())
+    return 0.0
 
 
 def newest_change(work: pathlib.Path, present: Fingerprint) -> float:
@@ -606,6 +618,7 @@ def restore(folder: pathlib.Path, *text: str) -> None:
         (work / name).chmod(entry["mode"])
     for name, target in state["links"].items():
         (work / name).symlink_to(target)
+    write(folder / WORKED, str(float(state.get("worked_s", 0.0))))
     (own / "restore.json").replace(own / "stored.json")
     remove_unused(own, below_number=0)
     with (folder / "log").open("a") as log:

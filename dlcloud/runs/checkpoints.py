@@ -224,13 +224,10 @@ class Checkpoints:
             summary = read_answer(connection, connection.check(f"{PROGRAM} fetch {folder}"))
         return read_summary(summary, run.instance_id) if summary else None
 
-    def describe_begin(self, instance_id: str) -> str:
-        """Return the state from which the program of an instance started; empty without one."""
-        state = self._placed.get(instance_id)
-        return "" if state is None else describe_state(state)
-
     def step_back(self, member: Member) -> str:
-        """Give a state up from which a program could not start, as it may have been cut off while it stopped.
+        """Leave out a state from which a program could not start, as a write may have been cut off.
+
+        It stays until there is a newer one: perhaps the program itself was at fault.
 
         Returns:
             What it was; empty if that state is not to blame, as where `resume: auto` refused it.

@@ -259,15 +259,7 @@ class Runner:
             raise jobs.error_of(ended, self.program.name)
         if self.checkpoints is not None:
             self.checkpoints.home_of(run.instance_id).clear()
-            if (begin := self.checkpoints.describe_begin(run.instance_id)) and not self._has_throughput:
-                message = f"it resumed from {begin}: its time and its price below count from there"
-                emit(Warned(message=message, instance_id=run.instance_id))
         return ended
-
-    @property
-    def _has_throughput(self) -> bool:
-        workload = self.recipe.workload
-        return bool(workload.throughput or workload.json_field or workload.reported)
 
     def _copying(self, member: Member, run: Run) -> AbstractContextManager[Copying | None]:
         """Return the context in which the checkpoints of a run are copied away."""

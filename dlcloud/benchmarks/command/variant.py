@@ -30,7 +30,7 @@ from typing import Any, BinaryIO, ClassVar
 from .. import resume
 from ..harness import masking, usage
 from ..harness.case import Finish, Slice, VariantError, WarmUp, describe_exit
-from ..harness.records import ASKED, NOTICE, redact_text, redact_variables
+from ..harness.records import ASKED, NOTICE, WORKED, redact_text, redact_variables
 from ..harness.schema import Measurement, MetricName
 from . import reporting
 from .output import OutputLines, Reported, ThroughputReader, after_warm_up
@@ -156,13 +156,21 @@ class CommandVariant:
     def measure(self, seconds: float) -> Slice:  # noqa: ARG002 - a command runs for as long as it does
         run = self._run()
         if self.reader is None:
-            return Slice(value=run.seconds, items=1, seconds=run.seconds)
+            return Slice(value=run.seconds + self._worked_s(), items=1, seconds=run.seconds)
         if not run.values:
             raise VariantError(f"no line of its output {self.reader.describe()}")
         if self.final:
             return Slice(value=run.values[-1], items=1, seconds=run.seconds)
         values = after_warm_up(run.values)
         return Slice.of_parts(values.counted, seconds=run.seconds, settled=values.settled)
+
+    def _worked_s(self) -> float:
+        """Return the seconds for which it had worked, on other instances, when its checkpoint was saved."""
+        with suppress(OSError, ValueError):
+            if self.records is not None:
+                path = self.records.with_name(self.records.name + WORKED)
+                return float(path.read_text(encoding="utf-8"))
+        return 0.0
 
     def cpu_s(self) -> float:
         """Return the CPU seconds of the command and of all that it has started, in whatever session."""

@@ -32,6 +32,8 @@ FINISH = ".finish"
 NOTICE, ASKED = ".notice", ".asked"
 """The same of the file which says that the instance ends soon, and of the answer, once the command was asked
 to stop: `templates/checkpoints.py` writes the first and reads the second."""
+WORKED = ".worked"
+"""The same of the file with the seconds that a command has worked for the checkpoint which it begins with."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -222,6 +222,7 @@ def test_only_the_newest_file_and_a_link_to_it_are_one_state_that_is_restored_wh
     folder = job.folder / "work/ckpt"
     assert sorted(path.name for path in folder.iterdir()) == sorted(["last", Path(name).name])
     assert (folder / "last").read_text() == text
+    assert 0 < float((job.folder / "records.jsonl.worked").read_text()) == json.loads(state)["worked_s"]
 
 
 def test_a_program_that_ignores_the_signal_is_copied_shortly_before_the_end(instance):
