@@ -8,7 +8,7 @@ drop FOLDER             the picked state cannot be copied, as a file of it has c
 restore FOLDER TEXT ... put the files of FOLDER/checkpoints/restore.json into FOLDER/work, whole or not at
                         all; the text is for the log
 fetch FOLDER            bring the newest whole state from S3 for that; prints what it is, as JSON
-forget FOLDER [NUMBER]  remove a state from S3, or all of them
+forget FOLDER           remove all states from S3
 
 FOLDER/checkpoints.json says what is kept. A *state* is all files that its patterns match. FOLDER/checkpoints
 has `state-NUMBER.json`, which names each file with its size and digest, and `objects/DIGEST`, the contents. A
@@ -247,8 +247,11 @@ def keep(folder: pathlib.Path) -> None:
 class Bucket:
     """States in S3, by s5cmd."""
 
-    def __init__(self, upload: "dict[str, typing.Any]") -> None:
+    def __init__(self, options: "dict[str, typing.Any]") -> None:
+        upload = options["upload"]
         self.to, self.tool, self.variables = upload["to"], upload["tool"], upload["variables"]
+        self.refused = options.get("refused", ())
+        """The numbers of states from which the program could not start; they stay until the next one."""
 
     def call(self, *words: str) -> str:
         """Run s5cmd and return what it prints.
@@ -287,9 +290,10 @@ class Bucket:
             self.call("cp", str(own / "objects" / digest), f"{self.to}/objects/{digest}")
         self.call("cp", str(own / "picked.json"), f"{self.to}/state-{state['number']}.json")
         numbers = self.numbers()
-        for old in numbers[KEPT:]:
+        kept = [number for number in numbers if number not in self.refused][:KEPT]
+        for old in set(numbers) - set(kept):
             self.call("rm", f"{self.to}/state-{old}.json")
-        states = [self.state(kept) for kept in numbers[:KEPT]]
+        states = [self.state(number) for number in kept]
         used = {entry["sha256"] for state in states for entry in state["files"].values()}
         for digest in sorted((there | wanted) - used):
             self.call("rm", f"{self.to}/objects/{digest}")
@@ -299,7 +303,7 @@ class Uploads:
     """Stores the newest state of a keeper in S3, in its own thread."""
 
     def __init__(self, keeper: Keeper) -> None:
-        self.keeper, self.bucket = keeper, Bucket(keeper.options["upload"])
+        self.keeper, self.bucket = keeper, Bucket(keeper.options)
         self.wake, self.is_last, self.retry_at = threading.Event(), False, 0.0
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
@@ -340,11 +344,11 @@ class Uploads:
 def fetch(folder: pathlib.Path) -> None:
     """Bring the newest whole state from S3, for `restore`; print what it is."""
     options, own = json.loads((folder / "checkpoints.json").read_text()), folder / "checkpoints"
-    bucket = Bucket(options["upload"])
+    bucket = Bucket(options)
     (own / "objects").mkdir(parents=True, exist_ok=True)
     numbers = bucket.numbers()
     write(own / "number", str(max(numbers, default=0)))
-    for number in numbers:
+    for number in (one for one in numbers if one not in bucket.refused):
         state = bucket.state(number)
         if state.get("key") != options["key"]:
             sys.exit(f"the checkpoints in {bucket.to} are of another command, {state.get('key')}")
@@ -368,11 +372,11 @@ def fetch(folder: pathlib.Path) -> None:
     print("{}")
 
 
-def forget(folder: pathlib.Path, *number: str) -> None:
-    """Remove a state from S3, or all of them; the next one that is stored removes their contents."""
-    bucket = Bucket(json.loads((folder / "checkpoints.json").read_text())["upload"])
-    for one in number or map(str, bucket.numbers()):
-        bucket.call("rm", f"{bucket.to}/state-{one}.json")
+def forget(folder: pathlib.Path) -> None:
+    """Remove all states from S3; the next one that is stored removes their contents."""
+    bucket = Bucket(json.loads((folder / "checkpoints.json").read_text()))
+    for number in bucket.numbers():
+        bucket.call("rm", f"{bucket.to}/state-{number}.json")
 
 
 def is_caught(folder: pathlib.Path) -> bool:

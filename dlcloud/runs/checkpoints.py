@@ -125,6 +125,7 @@ class Checkpoints:
         self._newest: dict[str, int] = {}
         self._folder = checkpoint_folder(managed.store.paths, recipe)
         self._slots: dict[str, int] = {}
+        self._refused: dict[int, set[int]] = {}  # numbers of states from which a program could not start
         self._fresh_ids: set[str] = set()
         self._lock = threading.Lock()
         self._is_fresh = fresh
@@ -141,7 +142,8 @@ class Checkpoints:
 
     def home_of(self, instance_id: str) -> HomeCheckpoints:
         """Return where the checkpoints of an instance's run are kept here."""
-        return HomeCheckpoints(self._folder / str(self.slot_of(instance_id)), self.managed.store.paths)
+        slot, paths = self.slot_of(instance_id), self.managed.store.paths
+        return HomeCheckpoints(self._folder / str(slot), paths, self._refused.setdefault(slot, set()))
 
     @contextmanager
     def in_use(self, members: Sequence[Member]) -> Iterator[None]:
@@ -178,7 +180,9 @@ class Checkpoints:
         folder, instance_id = folder_of(run), run.instance_id
         connection.send_bytes(template("checkpoints.py").encode(), f"{FOLDER}/checkpoints.py")
         state = None if self.recipe.checkpoints else self.home_of(instance_id).newest()
-        options = self._options(connection, run) | {"number": state.number if state is not None else 0}
+        refused = self._refused.get(self.slot_of(instance_id), set())
+        number = max([0, *refused, *([] if state is None else [state.number])])
+        options = self._options(connection, run) | {"number": number, "refused": sorted(refused)}
         connection.send_bytes(json.dumps(options).encode(), f"{folder}/checkpoints.json")
         if self.recipe.checkpoints:
             state = self._fetch_stored(connection, run)
@@ -241,11 +245,7 @@ class Checkpoints:
         printed = self.managed.store.paths.run_log(run.run_id)
         if printed.exists() and REFUSED in printed.read_bytes():
             return ""
-        if not self.recipe.checkpoints:
-            self.home_of(instance_id).refuse(state)
-        else:
-            connection = RemoteJobs(managed=self.managed).connect(member)
-            connection.check(f"{PROGRAM} forget {folder_of(run)} {state.number}")
+        self._refused.setdefault(self.slot_of(instance_id), set()).add(state.number)
         return f"it could not start from {describe_state(state)}: it starts from the one before it"
 
     @contextmanager

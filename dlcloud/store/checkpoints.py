@@ -6,7 +6,7 @@ off has no such file. The newest state and the one before it are kept.
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -99,18 +99,22 @@ def read_summary(summary: Mapping[str, Any], origin: str) -> State:
 
 @dataclass(frozen=True, slots=True)
 class HomeCheckpoints:
-    """The states of one program below a folder of the home."""
+    """The states of one program below a folder of the home.
+
+    `refused` are the numbers of those from which it could not start: they stay until there is a newer one.
+    """
 
     folder: Path
     paths: Paths
+    refused: Collection[int] = ()
 
     @property
     def objects(self) -> Path:
         return self.folder / "objects"
 
     def newest(self) -> State | None:
-        """Return the newest state of which every content is there, whole in size."""
-        return next(iter(self._states()), None)
+        """Return the newest state of which every content is there, whole in size, if it is not refused."""
+        return next((state for state in self._states() if state.number not in self.refused), None)
 
     def missing(self, state: State) -> dict[str, int]:
         """Return the contents that are still to be copied, with their sizes."""
@@ -142,13 +146,10 @@ class HomeCheckpoints:
                 raise RemoteCommandError(f"a file of checkpoint {state.number} changed while it was copied")
             path.replace(self.objects / digest)
         write_file(self.folder / f"state-{state.number}.json", state.text, durable=True)
+        for number in self.refused:
+            (self.folder / f"state-{number}.json").unlink(missing_ok=True)
         self._remove_old()
         return sum(missing.values())
-
-    def refuse(self, state: State) -> State | None:
-        """Remove a state from which the program could not start; return the one before it."""
-        (self.folder / f"state-{state.number}.json").unlink(missing_ok=True)
-        return self.newest()
 
     def clear(self) -> None:
         """Remove all states: the program has finished."""

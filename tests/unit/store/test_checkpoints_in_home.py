@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -46,8 +47,17 @@ def test_the_newest_state_and_the_one_before_it_are_kept(home):
     for number, text in enumerate("abc", 1):
         home.add(state(number, text), sending(text))
     assert home.newest().number == 3
-    assert home.refuse(home.newest()).number == 2
     assert {path.name for path in home.objects.iterdir()} == {digest("b"), digest("c")}
+
+
+def test_a_state_from_which_a_program_could_not_start_stays_until_there_is_a_newer_one(home):
+    for number, text in enumerate("abc", 1):
+        home.add(state(number, text), sending(text))
+    without = replace(home, refused={3})
+    assert (without.newest().number, home.newest().number) == (2, 3)
+    without.add(state(4, "d"), sending("d"))
+    assert home.newest().number == 4
+    assert {path.name for path in home.objects.iterdir()} == {digest("b"), digest("d")}
 
 
 def test_a_content_that_is_cut_off_publishes_nothing(home):
