@@ -1,16 +1,16 @@
-"""Interrupt the scripts of this folder at random moments, and compare their results with undisturbed runs.
+"""Interrupt the scripts of this folder on the local EC2, and compare their results with undisturbed runs.
 
     python tests/corpus/run.py                             each script, 10 moments, half of them with a notice
     python tests/corpus/run.py hf_trainer.py --moments 40 --seed 3
-    python tests/corpus/run.py --python ENVIRONMENT/bin/python --minutes 8
+    python tests/corpus/run.py --python ENVIRONMENT/bin/python --minutes 8 --parallel 4
 
 What has been tried is noted in a file: the same command continues where it stopped, and prints the table.
 A change of the script or of the hook begins that script anew.
 
-Each run begins in a new folder, as on another instance; only `ckpt/` is carried over. Of a script that saves
-by itself, it is what nothing was writing. With a notice the process group gets SIGTERM, and SIGKILL if it has
-not ended in 30 s; without one it is killed. A moment is a line that the script prints, and a fraction of the
-time until the next one. Verdicts of a script:
+Each script is run by `dlcloud up` with `market: spot`, in one home for all of them. Instances see the files
+of this machine (isolation level `none`), so that nothing is installed. Pauses between steps are 20 times as
+long there as in the undisturbed run, which is a process without dlcloud. A moment is a line that the script
+prints, and a fraction of the time until the next one. Verdicts of a script:
 
     equal      every run finished with the result of an undisturbed run, to the byte
     restarts   equal, but it began again from the start after an interruption, and said so
@@ -18,8 +18,8 @@ time until the next one. Verdicts of a script:
     unfinished a run failed, or took too long
     wrong      a run finished with another result
 
-The work lost at an interruption is that of the lines which were printed again. States are saved every four
-lines here, and every minute outside of this program.
+The work lost at an interruption is that of the lines which were printed again. Hooked scripts save every 5
+seconds here, and every minute outside of this program.
 """
 
 import argparse
@@ -30,15 +30,16 @@ import math
 import os
 import random
 import re
-import select
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,20 +48,31 @@ from typing import Any
 FOLDER = Path(__file__).parent / "scripts"
 REPOSITORY = Path(__file__).parents[2]
 RESULT, CHECKPOINTS = "result.json", "ckpt"
-GRACE_S = 30.0
-LONGEST_S = 300.0
+GRACE_S = 120.0
+"""From the notice to the end of an instance, as on EC2."""
+LONGEST_S = 600.0
+SLOWER, SAVED_EACH_S = 20, 5.0
 NEEDS = "# needs: "
 MOST_FAULTS = 3
 STEP = re.compile("(?:step|tree|epoch|evaluates) ")
 """Begins a line of progress; frameworks print others."""
+RESTART = re.compile(r"starts again ([0-9.]+) s after the (notice|loss): (.*)")
+LOST = re.compile(r"interrupted once: ([0-9.]+) s of work lost")
 PROGRESS = Path("~/.cache/dlcloud-tests/corpus.jsonl").expanduser()
+VARIABLES = {
+    "OMP_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "CUDA_VISIBLE_DEVICES": "",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONUNBUFFERED": "1",
+}
 
-sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "templates")]
-from checkpoints import is_open, scan  # noqa: E402  of templates/
-
+sys.path.insert(0, str(REPOSITORY))
 from dlcloud.benchmarks import resume as hook_sources  # noqa: E402
 from dlcloud.benchmarks.command import reporting  # noqa: E402  from this checkout, without an installation
 from dlcloud.benchmarks.resume import install  # noqa: E402
+from tests.e2e.terminal import DLCLOUD, User  # noqa: E402
 
 
 @dataclass
@@ -74,8 +86,8 @@ class Verdict:
     refused: int = 0
     unfinished: int = 0
     wrong: list[str] = field(default_factory=list)
-    lost: dict[bool, list[tuple[float, float]]] = field(default_factory=lambda: {True: [], False: []})
-    """Lines and seconds by interruption, with and without a notice."""
+    lost: dict[bool, list[tuple[float, float, float]]] = field(default_factory=lambda: {True: [], False: []})
+    """Lines and seconds by interruption, with and without a notice, and seconds since the last checkpoint."""
 
     def word(self) -> str:
         if self.wrong:
@@ -93,7 +105,8 @@ class Verdict:
         if outcome in {"equal", "wrong"}:
             self.moments += trial["moments"]
             again = trial["again"] / trial["moments"]
-            self.lost[trial["notice"]].append((again, again * trial["pace_s"]))
+            since_s = trial["since_s"] / trial["moments"]
+            self.lost[trial["notice"]].append((again, again * trial["pace_s"], since_s))
         self.equal += outcome == "equal"
         self.refused += outcome == "refused"
         self.unfinished += outcome == "unfinished"
@@ -104,7 +117,7 @@ class Verdict:
         cells = [self.name, self.word(), str(self.moments), str(self.resumed)]
         for notice in (True, False):
             lost = self.lost[notice]
-            cells.append("{:.1f} ({:.2f} s)".format(*max(lost)) if lost else "")
+            cells.append("{:.1f} ({:.1f} s)".format(*max(lost)) if lost else "")
         return f"| {' | '.join(cells)} |"
 
 
@@ -179,303 +192,169 @@ def is_resuming(script: Path) -> bool:
     return "# resume: none" not in script.read_text()
 
 
-def lay_out(folder: Path) -> None:
-    """Copy the scripts into the folder of a run."""
+def lay_out(folder: Path, slower: int = 1) -> None:
+    """Copy the scripts into the folder of a run; their pauses take so many times as long."""
     for path in FOLDER.iterdir():
         if path.is_file():
-            shutil.copy(path, folder)
+            (folder / path.name).write_text(path.read_text().replace("sleep(", f"sleep({slower} * "))
 
 
-def environment(python: str, extra: dict[str, str]) -> dict[str, str]:
-    return {
-        **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
-        "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
-        "OMP_NUM_THREADS": "1",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "TF_ENABLE_ONEDNN_OPTS": "0",
-        "CUDA_VISIBLE_DEVICES": "",
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONUNBUFFERED": "1",
-        **extra,
-    }
-
-
-def start(script: Path, folder: Path, python: str, extra: dict[str, str]) -> "subprocess.Popen[str]":
-    lay_out(folder)
-    with (folder / "log").open("w") as log:
-        return subprocess.Popen(
-            command(script, python),
-            cwd=folder,
-            env=environment(python, extra),
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            start_new_session=True,
-        )
-
-
-FORKS = """
-import gc, importlib, json, os, sys
-for name in sys.argv[1:]:
-    importlib.import_module(name)
-if "transformers" in sys.argv:
-    from transformers import Trainer
-gc.freeze()
-print("ready", flush=True)
-for line in sys.stdin:
-    order = json.loads(line)
-    child = os.fork()
-    if not child:
-        os.setsid()
-        os.chdir(order["folder"])
-        os.environ.clear()
-        os.environ.update(order["environment"])
-        for number, name in ((0, os.devnull), (1, ".output"), (2, "log")):
-            os.dup2(os.open(name, os.O_RDONLY if not number else os.O_WRONLY | os.O_CREAT), number)
-        sys.argv[:] = [order["script"]]
-        sys.path[0] = order["folder"]
-        status = 1
-        try:
-            import runpy
-            runpy.run_path(order["script"], run_name="__main__")
-            status = 0
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else int(end.code is not None)
-        except BaseException as error:
-            sys.last_value = error
-            sys.excepthook(type(error), error, error.__traceback__)
-        import atexit
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        os._exit(status)
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-"""A process that has imported the frameworks, and forks for each run: an import takes longer than a run."""
-
-
-class Forked:
-    """One run of a script, with what this program uses of Popen."""
-
-    def __init__(
-        self, parent: "subprocess.Popen[str]", script: Path, folder: Path, environment: dict[str, str]
-    ) -> None:
-        assert parent.stdin is not None
-        assert parent.stdout is not None
-        os.mkfifo(folder / ".output")
-        order = {"script": script.name, "folder": str(folder), "environment": environment}
-        print(json.dumps(order), file=parent.stdin, flush=True)
-        self._parent = parent.stdout
-        self.pid = int(self._parent.readline())
-        self.stdout = (folder / ".output").open()
-        self.returncode: int | None = None
-
-    def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            if not select.select([self._parent], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired("fork", timeout or 0.0)
-            self.returncode = int(self._parent.readline())
-        return self.returncode
-
-
-class Forks:
-    """Starts runs, by forks where a script needs a framework."""
-
-    def __init__(self, hook: Path, python: str = sys.executable) -> None:
-        self.python, self.hook = python, hook
-        self._parents: dict[tuple[str, ...], subprocess.Popen[str]] = {}
-
-    def start(self, script: Path, folder: Path, extra: dict[str, str]) -> "subprocess.Popen[str] | Forked":
-        names = tuple(needs(script))
-        if script.suffix == ".sh" or not names or script.name == "child_process.py":
-            return start(script, folder, self.python, extra)
-        if names not in self._parents:
-            variables = {
-                "DLCLOUD_RESUME": "auto",
-                "DLCLOUD_CHECKPOINTS": str(self.hook),
-                "PYTHONPATH": str(self.hook),
-                **({"KERAS_BACKEND": names[0]} if "keras" in names else {}),  # the script sets it too late
-            }
-            parent = subprocess.Popen(
-                [self.python, "-c", FORKS, *names],
-                env=environment(self.python, variables),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                bufsize=1,
-            )
-            assert parent.stdout is not None
-            parent.stdout.readline()
-            self._parents[names] = parent
-        lay_out(folder)
-        return Forked(self._parents[names], script, folder, environment(self.python, extra))
-
-    def close(self) -> None:
-        for parent in self._parents.values():
-            assert parent.stdin is not None
-            parent.stdin.close()
-            parent.wait()
-
-
-def end_group(process: "subprocess.Popen[str] | Forked", number: signal.Signals) -> None:
-    """Signal a process group. SIGKILL reaches other groups, such as those of torchrun's workers."""
-    family = descendants(process.pid) if number == signal.SIGKILL else []
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
-    for one in family:
-        with suppress(ProcessLookupError):
-            os.kill(one, number)
-
-
-def descendants(parent: int) -> list[int]:
-    parents: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents.setdefault(int(path.read_text().rpartition(")")[2].split()[1]), []).append(
-                int(path.parent.name)
-            )
-    found = [parent]
-    for one in found:
-        found += parents.get(one, [])
-    return found[1:]
-
-
-def group_lives(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def follow(
-    process: "subprocess.Popen[str] | Forked",
-    stop_after: int | None,
-    wait_s: float,
-    *,
-    notice: bool,
-) -> list[str]:
-    """Read what a run prints; interrupt it `wait_s` after that many lines. Returns the lines."""
-    assert process.stdout is not None
-    lines = []
-    watch = threading.Timer(LONGEST_S, end_group, [process, signal.SIGKILL])
-    watch.start()
-    try:
-        for line in process.stdout:
-            lines.append(line.rstrip("\n"))
-            if stop_after is not None and len(lines) >= stop_after:
-                time.sleep(wait_s)
-                if notice:
-                    end_group(process, signal.SIGTERM)
-                    until = time.monotonic() + GRACE_S
-                    process.wait(GRACE_S)
-                    while group_lives(process.pid) and time.monotonic() < until:
-                        time.sleep(0.02)
-                break
-    except subprocess.TimeoutExpired:
-        pass
-    watch.cancel()
-    end_group(process, signal.SIGKILL)
-    lines += [line.rstrip("\n") for line in process.stdout]
-    process.wait()
-    return lines
-
-
-def undisturbed(script: Path, python: str, hook: Path) -> tuple[str, int, float]:
-    """Return the result of a run that nothing disturbs, its lines, and the time between two of them."""
+def undisturbed(script: Path, python: str, hook: Path) -> dict[str, Any]:
+    """Return the result of a run that nothing disturbs, without dlcloud, and the number of its lines."""
     with tempfile.TemporaryDirectory(prefix="corpus-") as name:
         folder = Path(name)
         (folder / CHECKPOINTS).mkdir()
-        process = start(script, folder, python, {"PYTHONPATH": str(hook)})
-        assert process.stdout is not None
-        times = [time.monotonic() for line in process.stdout if STEP.match(line)]
-        if process.wait():
-            raise SystemExit(f"{script.name} fails undisturbed: {(folder / 'log').read_text()[-2000:]}")
-        mean_s = (times[-1] - times[0]) / max(1, len(times) - 1)
-        return (folder / RESULT).read_text(), len(times), mean_s
+        lay_out(folder)
+        path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"
+        run = subprocess.run(
+            command(script, python),
+            cwd=folder,
+            env={**os.environ, **VARIABLES, "PATH": path, "PYTHONPATH": str(hook)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if run.returncode:
+            raise SystemExit(f"{script.name} fails undisturbed: {run.stderr[-2000:]}")
+        lines = sum(STEP.match(line) is not None for line in run.stdout.splitlines())
+        return {"result": (folder / RESULT).read_text(), "lines": lines}
 
 
-def keep(source: Path, kept: Path, ended: threading.Event) -> None:
-    """Copy checkpoints that nothing writes, again and again, as an instance does."""
-    new = kept.with_name("new")
-    while not ended.is_set():
-        with suppress(OSError, shutil.Error):
-            shutil.rmtree(new, ignore_errors=True)
-            before = scan(source, ["*"])
-            if not is_open(source, before):
-                shutil.copytree(source, new, symlinks=True)
-                if scan(source, ["*"]) == before and not is_open(source, before):
-                    shutil.rmtree(kept, ignore_errors=True)
-                    new.rename(kept)
-        ended.wait(0.02)
+class Instances:
+    """The local EC2 of one home, on which scripts run; `python` has the frameworks."""
+
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
+        self.python, self.hook = python, folder / "hook"
+        install(self.hook)
+        shutil.copy(reporting.__file__, self.hook / reporting.MODULE)
+        (folder / "home").mkdir()
+        self.user = User(folder / "home", variables={"DLCLOUD_LOCAL_ISOLATION": "none"})
+        self.user.run("local", "start")
+
+    def close(self) -> None:
+        self.user.run("local", "stop")
+
+    def begin(self, script: Path, name: str) -> "subprocess.Popen[bytes]":
+        """Start the `dlcloud up` of a script on a cluster of that name; what it prints is in its log."""
+        folder = self.user.home / name
+        folder.mkdir()
+        lay_out(folder, SLOWER)
+        path = f"{Path(self.python).parent}:/usr/local/bin:/usr/bin:/bin"
+        variables = {**VARIABLES, "PATH": path, "DLCLOUD_RESUME_INTERVAL_S": str(SAVED_EACH_S)}
+        words = [f"{key}={value}" for key, value in variables.items()]
+        recipe = {
+            "name": name,
+            "cloud": "local",
+            "instances": {"types": ["c5.xlarge", "c5.2xlarge"], "market": "spot"},
+            "workload": {
+                "command": shlex.join(["env", *words, *command(script, self.python)]),
+                "files": ".",
+                "checkpoints": [f"{CHECKPOINTS}/"],
+                "resume": "auto" if is_resuming(script) else "none",
+            },
+            "budget": {"max_hours": 1},
+        }
+        (folder / "recipe.yaml").write_text(json.dumps(recipe))
+        with (folder / "up.log").open("wb") as log:
+            return subprocess.Popen(
+                [DLCLOUD, "up", "recipe.yaml", "--yes", "--name", name],
+                cwd=folder,
+                env=self.user.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def interrupt(self, instance_id: str, *, notice: bool) -> None:
+        self.user.control.interrupt(instance_id, GRACE_S if notice else 0.0)
+
+    def logs(self, name: str) -> Iterator[Path]:
+        """Return the logs of a cluster's runs: on its instances, and in the home."""
+        home = self.user.home / ".dlcloud"
+        yield from home.glob(f"local/instances/*/home/dlcloud/runs/{name}-*/log")
+        yield from home.glob(f"runs/{name}-*/log")
+
+
+class Output:
+    """What the runs of a cluster have printed so far, also on instances that are gone."""
+
+    def __init__(self, instances: Instances, name: str) -> None:
+        self.instances, self.name = instances, name
+        self.texts: dict[str, str] = {}
+        self.places: dict[str, str] = {}
+        self.times: dict[str, list[float]] = {}
+
+    def read(self) -> None:
+        for path in self.instances.logs(self.name):
+            with suppress(OSError):
+                run, text = path.parent.name, path.read_text(errors="replace")
+                if "instances" in path.parts:
+                    self.places[run] = path.parts[path.parts.index("instances") + 1]
+                if len(text) > len(self.texts.get(run, "")):
+                    self.texts[run] = text
+                    times = self.times.setdefault(run, [])
+                    times += [time.monotonic()] * (self.lines(run) - len(times))
+
+    def lines(self, run: str) -> int:
+        return sum(STEP.match(line) is not None for line in self.texts[run].splitlines())
+
+    def pace_s(self) -> float:
+        """Return the time between two lines, of the run that printed most."""
+        times = max(self.times.values(), key=len)
+        return (times[-1] - times[0]) / max(1, len(times) - 1)
 
 
 def survive(
     script: Path,
-    forks: Forks,
+    instances: Instances,
     chance: random.Random,
     baseline: Mapping[str, Any],
     moments: int,
     *,
+    name: str,
     notice: bool,
 ) -> dict[str, Any]:
     """Run a script that is interrupted that often to its end; return what became of it."""
-    expected, count, pace_s = baseline["result"], baseline["lines"], baseline["pace_s"]
-    trial = {"notice": notice, "moments": moments, "resumed": 0, "again": 0, "pace_s": pace_s}
-    with tempfile.TemporaryDirectory(prefix="corpus-") as name:
-        carried = Path(name, "carried")
-        carried.mkdir()
-        resume = {"DLCLOUD_RESUME": "auto"} if is_resuming(script) else {}
-        printed = 0
-        for number in range(moments + 1):
-            folder = Path(name, f"run-{number}")
-            folder.mkdir()
-            shutil.copytree(carried, folder / CHECKPOINTS, symlinks=True)
-            extra = {
-                "PYTHONPATH": str(forks.hook),
-                "DLCLOUD_CHECKPOINTS": str(folder / CHECKPOINTS),
-                "DLCLOUD_RESUME_RUN": name,
-                "DLCLOUD_RESUME_INTERVAL_S": str(4 * pace_s),
-                **resume,
-            }
-            process = forks.start(script, folder, extra)
-            is_last = number == moments
-            after = None if is_last else chance.randint(1, max(1, count - 1))
-            kept = Path(name, "kept")
-            ended = threading.Event()
-            keeper = threading.Thread(target=keep, args=(folder / CHECKPOINTS, kept, ended))
-            if not is_resuming(script):
-                keeper.start()
-            lines = follow(process, after, chance.random() * pace_s, notice=notice)
-            ended.set()
-            if keeper.ident:
-                keeper.join()
-            printed += sum(STEP.match(line) is not None for line in lines)
-            log = (folder / "log").read_text()
-            if " resumes after step " in log or any("resumes" in line for line in lines):
-                trial["resumed"] += 1
-            if process.returncode == 0:
-                result = (folder / RESULT).read_text()
-                trial.update(moments=number, again=max(0, printed - count))
-                if result == expected:
-                    return {**trial, "outcome": "equal"}
-                fault = f"{result[:300]!r} instead of {expected[:300]!r}: {log[-600:]}"
-                return {**trial, "outcome": "wrong", "fault": fault}
-            if is_last or (after is not None and len(lines) < after):
-                if "is not resumed: " in log:
-                    return {**trial, "outcome": "refused"}
-                fault = f"exit status {process.returncode}: {log[-600:]}"
-                return {**trial, "outcome": "unfinished", "fault": fault}
-            shutil.rmtree(carried)
-            is_cut_off = process.returncode < 0 and kept.exists()  # a write may have been, too
-            shutil.copytree(kept if is_cut_off else folder / CHECKPOINTS, carried, symlinks=True)
-            shutil.rmtree(folder)
-    raise AssertionError("the last run ends")
+    expected, count = baseline["result"], baseline["lines"]
+    process, output = instances.begin(script, name), Output(instances, name)
+    until, hit = time.monotonic() + LONGEST_S * (moments + 1), set[str]()
+    after, wait_s = chance.randint(1, max(1, count - 1)), chance.random()
+    while process.poll() is None:
+        output.read()
+        run = next((run for run in output.texts if run not in hit and run in output.places), "")
+        if run and len(hit) < moments and output.lines(run) >= after:
+            time.sleep(wait_s * output.pace_s())
+            instances.interrupt(output.places[run], notice=notice)
+            hit.add(run)
+            after, wait_s = chance.randint(1, max(1, count - 1)), chance.random()
+        if time.monotonic() > until:
+            process.send_signal(signal.SIGTERM)
+            until = math.inf
+        time.sleep(0.05)
+    output.read()
+    said = (instances.user.home / name / "up.log").read_text()
+    trial = {"notice": notice, "moments": len(hit), "pace_s": output.pace_s() if output.times else 0.0}
+    printed = sum(map(output.lines, output.texts))
+    trial["again"] = max(0, printed - count)
+    trial["resumed"] = sum("resumes" in text for text in output.texts.values())
+    trial["since_s"] = sum(map(float, LOST.findall(said)))
+    trial["restarts"] = [match[0] for match in RESTART.finditer(said)]
+    results = list((instances.user.home / ".dlcloud" / "runs").glob(f"{name}-*/files/{RESULT}"))
+    if process.returncode == 0 and results:
+        result = max(results, key=lambda path: path.stat().st_mtime).read_text()
+        if result == expected:
+            return {**trial, "outcome": "equal"}
+        return {**trial, "outcome": "wrong", "fault": f"{result[:300]!r} instead of {expected[:300]!r}"}
+    if any("is not resumed: " in text for text in output.texts.values()):
+        return {**trial, "outcome": "refused"}
+    fault = f"exit status {process.returncode}: {said[-1500:]}"
+    return {**trial, "outcome": "unfinished", "fault": fault}
 
 
 def examine(
     script: Path,
-    forks: Forks,
+    instances: Instances,
     *,
     moments: int,
     seed: int,
@@ -488,16 +367,16 @@ def examine(
     """
     progress, verdict, key = progress or Progress(), Verdict(script.name), key_of(script)
     for number, (notice, count) in enumerate(trials_of(moments)):
-        name = f"{seed} {number} {notice} {count}"
+        name = f"ec2 {seed} {number} {notice} {count}"
         trial = progress.trials.get((key, name))
         if trial is None:
             if time.monotonic() > until or len(verdict.wrong) >= MOST_FAULTS:
                 break
             if key not in progress.baselines:
-                result, lines, pace_s = undisturbed(script, forks.python, forks.hook)
-                progress.note(key=key, result=result, lines=lines, pace_s=pace_s)
-            chance = random.Random(f"{name} {script.name}")
-            trial = survive(script, forks, chance, progress.baselines[key], count, notice=notice)
+                progress.note(key=key, **undisturbed(script, instances.python, instances.hook))
+            chance, baseline = random.Random(f"{name} {script.name}"), progress.baselines[key]
+            cluster = f"{script.stem}-{seed}-{number}".replace("_", "-")
+            trial = survive(script, instances, chance, baseline, count, name=cluster, notice=notice)
             progress.note(key=key, trial=name, **trial)
         if trial["moments"]:
             verdict.take(trial)
@@ -522,34 +401,67 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--python", default=sys.executable, help="has the frameworks")
     parser.add_argument("--minutes", type=float, default=math.inf, help="then it ends, to be run again")
+    parser.add_argument("--parallel", type=int, default=2, help="scripts at a time")
     parser.add_argument("--progress", type=Path, default=PROGRESS, help="what has been tried")
     arguments = parser.parse_args()
     until = time.monotonic() + 60 * arguments.minutes
     arguments.progress.parent.mkdir(parents=True, exist_ok=True)
-    progress, verdicts = Progress(arguments.progress), []
-    with tempfile.TemporaryDirectory(prefix="hook-") as name:
-        install(Path(name))
-        shutil.copy(reporting.__file__, Path(name, reporting.MODULE))
-        forks = Forks(Path(name), arguments.python)
-        for script in scripts():
-            if arguments.names and script.name not in arguments.names:
-                continue
-            if missing := lacks(script, arguments.python):
-                print(f"{script.name:32} skipped: no {', '.join(missing)}", flush=True)
-                continue
-            verdict = examine(
-                script, forks, moments=arguments.moments, seed=arguments.seed, progress=progress, until=until
+    progress, chosen = Progress(arguments.progress), []
+    for script in scripts():
+        if arguments.names and script.name not in arguments.names:
+            continue
+        if missing := lacks(script, arguments.python):
+            print(f"{script.name:32} skipped: no {', '.join(missing)}", flush=True)
+        else:
+            chosen.append(script)
+    with tempfile.TemporaryDirectory(prefix="corpus-") as name:
+        instances = Instances(Path(name), arguments.python)
+
+        def try_out(script: Path) -> Verdict:
+            return examine(
+                script,
+                instances,
+                moments=arguments.moments,
+                seed=arguments.seed,
+                progress=progress,
+                until=until,
             )
-            verdicts.append(verdict)
-            for fault in verdict.wrong:
-                print(f"{script.name}: {fault}", flush=True)
-        forks.close()
-    print("\n".join([TABLE, *(verdict.row() for verdict in verdicts)]))
-    words = [verdict.word() for verdict in verdicts]
-    print(json.dumps({word: words.count(word) for word in sorted(set(words))}))
+
+        try:
+            with ThreadPoolExecutor(arguments.parallel) as pool:
+                verdicts = list(pool.map(try_out, chosen))
+        finally:
+            instances.close()
+    for verdict in verdicts:
+        for fault in verdict.wrong:
+            print(f"{verdict.name}: {fault}", flush=True)
+    print("\n".join([TABLE, *(verdict.row() for verdict in verdicts), "", *summary(verdicts)]))
+    words = {verdict.word() for verdict in verdicts}
     if time.monotonic() > until:
         print("not all was tried: the same command continues")
-    return 1 if {"wrong", "unfinished"} & set(words) else 0
+    return 1 if {"wrong", "unfinished"} & words else 0
+
+
+def summary(verdicts: list[Verdict]) -> list[str]:
+    """Return what the project promises of all scripts together."""
+    count = Counter(verdict.word() for verdict in verdicts)
+    finished = count["equal"] + count["restarts"]
+    lines = [
+        f"scripts that finished with the undisturbed result: {finished} of {len(verdicts)}",
+        f"of these, from the beginning as they say: {count['restarts']}",
+        f"with another result: {count['wrong']}; refused with the reason: {count['refused']}",
+        f"not finished: {count['unfinished']}; not tried: {count['not tried']}",
+    ]
+    for notice in (True, False):
+        lost = [one for verdict in verdicts if verdict.word() == "equal" for one in verdict.lost[notice]]
+        if lost:
+            _, seconds, since_s = max(lost, key=lambda one: one[1])
+            beyond = max(seconds - since_s for _, seconds, since_s in lost)
+            lines.append(
+                f"work lost {'with' if notice else 'without'} a notice: at most {seconds:.1f} s, "
+                f"{since_s:.1f} s after the last checkpoint; at most {beyond:.1f} s beyond that time"
+            )
+    return lines
 
 
 if __name__ == "__main__":
