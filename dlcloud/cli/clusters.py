@@ -217,6 +217,8 @@ def resize(
     New ones come from the pools of the cluster's recipe, as with `up`. On-demand instances beyond the
     recipe's base are terminated first, then spot, then the base; the newest first, never the oldest on-demand
     one. A resize that was interrupted is finished by the next one, or by `up`.
+
+    While a command with checkpoints runs, its programs are asked to stop before their instances change.
     """
     from dlcloud.app.clusters.resize import run
     from dlcloud.app.context import Context

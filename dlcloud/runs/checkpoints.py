@@ -43,6 +43,7 @@ PROGRAM = f"python3 -I -S {FOLDER}/checkpoints.py"
 CHECKPOINT, STORED, NOTICE = "checkpoint", "checkpoint_stored", "notice"
 """The kinds of the records that `templates/checkpoints.py` writes."""
 REBALANCE = "a rebalance recommendation"
+RESIZE = "dlcloud resize"
 REPLACED = ("an interruption notice", REBALANCE)
 """The reasons of a notice for which another instance takes the place."""
 REFUSED = b"dlcloud: hint: undo the change to resume"
@@ -167,6 +168,11 @@ class Checkpoints:
         finally:
             self._in_use.release()
 
+    def release(self, instance_id: str) -> None:
+        """Leave the checkpoints of an instance that ends to the next one."""
+        with self._lock:
+            self._slots.pop(instance_id, None)
+
     def move(self, lost_id: str, new_id: str) -> None:
         """Give a replacement the checkpoints of the instance that is gone."""
         with self._lock:
@@ -266,18 +272,26 @@ class Checkpoints:
 
     def stop_all(self, reason: str) -> None:
         """Ask all programs to stop, and wait until their checkpoints are copied."""
-        active = list(self._active.values())
-        if not active:
-            return
-        message = f"{reason}: the program has {STOP_S:.0f} s to stop, then its checkpoints are copied"
-        self.managed.emit(Warned(message=f"{message}; Ctrl-C again terminates the instances now"))
-        for copying in active:
-            self.ask_to_stop(copying.member, copying.run, STOP_S, reason)
+        if self._active:
+            message = f"{reason}: the program has {STOP_S:.0f} s to stop, then its checkpoints are copied"
+            self.managed.emit(Warned(message=f"{message}; Ctrl-C again terminates the instances now"))
+            self.stop([one.member for one in list(self._active.values())], reason)
+
+    def stop(self, members: Sequence[Member], reason: str) -> set[str]:
+        """Ask the programs of some instances to stop, and wait until their checkpoints are copied.
+
+        Returns:
+            The ids of the instances that ran one.
+        """
+        runs = {run_id: one for run_id, one in list(self._active.items()) if one.member in members}
+        for one in runs.values():
+            self.ask_to_stop(one.member, one.run, STOP_S, reason)
         until = self.managed.clock.monotonic() + STOP_S + RETRY_S
-        while self._active and (
-            self.managed.clock.monotonic() < until or any(one.is_busy for one in self._active.values())
+        while (active := runs.keys() & self._active.keys()) and (
+            self.managed.clock.monotonic() < until or any(runs[run_id].is_busy for run_id in active)
         ):
             self.managed.clock.sleep(0.2)
+        return {one.run.instance_id for one in runs.values()}
 
     def ask_to_stop(self, member: Member, run: Run, seconds: float, reason: str) -> None:
         """Ask the program of a run to stop within so many seconds; one that is gone needs no asking."""

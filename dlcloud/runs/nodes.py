@@ -25,7 +25,8 @@ from dlcloud.model.errors import (
 from dlcloud.model.events import Warned
 from dlcloud.model.untrusted import number_or_none
 from dlcloud.recipe.kept_results import NOTHING
-from dlcloud.runs.checkpoints import NOTICE, SAVE_S
+from dlcloud.runs.checkpoints import NOTICE, RESIZE, SAVE_S, STOP_S
+from dlcloud.runs.resizing import POLL_S
 from dlcloud.runs.run import Runner
 from dlcloud.system.parallel import all_or_raise, fan_out
 
@@ -72,11 +73,13 @@ class NodesRunner:
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self._jobs = RemoteJobs(managed=runner.managed)
+        self._size: int | None = None  # the job stops for a resize to it
 
     def run(self, members: Sequence[Member]) -> Run:
         """Run the job; one that an earlier `up` left behind is followed, not repeated.
 
-        If an instance is reclaimed or lost, all ranks start again on those that are left and a replacement.
+        If an instance is reclaimed or lost, all ranks start again on those that are left and a replacement;
+        after `dlcloud resize`, on the new number of instances.
 
         Returns:
             The run of rank 0.
@@ -86,10 +89,14 @@ class NodesRunner:
             InstanceError: An instance is gone and not replaced, or could not be set up.
         """
         retries, nodes = self.runner.recipe.workload.retries, self._find_unfinished(members)
+        self.runner.follow_resizes(members)
         while True:
             try:
                 return self._run_once(nodes or self._send(members))
             except DlcloudError as error:
+                if (resized := self._resize()) is not None:
+                    members, nodes = resized, []
+                    continue
                 lost = [member for member in members if self._is_lost(member)]
                 replacements = self.runner.replacements
                 if lost and replacements is not None:
@@ -115,11 +122,22 @@ class NodesRunner:
             return True
         return False
 
+    def _resize(self) -> Sequence[Member] | None:
+        """Return the instances after a resize for which the job has stopped; None if there was none."""
+        size, self._size, resizing = self._size, None, self.runner.resizing
+        if size is None or resizing is None:
+            return None
+        resizing.end(resizing.choose_leaving(size))
+        return resizing.members
+
     def _run_once(self, nodes: Sequence[Node]) -> Run:
+        ended = threading.Event()
         try:
             self._start(nodes)
             self._watch_notices(nodes)
-            (ended,) = self._on_all([nodes[0]], lambda node: self.runner.follow(node.member, node.run))
+            name = f"resizes of {nodes[0].run.run_id}"
+            threading.Thread(target=self._watch_size, args=(nodes[0], ended), name=name, daemon=True).start()
+            (run,) = self._on_all([nodes[0]], lambda node: self.runner.follow(node.member, node.run))
         except KeyboardInterrupt:
             self.runner.stop_programs()
             self._stop(nodes, RunState.FAILED)
@@ -127,8 +145,23 @@ class NodesRunner:
         except DlcloudError:
             self._stop(nodes[1:])
             raise
+        finally:
+            ended.set()
         self._stop(nodes[1:])
-        return ended
+        return run
+
+    def _watch_size(self, head: Node, ended: threading.Event) -> None:
+        """Launch what a resize asks for while the job runs, then let rank 0 stop the job."""
+        resizing, checkpoints = self.runner.resizing, self.runner.checkpoints
+        while resizing is not None and checkpoints is not None and not ended.wait(POLL_S):
+            size = resizing.requested()
+            if size is None or (size > len(resizing.members) and not resizing.grow(size)):
+                continue
+            self._size = min(size, len(resizing.members))
+            message = f"{RESIZE}: the job stops, and starts again on {self._size} instance(s)"
+            self.runner.managed.emit(Warned(message=message))
+            checkpoints.ask_to_stop(head.member, head.run, STOP_S, RESIZE)
+            return
 
     def _watch_notices(self, nodes: Sequence[Node]) -> None:
         """Let a notice of any node stop the job on all of them: rank 0 stops it."""

@@ -1,7 +1,8 @@
 """When the instance of a run is reclaimed or lost, another takes its place, and the run starts again.
 
-`Runner` and `NodesRunner` call `Replacements.replace` for each instance that is gone; the use case says how
-one is launched. A program that fails by itself is not run again unless `workload.retries` says so.
+`Runner` and `NodesRunner` call `Replacements.replace` for each instance that is gone, and `grow` for what
+`dlcloud resize` asks for; the use case says how one is launched. A program that fails by itself is not run
+again unless `workload.retries` says so.
 """
 
 import contextlib
@@ -99,9 +100,9 @@ FIRST_WAIT_S = 15.0
 LONGEST_WAIT_S = 300.0
 """Between two tries to launch a replacement; capacity comes back after minutes or hours."""
 
-Launch = Callable[[Collection[str], Collection[str], Member], Sequence[Member]]
-"""Launches what the cluster lacks next to the instances of some ids, without counting others that end soon,
-in another pool than the lost instance's if there is one. Raises BudgetError if no time is left for it."""
+Launch = Callable[[int, Collection[str], Collection[str], Member | None], Sequence[Member]]
+"""Launches what the cluster lacks of a size next to the instances of some ids, without counting others that
+end soon, in another pool than the lost instance's if there is one. Raises BudgetError if no time is left."""
 
 
 class Replacements:
@@ -125,6 +126,7 @@ class Replacements:
         leaves: bool = False,
     ) -> None:
         self._connected = {member.instance.instance_id for member in members}
+        self._size = len(members)
         self._launch, self._clock, self._emit, self._leaves = launch, clock, emit, leaves
         self._spare: list[Member] = []  # launched for another of several that were lost at the same time
         self._leaving: set[str] = set()  # have a notice; their replacements are requested before they end
@@ -164,12 +166,25 @@ class Replacements:
         )
         return member
 
+    def resize(self, size: int, *, end: Collection[Member] = ()) -> list[Member]:
+        """Launch what is missing of a new size, and count instances that leave no more; return the new ones.
+
+        Raises:
+            DlcloudError: Nothing was launched; the size is that of before.
+        """
+        with self._lock:
+            self._connected -= {member.instance.instance_id for member in end}
+            new = list(self._launch(size, self._connected, self._leaving, None)) if size > self._size else []
+            self._connected |= {member.instance.instance_id for member in new}
+            self._size = self._size + len(new) if new else min(size, self._size)
+        return new
+
     def _launch_one(self, lost: Member, error: DlcloudError) -> Member:
         wait_s = FIRST_WAIT_S
         # Once termination has begun, the store records no request: Ctrl-C leaves nothing behind.
         while True:
             try:
-                new = list(self._launch(self._connected, self._leaving, lost))
+                new = list(self._launch(self._size, self._connected, self._leaving, lost))
                 reason = "no pool has capacity"
             except (CapacityError, QuotaError) as refusal:
                 new, reason = [], refusal.message

@@ -36,11 +36,12 @@ from dlcloud.model.untrusted import number_or_none
 from dlcloud.recipe.kept_results import NOTHING
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.recipe.sent_files import FileSet
-from dlcloud.runs.checkpoints import REBALANCE, REPLACED, Checkpoints, Copying, first_folder
+from dlcloud.runs.checkpoints import REBALANCE, REPLACED, RESIZE, Checkpoints, Copying, first_folder
 from dlcloud.runs.program import EARLIER, RunProgram, is_sent, list_package
 from dlcloud.runs.race import RaceWatch
 from dlcloud.runs.replacement import Replacements, Restart, note_interruption
-from dlcloud.system.parallel import all_or_raise, fan_out
+from dlcloud.runs.resizing import POLL_S, Resizing
+from dlcloud.system.parallel import CallOutcome, all_or_raise, fan_out
 
 
 class Runner:
@@ -85,6 +86,8 @@ class Runner:
         self.checkpoints: Checkpoints | None = None
         if keeps_checkpoints and recipe.workload.checkpoints:
             self.checkpoints = Checkpoints(managed=managed, recipe=recipe, storage=self._storage, fresh=fresh)
+        self.resizing: Resizing | None = None
+        self._at_work: set[str] = set()  # the ids of instances whose runs are not stored as ended
         # Instances share what is read once for all of them; each has a thread.
         self._files: FileSet | None = None
         self._files_lock = threading.Lock()
@@ -106,8 +109,65 @@ class Runner:
             PartialError: Some runs failed; the results of the others are stored.
         """
         self.expect(len(members))
-        outcomes = fan_out(self._run, members, width=None, on_interrupt=self.stop_programs)
-        return all_or_raise(outcomes, name=lambda member: member.instance.instance_id)
+        self.follow_resizes(members)
+        outcomes = self._run_each(members)
+        left = [one for one in outcomes if one.error is None and one.value is None]
+        runs = all_or_raise(
+            [one for one in outcomes if one not in left], name=lambda member: member.instance.instance_id
+        )
+        return [run for run in runs if run is not None]
+
+    def follow_resizes(self, members: Sequence[Member]) -> None:
+        """From now on let `dlcloud resize` change these instances, if their checkpoints are kept."""
+        if self.checkpoints is not None and self.replacements is not None:
+            self.resizing = Resizing(
+                managed=self.managed, recipe=self.recipe, replacements=self.replacements, members=members
+            )
+
+    def _run_each(self, members: Sequence[Member]) -> list[CallOutcome[Member, Run | None]]:
+        """Run on instances in parallel, and on those that a resize adds; None for those that it ends."""
+        running = {member.instance.instance_id for member in members}
+        more: list[CallOutcome[Member, Run | None]] = []
+        ended = threading.Event()
+
+        def work(member: Member | None) -> Run | None:
+            if member is None:
+                more.extend(self._resize_until(ended))
+                return None
+            try:
+                return self._run(member)
+            finally:
+                running.remove(member.instance.instance_id)
+                if not running:
+                    ended.set()
+
+        watch = [] if self.resizing is None else [None]
+        outcomes = fan_out(work, [*members, *watch], width=None, on_interrupt=self.stop_programs)
+        pairs = zip(members, outcomes, strict=False)
+        more += [CallOutcome(item=member, value=one.value, error=one.error) for member, one in pairs]
+        return more
+
+    def _resize_until(self, ended: threading.Event) -> list[CallOutcome[Member, Run | None]]:
+        """Change the number of instances as `dlcloud resize` asks; return what became of those it adds."""
+        resizing, checkpoints = self.resizing, self.checkpoints
+        assert resizing is not None  # noqa: S101 - asked by the caller
+        assert checkpoints is not None  # noqa: S101 - as there
+        outcomes = []
+        while not ended.wait(POLL_S):
+            if (size := resizing.requested()) is None:
+                continue
+            if size > len(resizing.members):
+                if new := resizing.grow(size):
+                    outcomes += self._run_each(new)
+                continue
+            leaving = resizing.choose_leaving(size)
+            stopped = checkpoints.stop(leaving, RESIZE)
+            while stopped & self._at_work:
+                ended.wait(POLL_S / 5)
+            for member in leaving:
+                checkpoints.release(member.instance.instance_id)
+            resizing.end(leaving)
+        return outcomes
 
     def expect(self, count: int) -> None:
         """State how many instances will run the program; they may reach each other where they share data."""
@@ -120,13 +180,17 @@ class Runner:
         cloud, cluster = self.managed.cloud, self.managed.cluster
         cloud.network.allow_peers(cloud.network.find_group(cluster.cluster_id))
 
-    def _run(self, member: Member) -> Run:
-        """Run on an instance, or on those that replace it one after the other."""
+    def _run(self, member: Member) -> Run | None:
+        """Run on an instance, or on those that replace it one after the other; None if a resize ends it."""
         retries = self.recipe.workload.retries
         while True:
+            instance_id = member.instance.instance_id
+            self._at_work.add(instance_id)
             try:
                 return self._run_once(member)
             except DlcloudError as error:
+                if self.resizing is not None and instance_id in self.resizing.left_ids:
+                    return None
                 if self.is_lost(member, error):
                     if self.replacements is None:
                         raise
@@ -138,6 +202,8 @@ class Runner:
                     self.emit_retry(error, retries)
                 else:
                     raise
+            finally:
+                self._at_work.discard(instance_id)
 
     def stop_programs(self) -> None:
         """At Ctrl-C: let programs whose checkpoints are kept stop by themselves, and copy what they saved."""
@@ -164,6 +230,8 @@ class Runner:
         self._restarts[new.instance.instance_id] = Restart(
             noticed_at=noticed_at, stopped_at=stopped_at, replaced_at=clock.monotonic()
         )
+        if self.resizing is not None:
+            self.resizing.replace(member, new)
         if self.checkpoints is not None:
             self.checkpoints.move(member.instance.instance_id, new.instance.instance_id)
             if self.checkpoints.noticed.get(member.instance.instance_id) == REBALANCE:

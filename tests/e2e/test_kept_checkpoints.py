@@ -59,24 +59,24 @@ workload:
   command: python3 train.py
   files: train.py
   checkpoints: [ckpt/]
-  resume: auto
+  resume: {resume}
   {more}
 budget: {{max_hours: 1}}
 """
 
 
-def begin(user, name, *, script=SCRIPT, more="", count=1, top="", is_there=None):
+def begin(user, name, *, script=SCRIPT, more="", count=1, top="", resume="auto", is_there=None):
     """Start an `up`; return its process once a checkpoint was copied."""
     (user.home / "train.py").write_text(script)
     path = user.home / f"{name}.yaml"
-    path.write_text(RECIPE.format(name=name, more=more, count=count) + top)
+    path.write_text(RECIPE.format(name=name, more=more, count=count, resume=resume) + top)
     process = user.begin("up", str(path), "--name", name)
     wait_until(is_there or (lambda: kept(user, name)))
     return process
 
 
-def kept(user, name):
-    return list((user.home / ".dlcloud/checkpoints").glob(f"{name}-*/0/state-*.json"))
+def kept(user, name, number=0):
+    return list((user.home / ".dlcloud/checkpoints").glob(f"{name}-*/{number}/state-*.json"))
 
 
 def end(user, name, process):
@@ -120,14 +120,45 @@ def test_ctrl_c_lets_the_program_save_and_the_next_up_resumes(user):
 
 @pytest.mark.long
 def test_a_notice_of_one_node_stops_the_job_on_all_and_it_resumes_with_a_replacement(user):
-    script = SCRIPT.replace("import os", "import os, sys", 1).replace(
-        "    if step % 10 == 0:", "    if step % 10 == 0 and os.environ['RANK'] == '0':"
-    )
-    process = begin(user, "ranks", script=script, more="nodes: all", count=2)
+    process = begin(user, "ranks", script=ONLY_RANK_0, more="nodes: all", count=2)
     (rank_1,) = user.store("SELECT instance_id FROM runs WHERE cluster_name = 'ranks' AND rank = 1")
     user.run("local", "interrupt", rank_1[0], "--grace", "60")
     _, err = end(user, "ranks", process)
     assert "an interruption notice of rank 1" in err
+
+
+ONLY_RANK_0 = SCRIPT.replace("import os", "import os, sys", 1).replace(
+    "    if step % 10 == 0:", "    if step % 10 == 0 and os.environ['RANK'] == '0':"
+)
+
+
+def test_a_resize_starts_one_job_again_on_all_instances_with_its_checkpoints(user):
+    process = begin(user, "grown", script=ONLY_RANK_0, more="nodes: all", resume="none")
+    assert "requested 2 instance(s) for grown" in user.run("resize", "grown", "2").stdout
+    _, err = end(user, "grown", process)
+    assert "starts again on 2 instance(s)" in err
+    assert user.store("SELECT MAX(nodes) FROM runs WHERE cluster_name = 'grown'") == [(2,)]
+
+
+@pytest.mark.long
+def test_a_resize_of_runs_by_themselves_stops_only_those_that_leave(user):
+    script = SCRIPT.replace("if is_first_life and step == 40:", "if step == 40 and not go.exists():")
+    script = script.replace("is_first_life = ", "go = pathlib.Path('/tmp/go')\nis_first_life = ")
+    process = begin(
+        user, "several", script=script, count=2, is_there=lambda: len(kept(user, "several", "*")) > 1
+    )
+    user.run("resize", "several", "1")
+    wait_until(lambda: len(user.alive()) == 1)
+    user.run("resize", "several", "2")
+    began = "SELECT run_id FROM runs WHERE cluster_name = 'several'"
+    wait_until(lambda: len(user.store(began)) == 3)
+    wait_until(lambda: "begins at 40" in user.run("logs", "several").stdout)
+    user.run("exec", "several", "--", "touch", "/tmp/go")
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, out + err
+    results = (user.home / ".dlcloud/runs").glob("several-*/files/result.txt")
+    assert [path.read_text() for path in results] == [str(sum(step * step for step in range(61)))] * 2
+    assert "interrupted" not in err
 
 
 @pytest.mark.long
@@ -156,7 +187,7 @@ def test_a_loop_of_two_lines_saves_at_the_notice_and_resumes(user):
     """Nothing is saved before the notice: the first state is due after a minute."""
     (user.home / "train.py").write_text(LOOP)
     path = user.home / "loop.yaml"
-    path.write_text(RECIPE.format(name="loop", more="", count=1))
+    path.write_text(RECIPE.format(name="loop", more="", count=1, resume="auto"))
     process = user.begin("up", str(path), "--name", "loop")
     wait_until(lambda: "begins at 0" in user.run("logs", "loop", expect=None).stdout)
     (first,) = user.alive()

@@ -101,7 +101,7 @@ class Resizer:
     def show(self) -> None:
         """Print what would be done, as the result."""
         self._check_keep_free()
-        if not self._is_training:
+        if not self._is_running:
             self._check_state(self.cluster)
         members = self.launcher.members()
         decision = self._decide(members)
@@ -115,8 +115,8 @@ class Resizer:
             PartialError: Some were not launched, reached or set up.
         """
         self._check_keep_free()
-        if self._is_training:
-            self._request_workers()
+        if self._is_running:
+            self._request_size()
             return
         self._check_state(self.cluster)
         _ = self.recipe, self.requirements  # their faults come before anything is touched
@@ -139,6 +139,29 @@ class Resizer:
         is_elastic = self.recipe.workload.elastic is not None
         return is_elastic and self.cluster.state is ClusterState.RUNNING
 
+    @property
+    def _is_running(self) -> bool:
+        """True if the `up` in charge does the resizing: of a training, or of a command with checkpoints.
+
+        Raises:
+            RecipeError: It runs a command that could not continue.
+        """
+        workload, name = self.recipe.workload, self.cluster.name
+        is_running = self.cluster.state is ClusterState.RUNNING
+        if not is_running or workload.command is None or workload.elastic or self.recipe.experiment:
+            return self._is_training
+        if not workload.checkpoints:
+            raise RecipeError(
+                f"{name} runs a command that keeps no checkpoints: a resize would lose its work",
+                f"name them in workload.checkpoints; dlcloud status {name} shows when it has ended",
+            )
+        if workload.resume == "auto" and self.recipe.is_one_job:
+            raise RecipeError(
+                f"{name} runs one job with resume: auto, which needs the same number of processes again",
+                "resume: none, if the script resumes by itself on other numbers",
+            )
+        return True
+
     def _check_keep_free(self) -> None:
         """Refuse to keep reserved instances free where no controller would do it."""
         if self.keep_free is None or (self._is_training and self.recipe.instances.uses_reservations):
@@ -152,12 +175,7 @@ class Resizer:
     def _check_state(self, cluster: Cluster) -> None:
         """Refuse a cluster that is not up and idle."""
         name = cluster.name
-        if self.context.controller_instance_id and cluster.state is ClusterState.RUNNING:
-            raise RecipeError(
-                f"{name} runs a command: only an elastic training changes its size while it runs",
-                f"dlcloud status {name} shows when it has ended",
-            )
-        if self.context.controller_instance_id:
+        if self.context.controller_instance_id and cluster.state is not ClusterState.RUNNING:
             raise RecipeError(
                 f"the training of {name} has ended", f"dlcloud down {name} downloads its results"
             )
@@ -169,10 +187,11 @@ class Resizer:
                 "wait for it, or run the same up again; with --keep the cluster stays and can be resized",
             )
 
-    def _request_workers(self) -> None:
-        """Store the size; the `up` that trains looks at it, and so does the next one after a crash."""
+    def _request_size(self) -> None:
+        """Store the size; the `up` in charge looks at it, and so does the next one after a crash."""
         intent_id = self._store_size(self.size)
-        message = f"requested {self.size} worker(s) for {self.cluster.name}"
+        kind = "worker" if self._is_training else "instance"
+        message = f"requested {self.size} {kind}(s) for {self.cluster.name}"
         if self.keep_free is not None:
             message += f", {self.keep_free} reserved instance(s) stay free"
             self.context.clusters.begin_intent(
@@ -223,9 +242,13 @@ class Resizer:
 
         instances = self.recipe.instances
         decision = decide_size(members, self.size, base=instances.on_demand_base, rounds=instances.rounds)
-        if not self._is_training:
+        if not self._is_running:
             return decision
         reason = f"the training continues with {instances.minimum} or more workers"
+        if self.recipe.is_one_job:
+            reason = "the job stops, keeps its checkpoints, and starts again on all instances"
+        elif not self._is_training:
+            reason = "programs of instances that end are asked to stop, and keep their checkpoints"
         return replace(decision, reasons=(*decision.reasons, reason))
 
     def _plan(self, members: Sequence[Member]) -> Plan:

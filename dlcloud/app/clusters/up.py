@@ -415,21 +415,23 @@ class Up:
         # Several runs stay where they are: others of them may still be at work.
         leaves = bool(recipe.regions) and (len(members) == 1 or recipe.is_one_job)
 
-        def launch(connected: Collection[str], leaving: Collection[str], lost: Member) -> list[Member]:
+        def launch(
+            size: int, connected: Collection[str], leaving: Collection[str], lost: Member | None
+        ) -> list[Member]:
             if is_interrupted():  # the instance was lost because this command terminates it
                 raise InstanceError("this command was interrupted")
             rest = plan.shortened(billed_seconds(begun_at, context.clock.now()))
             if rest is None:
                 raise BudgetError("budget.max_hours leaves no time for it")
-            # The pool that was just lost comes last.
-            pool = lost.instance.instance_type, lost.instance.market, lost.instance.zone
             living = launcher.describe_instances()
             still_there = sum(name in living and living[name].alive for name in leaving)
-            count = len(members) + still_there
+            count = size + still_there
             rest = replace(rest, max_count=count, min_count=min(rest.min_count, count))
-            others = rest.without(*pool)
-            # Another region comes before the spot pool that was just lost.
-            is_last = leaves and lost.instance.market is Market.SPOT
+            others = is_last = None
+            if lost is not None:  # its pool comes last, after another region if that was spot
+                pool = lost.instance
+                others = rest.without(pool.instance_type, pool.market, pool.zone)
+                is_last = leaves and pool.market is Market.SPOT
             for tried in filter(None, (others, None if is_last else rest)):
                 grown = launcher.grow(tried, connected={*connected, *leaving})
                 existing = {*connected, *leaving}

@@ -24,8 +24,9 @@ class World:
             self.members, launch=self.launch, clock=self.clock, emit=self.events.append, leaves=leaves
         )
 
-    def launch(self, connected, leaving, lost):
-        self.asked.append((sorted(connected), lost.instance.instance_id))
+    def launch(self, size, connected, leaving, lost):
+        self.size = size
+        self.asked.append((sorted(connected), lost and lost.instance.instance_id))
         self.leaving = sorted(leaving)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -81,3 +82,14 @@ def test_a_restart_shows_its_parts():
         restart.describe_output(22.5, 25)
         == "its first output came 9.0 s after the loss: 2.5 s after its start"
     )
+
+
+def test_after_a_resize_the_new_size_is_kept():
+    world = World(["i-3"], [], ["i-4", "i-5"])
+    assert [one.instance.instance_id for one in world.replacements.resize(4)] == ["i-3"]
+    assert world.asked == [(["i-1", "i-2"], None)]
+    assert world.replacements.resize(4) == []
+    assert world.replace() == "i-4"
+    assert world.size == 3, "that of what was launched"
+    assert world.replacements.resize(2, end=[member("i-2")]) == []
+    assert world.asked[-1] == (["i-2", "i-3"], "i-1")
