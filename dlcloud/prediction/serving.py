@@ -2,8 +2,9 @@
 
 Data-center GPUs: the time to the first token and between tokens are sums of what bounds them (bytes read,
 operations, layers, exchanges between GPUs). `tests/performance/serving.py` fits their factors to published
-results of servers; departures of near results are added. Other types: llama.cpp's recorded speed with one
-request at a time, interpolated over the size of the model. A type without such ground is refused.
+results of servers; departures of near results of the same model are added. Other types: llama.cpp's recorded
+speed with one request at a time, interpolated over the size of the model. A type without such ground is
+refused.
 """
 
 import csv
@@ -12,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from math import exp, log
+from itertools import product
+from math import dist, exp, log, sqrt
 from operator import mul
 
 from dlcloud.model.errors import RecipeError
@@ -22,9 +24,10 @@ BYTES = {"bf16": 2.0, "fp8": 1.0, "int4": 0.55}
 """Of one parameter; four bits have scales."""
 LLAMA_CPP = "llama.cpp"
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+SERVERS = ("sglang", "trtllm", "vllm")
 USED_MEMORY = 0.9
-NEAR, SHRINK = 2.0, 0.3
-"""How fast the weight of a published result falls with its distance, and what draws departures to 0."""
+SHRINK = 0.3
+"""What draws departures to 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +40,20 @@ class ServedModel:
     layers: int
     cache_bytes: int
 
+    @property
+    def hidden(self) -> float:
+        """The width of its layers, if they were dense."""
+        return sqrt(self.active * 1e9 / 12 / self.layers)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """Memory bandwidth in GB/s, dense 16-bit TFLOPS, memory in GB, and the factor of fp8 and 4 bits."""
+    """Bandwidth of memory and to other GPUs in GB/s, dense 16-bit TFLOPS, GB, factors of fp8 and 4 bits."""
 
     bandwidth: float
     tflops: float
     memory: float
+    link: float = 450
     fp8: float = 2.0
     four_bits: float = 2.0
 
@@ -57,17 +66,17 @@ MODELS = (
     ServedModel(name="Llama-3.1-8B", parameters=8.03, active=8.03, layers=32, cache_bytes=131072),
     ServedModel(name="Qwen3-32B", parameters=32.8, active=32.8, layers=64, cache_bytes=262144),
     ServedModel(name="Qwen3-235B-A22B", parameters=235, active=22, layers=94, cache_bytes=192512),
-    ServedModel(name="Qwen3.5-397B-A17B", parameters=397, active=17, layers=60, cache_bytes=60000),
+    ServedModel(name="Qwen3.5-397B-A17B", parameters=397, active=17, layers=60, cache_bytes=30720),
     ServedModel(name="Kimi-K2.5", parameters=1027, active=32, layers=61, cache_bytes=70272),
-    ServedModel(name="GLM-5", parameters=744, active=40, layers=78, cache_bytes=90000),
+    ServedModel(name="GLM-5", parameters=744, active=40, layers=78, cache_bytes=89856),
 )
-"""By their published configurations; layers and cache of GLM-5 and Qwen3.5 are unverified."""
+"""By their published configurations."""
 GPUS = {
-    "A100": Gpu(bandwidth=1555, tflops=312, memory=40, fp8=0.0, four_bits=1.0),
+    "A100": Gpu(bandwidth=1555, tflops=312, memory=40, link=300, fp8=0.0, four_bits=1.0),
     "H100": Gpu(bandwidth=3350, tflops=989, memory=80),
     "H200": Gpu(bandwidth=4800, tflops=989, memory=141),
-    "B200": Gpu(bandwidth=8000, tflops=2250, memory=180, four_bits=4.0),
-    "B300": Gpu(bandwidth=8000, tflops=2250, memory=270, four_bits=4.0),
+    "B200": Gpu(bandwidth=8000, tflops=2250, memory=180, link=900, four_bits=4.0),
+    "B300": Gpu(bandwidth=8000, tflops=2250, memory=270, link=900, four_bits=4.0),
 }
 """By data sheets, unverified."""
 
@@ -140,11 +149,12 @@ def _seconds(option: str, text: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """One way to serve: the GPUs that one copy of the model uses, and the requests that it has at a time."""
+    """One way to serve: server, the GPUs that one copy of the model uses, and its requests at a time."""
 
     gpu: str
     gpus: int
     concurrency: int
+    server: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +166,7 @@ class PublishedRow:
     precision: str
     gpus: int
     concurrency: int
+    server: str
     prompt: int
     answer: int
     first_token_s: float
@@ -177,76 +188,69 @@ def parts_of(demand: Demand, setup: Setup) -> tuple[list[float], list[float]]:
     flops = {"bf16": 1.0, "fp8": gpu.fp8, "int4": gpu.four_bits}[demand.precision] * gpu.tflops * 1e12
     flops *= setup.gpus
     bandwidth, many = gpu.bandwidth * 1e9 * setup.gpus, setup.concurrency
-    rest = (1 - model.active / model.parameters) ** (many - 1) if model.active < model.parameters else 0.0
-    touched = (model.parameters + (model.active - model.parameters) * rest) * 1e9 * BYTES[demand.precision]
-    layers, shared = model.layers * 1e-6, float(setup.gpus > 1)
+    is_sparse, is_shared = float(model.active < model.parameters), float(setup.gpus > 1)
+    untouched = (1 - model.active / model.parameters) ** (many - 1) if is_sparse else 0.0
+    weights, others = (
+        size * 1e9 * BYTES[demand.precision] / bandwidth
+        for size in (model.active, (model.parameters - model.active) * (1 - untouched))
+    )
+    layers = model.layers * 1e-6
     cache = many * (demand.prompt + demand.answer / 2) * model.cache_bytes / 2
-    operations = 2e9 * model.active
-    prompt_s = operations * demand.prompt / flops
+    exchange = is_shared * model.layers * model.hidden * 4e-9 / gpu.link
+    prompt_s = 2e9 * model.active * demand.prompt / flops
+    turn = many / demand.answer  # prompts that are read while one token of each request is written
     token = [
-        touched / bandwidth,
-        cache / bandwidth,
-        operations * many / flops,
-        layers,
-        layers * shared,
-        layers * many**0.5,
-        many / demand.answer * prompt_s,
-        many / demand.answer * layers * 10,
+        *(weights, others, cache / bandwidth),
+        *(layers, layers * is_shared, layers * many**0.5, layers * is_sparse),
+        *(turn * prompt_s, turn * prompt_s * is_sparse, turn * layers * 10, turn * exchange * demand.prompt),
+        many * exchange,
     ]
     first = [
-        prompt_s,
-        prompt_s * many,
-        touched / bandwidth,
-        layers,
-        layers * shared,
-        demand.prompt * layers * 1e-3,
-        prompt_s * many**0.5,
-        1e-2,
+        *(prompt_s, prompt_s * is_sparse, prompt_s * many, prompt_s * many * is_sparse),
+        *(layers, layers * is_shared, demand.prompt * layers * 1e-3),
+        *(1e-2, many * 1e-3),
     ]
     return token, first
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServingTable:
-    """Published results, with the factors of the parts of a token and of the first token."""
+    """Published results, with the factors of the parts of a token and, by server, of the first token."""
 
     rows: Sequence[PublishedRow]
     token: Sequence[float]
-    first: Sequence[float]
+    first: Mapping[str, Sequence[float]]
 
     @cached_property
-    def departures(self) -> list[tuple[float, float]]:
-        """How far each result is from the sum of its parts, as logarithms."""
-        result = []
+    def departures(self) -> Mapping[str, list[tuple[PublishedRow, float, float]]]:
+        """How far each result is from the sum of its parts, as logarithms, by model."""
+        result: dict[str, list[tuple[PublishedRow, float, float]]] = {}
         for row in self.rows:
             token, first = self.sums(demand_of(row), setup_of(row))
-            result.append((log(row.token_s / token), log(row.first_token_s / first)))
+            departure = (row, log(row.token_s / token), log(row.first_token_s / first))
+            result.setdefault(row.model, []).append(departure)
         return result
 
     def sums(self, demand: Demand, setup: Setup) -> tuple[float, float]:
         token, first = parts_of(demand, setup)
-        return sum(map(mul, self.token, token)), sum(map(mul, self.first, first))
+        return sum(map(mul, self.token, token)), sum(map(mul, self.first[setup.server], first))
 
     def estimate(self, demand: Demand, setup: Setup) -> tuple[float, float, bool]:
         """Return the seconds of a token and of the first token, and whether they were published as such."""
         token, first = self.sums(demand, setup)
         place = place_of(setup.concurrency, demand.prompt, demand.answer, setup.gpus)
-        weights, departed, exact = SHRINK, [0.0, 0.0], []
-        for row, departure in zip(self.rows, self.departures, strict=True):
-            distance = sum((a - b) ** 2 for a, b in zip(row.place, place, strict=True))
-            if distance > NEAR:
-                continue
-            is_model = row.model == demand.model.name
-            differs = (row.gpu != setup.gpu) + (row.precision != demand.precision) + 2 * (not is_model)
+        weights, token_part, first_part = SHRINK, 0.0, 0.0
+        for row, of_token, of_first in self.departures.get(demand.model.name, ()):
+            distance = dist(row.place, place) ** 2
+            differs = (row.gpu != setup.gpu) + (row.precision != demand.precision)
+            differs += 2 * (row.server != setup.server)
             if not distance and not differs:
-                exact.append(row)
+                return row.token_s, row.first_token_s, True
             weight = exp(-distance - differs)
             weights += weight
-            departed = [total + weight * part for total, part in zip(departed, departure, strict=True)]
-        if exact:
-            best = min(exact, key=lambda row: row.token_s)
-            return best.token_s, best.first_token_s, True
-        return token * exp(departed[0] / weights), first * exp(departed[1] / weights), False
+            token_part += weight * of_token
+            first_part += weight * of_first
+        return token * exp(token_part / weights), first * exp(first_part / weights), False
 
 
 def demand_of(row: PublishedRow) -> Demand:
@@ -262,13 +266,14 @@ def demand_of(row: PublishedRow) -> Demand:
 
 
 def setup_of(row: PublishedRow) -> Setup:
-    return Setup(gpu=row.gpu, gpus=row.gpus, concurrency=row.concurrency)
+    return Setup(gpu=row.gpu, gpus=row.gpus, concurrency=row.concurrency, server=row.server)
 
 
 def parse_serving(text: str) -> ServingTable:
-    """Return the table of its text: a comment, two lines of factors, a head, a line a result (in ms)."""
+    """Return the table of its text: a comment, lines of factors, a head, a line a result (in ms)."""
     lines = text.splitlines()
-    token, first = ([float(word) for word in line.split()[2:]] for line in lines[1:3])
+    head = 2 + len(SERVERS)
+    factors = {line.split()[1]: [float(word) for word in line.split()[2:]] for line in lines[1:head]}
     rows = [
         PublishedRow(
             model=row["model"],
@@ -276,14 +281,15 @@ def parse_serving(text: str) -> ServingTable:
             precision=row["precision"],
             gpus=int(row["gpus"]),
             concurrency=int(row["concurrency"]),
+            server=row["server"],
             prompt=int(row["prompt"]),
             answer=int(row["answer"]),
             first_token_s=float(row["first_token_ms"]) / 1000,
             token_s=float(row["token_ms"]) / 1000,
         )
-        for row in csv.DictReader(lines[3:])
+        for row in csv.DictReader(lines[head:])
     ]
-    return ServingTable(rows=rows, token=token, first=first)
+    return ServingTable(rows=rows, token=factors.pop("token"), first=factors)
 
 
 class Source(StrEnum):
@@ -293,9 +299,9 @@ class Source(StrEnum):
     PREDICTED = "predicted"
 
 
-NEAR_ERROR, FAR_ERROR, GPU_ERROR, CPU_ERROR = 0.46, 0.76, 0.31, 0.80
-"""90 % of the errors of a token, as logarithms: of a model that was left out, of a precision that was, and of
-a size of model that llama-bench did not run, on GPU and CPU types.
+SERVER_ERROR, GPU_ERROR, CPU_ERROR = 0.40, 0.31, 0.80
+"""90 % of the errors of a token, as logarithms: of a model or precision that was left out, and of a size of
+model that llama-bench did not run, on GPU and CPU types.
 
 Source: `tests/performance/serving.py`.
 """
@@ -325,14 +331,13 @@ def serve_on_gpus(table: ServingTable, demand: Demand, name: str, gpu: str, coun
         return f"{gpu} has no fp8"
     size = demand.model.parameters * BYTES[demand.precision]
     cache = demand.model.cache_bytes * (demand.prompt + demand.answer) / 1e9
-    is_near = any((row.gpu, row.precision) == (gpu, demand.precision) for row in table.rows)
     best, fits = None, False
-    for gpus in (1, 2, 4, 8):
+    for gpus, server in product((1, 2, 4, 8), SERVERS):
         for many in CONCURRENCIES if gpus <= count else ():
             if size + many * cache > sheet.memory * gpus * USED_MEMORY:
                 break
             fits = True
-            setup = Setup(gpu=gpu, gpus=gpus, concurrency=many)
+            setup = Setup(gpu=gpu, gpus=gpus, concurrency=many, server=server)
             token, first, is_published = table.estimate(demand, setup)
             if token > demand.token_s or first > demand.first_token_s:
                 break  # more requests at a time only take longer
@@ -342,11 +347,11 @@ def serve_on_gpus(table: ServingTable, demand: Demand, name: str, gpu: str, coun
                 best = ServedType(
                     instance_type=name,
                     source=Source.PUBLISHED if is_published else Source.PREDICTED,
-                    setup=f"{copies} x {gpus} {gpu}, {many} each",
+                    setup=f"{copies} x {gpus} {gpu}, {many} each, {server}",
                     tokens_s=rate,
                     first_token_s=first,
                     token_s=token,
-                    error=None if is_published else NEAR_ERROR if is_near else FAR_ERROR,
+                    error=None if is_published else SERVER_ERROR,
                 )
     return best or ("the goals are missed" if fits else "the model does not fit into its memory")
 
