@@ -170,8 +170,8 @@ def compare(*, first: str, second: str, output: str, verbose: bool) -> None:
 @click.option(
     "--model",
     default="",
-    metavar="NAME|N",
-    help="Language model that was not measured: Llama-3.1-8B, 8B or 235B-A22B.",
+    metavar="NAME|N|FILE",
+    help="Language model that was not measured: Llama-3.1-8B, 8B, 235B-A22B, or its config.json.",
 )
 @click.option(
     "--precision",
@@ -221,8 +221,9 @@ def predict(
     from dlcloud.app.results.predict_model import run_model
     from dlcloud.model.instance import Market
     from dlcloud.prediction.serving import read_demand
+    from dlcloud.resources.type_table import find_model
 
-    demand = read_demand(model, precision, ttft, tpot, tokens) if model else None
+    demand = read_demand(find_model(model), precision, ttft, tpot, tokens) if model else None
     with Context("predict", verbose=verbose) as context:
         if demand is not None:
             run_model(

@@ -8,6 +8,7 @@ refused.
 """
 
 import csv
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from functools import cached_property
 from itertools import product
 from math import dist, exp, log, sqrt
 from operator import mul
+from typing import Any
 
 from dlcloud.model.errors import RecipeError
 from dlcloud.prediction.measured_types import Kind, Reference
@@ -96,10 +98,63 @@ def read_model(text: str) -> ServedModel:
     active = float(match[2]) if match and match[2] else parameters
     if not 0 < active <= parameters:
         names = ", ".join(one.name for one in MODELS)
-        raise RecipeError(f"--model {text}: unknown", f"state 8B or 235B-A22B, or one of {names}")
+        hint = f"state 8B or 235B-A22B, the path of its config.json, or one of {names}"
+        raise RecipeError(f"--model {text}: unknown", hint)
     layers = max(4, round(32 * (active / 8) ** 0.42))
     return ServedModel(
         name=text, parameters=parameters, active=active, layers=layers, cache_bytes=layers * 4096
+    )
+
+
+ALIKE = 0.03
+"""Of parameters: a model fine-tuned from a listed one is as fast."""
+
+
+def parse_config(text: str, name: str) -> ServedModel:
+    """Return the model that a config.json in Hugging Face's format describes; a listed one if of its sizes.
+
+    Raises:
+        RecipeError: It is none.
+    """
+    try:
+        return _described(json.loads(text), name)
+    except (ValueError, TypeError, AttributeError, KeyError, ArithmeticError) as e:
+        raise RecipeError(
+            f"--model {name}: not the configuration of a language model ({type(e).__name__}: {e})",
+            "it needs num_hidden_layers, hidden_size, num_attention_heads, intermediate_size, vocab_size",
+        ) from e
+
+
+def _described(config: Mapping[str, Any], name: str) -> ServedModel:
+    config = config.get("text_config", config)
+    number = {key: int(value) for key, value in config.items() if isinstance(value, int | float)}
+    layers, hidden = number["num_hidden_layers"], number["hidden_size"]
+    heads, expert = number["num_attention_heads"], number.get("moe_intermediate_size")
+    dense = number["intermediate_size"] if expert is None else number.get("intermediate_size", expert)
+    vocabulary = number["vocab_size"] * hidden * (1 if config.get("tie_word_embeddings") else 2)
+    head, key_heads = number.get("head_dim") or hidden // heads, number.get("num_key_value_heads", heads)
+    attention, cached = 2 * hidden * head * (heads + key_heads), 2 * key_heads * head
+    if latent := number.get("kv_lora_rank"):
+        rope, plain, value = (number[f"{part}_head_dim"] for part in ("qk_rope", "qk_nope", "v"))
+        query, cached = number.get("q_lora_rank") or hidden, latent + rope
+        attention = hidden * (query + cached + heads * value)
+        attention += heads * (query * (plain + rope) + latent * (plain + value))
+    experts = max(number.get(key, 0) for key in ("n_routed_experts", "num_experts", "num_local_experts"))
+    plain_layers = number.get("first_k_dense_replace", 0) if experts else layers
+    shared = number.get("shared_expert_intermediate_size", number.get("n_shared_experts", 0) * (expert or 0))
+    common = layers * attention + plain_layers * 3 * hidden * dense + vocabulary
+    common += (layers - plain_layers) * 3 * hidden * shared
+    one = (layers - plain_layers) * 3 * hidden * (expert or dense)
+    used = number.get("num_experts_per_tok", number.get("experts_per_token", 1)) if experts else 0
+    parameters = (common + experts * one) / 1e9
+    cache_bytes = 2 * cached * layers // number.get("full_attention_interval", 1)
+    for listed in MODELS:
+        alike = abs(parameters / listed.parameters - 1) < ALIKE
+        if alike and (layers, cache_bytes) == (listed.layers, listed.cache_bytes):
+            return listed
+    active = (common + used * one) / 1e9
+    return ServedModel(
+        name=name, parameters=parameters, active=active, layers=layers, cache_bytes=cache_bytes
     )
 
 
@@ -119,7 +174,7 @@ DEFAULT_TOKENS = "1000/200"
 MOST_TOKENS = 1 << 20
 
 
-def read_demand(model: str, precision: str, first_token: str, token: str, tokens: str) -> Demand:
+def read_demand(model: ServedModel, precision: str, first_token: str, token: str, tokens: str) -> Demand:
     """Return what is asked by the words of a command line.
 
     Raises:
@@ -130,7 +185,7 @@ def read_demand(model: str, precision: str, first_token: str, token: str, tokens
     if not (0 < prompt <= MOST_TOKENS and 0 < answer <= MOST_TOKENS):
         raise RecipeError(f"--tokens {tokens}: not tokens read and written", f"such as {DEFAULT_TOKENS}")
     return Demand(
-        model=read_model(model),
+        model=model,
         precision=precision,
         prompt=prompt,
         answer=answer,

@@ -24,7 +24,7 @@ from dlcloud.prediction.serving import (
 )
 from dlcloud.report.served_types import served_report
 from dlcloud.report.table import Format, render
-from dlcloud.resources.type_table import serving_table, type_table
+from dlcloud.resources.type_table import find_model, serving_table, type_table
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def table():
 
 
 def demand(model="8B", precision="fp8", ttft="200ms", tpot="30ms", tokens="1000/200"):
-    return read_demand(model, precision, ttft, tpot, tokens)
+    return read_demand(read_model(model), precision, ttft, tpot, tokens)
 
 
 def test_models_are_named_or_described_by_their_parameters():
@@ -43,6 +43,31 @@ def test_models_are_named_or_described_by_their_parameters():
     for text in ("", "big", "0B", "8B-A9B", "-1B"):
         with pytest.raises(RecipeError, match="--model"):
             read_model(text)
+
+
+LLAMA = {
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+}
+
+
+def test_a_configuration_states_the_model_and_finds_a_listed_one(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    assert find_model(str(tmp_path)).name == "Llama-3.1-8B"
+    sparse = {"num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000}
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": LLAMA | sparse}))
+    mixtral = find_model(str(tmp_path / "config.json"))
+    assert (round(mixtral.parameters, 1), round(mixtral.active, 1)) == (46.7, 12.9)
+    for text in ("{}", "[]", "{", json.dumps(LLAMA | {"hidden_size": None})):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(RecipeError, match="not the configuration"):
+            find_model(str(tmp_path))
+    with pytest.raises(RecipeError, match="cannot be read"):
+        find_model(str(tmp_path / "none.json"))
 
 
 @pytest.mark.parametrize("word", [{"ttft": "soon"}, {"tpot": "0ms"}, {"tokens": "512"}, {"tokens": "0/5"}])
