@@ -205,12 +205,13 @@ def predict(
     output: str,
     verbose: bool,
 ) -> None:
-    """Predict throughput and USD per million items of what was measured, on all CPU types of a region.
+    """Predict throughput and USD per million items of what was measured, on all types of a region.
 
     Each job of the stored results, or of RUNS, is predicted from the types on which it ran, with 90 %
     intervals. Three types of different size and processor tell most. --parameters, and for language
     models --tokens and --generates, improve the predictions; a job that counts tokens is taken for a
-    language model. Jobs on GPUs or on several instances, and rehearsals, are not predicted.
+    language model. From types with GPUs others with as many GPUs are predicted, roughly. Jobs on several
+    instances, and rehearsals, are not predicted.
 
     With --model, nothing needs to be measured, and no account is needed. It prints USD per million tokens
     of a language model, by published measurements. Types that do not answer within --ttft and --tpot are

@@ -1,11 +1,13 @@
 """Predictions with prices: what a million items cost on each type, and which jobs can be predicted at all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from types import MappingProxyType
 
 from dlcloud.analysis.cost import ResultRow, usd_per_million
-from dlcloud.model.instance import Market
+from dlcloud.model.instance import Accelerator, Market
+from dlcloud.prediction.gpu_types import predict_on_gpus
 from dlcloud.prediction.measured_types import Kind, Reference, TypeTable
 from dlcloud.prediction.predictor import (
     Belief,
@@ -62,16 +64,21 @@ class PredictedJob:
     by_rule: str = ""
 
 
+NO_GPUS: Mapping[str, Accelerator] = MappingProxyType({})
+
+
 def predict_jobs(
     rows: Sequence[ResultRow],
     table: TypeTable,
     prices: Mapping[str, Mapping[Market, Decimal]],
     market: Market,
     description: Reference | None = None,
+    gpus: Mapping[str, Accelerator] = NO_GPUS,
 ) -> list[PredictedJob]:
     """Return what each job of these rows would do on all types that have a price.
 
-    `description` is of all these jobs; without one facts and unit of the results describe theirs.
+    `description` is of all these jobs; without one facts and unit of the results describe theirs. Of types
+    with GPUs those in `gpus` are predicted, from measured ones among them.
     """
     jobs: dict[tuple[str, str, str, str], list[ResultRow]] = {}
     for row in rows:
@@ -82,7 +89,7 @@ def predict_jobs(
     for key, mine in sorted(jobs.items()):
         stated = description or describe_by_facts(mine[0].result.facts, mine[0].items)
         belief = Belief(table=table, resemblances=resemblances(table.references, stated))
-        predicted.append(_predict_job(key, mine, belief, prices, market))
+        predicted.append(_predict_job(key, mine, belief, prices, market, gpus))
     return predicted
 
 
@@ -126,16 +133,26 @@ def _predict_job(
     belief: Belief,
     prices: Mapping[str, Mapping[Market, Decimal]],
     market: Market,
+    gpus: Mapping[str, Accelerator],
 ) -> PredictedJob:
     table = belief.table
     workload, case, setting, unit = key
-    measurements, refused = _measurements(rows, table)
+    measurements, refused = _measurements(rows, {*table.rows, *gpus})
+    on_gpus = [one for name, one in measurements.items() if name in gpus]
+    on_cpus = [one for name, one in measurements.items() if name not in gpus]
     offers: list[PredictedOffer] = []
     by_rule = ""
-    if not refused:
-        names = [name for name in prices if name in table.rows]
-        belief = learn(belief, list(measurements.values()))
+    if on_gpus:
         offers = [
+            PredictedOffer(
+                estimate=estimate, listed=estimate.measured, hourly_usd=prices[estimate.instance_type]
+            )
+            for estimate in predict_on_gpus(on_gpus, gpus, list(prices))
+        ]
+    if on_cpus:
+        names = [name for name in prices if name in table.rows]
+        belief = learn(belief, on_cpus)
+        offers += [
             PredictedOffer(
                 estimate=estimate,
                 listed=table.rows[estimate.instance_type].measured,
@@ -144,14 +161,15 @@ def _predict_job(
             )
             for estimate in predict(belief, names, Calibration())
         ]
-        offers.sort(key=lambda offer: _middle(offer, market))
         if not belief.is_language:
             hourly = {
                 offer.estimate.instance_type: float(offer.hourly_usd[market])
                 for offer in offers
                 if market in offer.hourly_usd and not offer.is_burstable
             }
-            by_rule = best_by_passmark(table, hourly, len(measurements))
+            hourly = {name: usd for name, usd in hourly.items() if name in table.rows}
+            by_rule = best_by_passmark(table, hourly, len(on_cpus))
+    offers.sort(key=lambda offer: _middle(offer, market))
     return PredictedJob(
         workload=workload,
         case=case,
@@ -159,7 +177,7 @@ def _predict_job(
         unit=unit,
         offers=tuple(offers),
         refused=refused,
-        resembles=_resembled(belief) if offers else (),
+        resembles=_resembled(belief) if on_cpus else (),
         by_rule=by_rule,
     )
 
@@ -187,19 +205,17 @@ def _middle(offer: PredictedOffer, market: Market) -> Decimal:
     return Decimal("Infinity") if figures is None else figures[1]
 
 
-def _measurements(rows: Sequence[ResultRow], table: TypeTable) -> tuple[dict[str, Measurement], str]:
+def _measurements(rows: Sequence[ResultRow], listed: Collection[str]) -> tuple[dict[str, Measurement], str]:
     """Return what was measured of one job, by type, and why that says nothing of other types, else empty."""
     real = [row for row in rows if not row.rehearsal]
     if not real:
         return {}, "it was only rehearsed: its speed is that of this machine, not of an instance type"
     if any(row.run.nodes > 1 for row in real):
         return {}, "it ran on several instances in parallel: the table describes single ones"
-    measured = {
-        row.run.instance_type: _measurement(row) for row in real if row.run.instance_type in table.rows
-    }
+    measured = {row.run.instance_type: _measurement(row) for row in real if row.run.instance_type in listed}
     if not measured:
         names = ", ".join(sorted({row.run.instance_type for row in real}))
-        return {}, f"the table has no {names}: it describes CPU types, and says nothing of jobs on a GPU"
+        return {}, f"the tables have no {names}"
     return measured, ""
 
 

@@ -178,7 +178,7 @@ def predict(belief: Belief, names: Sequence[str], calibration: Calibration) -> l
     estimates = []
     for name in names:
         if name in measured:
-            estimates.append(_measured(measured[name]))
+            estimates.append(measured_estimate(measured[name]))
             continue
         center, variance = _posterior(belief, name, factors, scattered)
         is_measured = belief.table.rows[name].measured
@@ -222,7 +222,7 @@ def _posterior(
     return center, spread + sum(map(mul, chances, variances))
 
 
-def _measured(measurement: Measurement) -> Estimate:
+def measured_estimate(measurement: Measurement) -> Estimate:
     value = measurement.throughput
     return Estimate(
         instance_type=measurement.instance_type,

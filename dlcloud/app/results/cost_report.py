@@ -7,7 +7,7 @@ from pathlib import Path
 from dlcloud.analysis.cost import BilledCost, ResultRow, reconcile
 from dlcloud.analysis.spending import ClusterCost, costs_of_clusters
 from dlcloud.app.context import Context
-from dlcloud.app.results.predict import prices_of_types
+from dlcloud.app.results.predict import gpu_types, prices_of_types
 from dlcloud.app.results.rows import commands_again, load_rows, refuse_unknown
 from dlcloud.app.results.training import StoredTraining, load_timelines, read_timelines, trainings_of_home
 from dlcloud.app.terminal.screen import say
@@ -257,7 +257,7 @@ def _predictions(context: Context, rows: Sequence[ResultRow], market: Market) ->
         prices = prices_of_types(context, table, regions.pop(), market, live=False)
     except RecipeError:
         return []
-    jobs = predict_jobs([row for row in rows if not row.rehearsal], table, prices, market)
+    jobs = predict_jobs([row for row in rows if not row.rehearsal], table, prices, market, gpus=gpu_types())
     return [job for job in jobs if not job.refused]
 
 

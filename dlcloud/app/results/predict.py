@@ -1,4 +1,4 @@
-"""`dlcloud predict`: what a measured job would do on all other CPU types of a region.
+"""`dlcloud predict`: what a measured job would do on all other types of a region.
 
 `dlcloud bench --predict` uses the same: `choose_measured` names the few types that tell most, and
 `predict_bench` adds predictions for the others to its report. A figure says whether it was predicted or
@@ -16,7 +16,8 @@ from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.cluster import DEFAULT_REGION
 from dlcloud.model.errors import RecipeError
-from dlcloud.model.instance import Market
+from dlcloud.model.instance import Accelerator, Market
+from dlcloud.prediction.gpu_types import has_sheet
 from dlcloud.prediction.measured_types import Reference, TypeTable
 from dlcloud.prediction.offers import PredictedJob, predict_jobs
 from dlcloud.prediction.predictor import Belief, choose_types
@@ -63,8 +64,8 @@ def run(
     table = type_table()
     rows = load_rows(store, selection, context.clock.now(), newest=True)
     prices = prices_of_types(context, table, region, market, live=live) if rows else {}
-    jobs = predict_jobs(rows, table, prices, market, reference)
-    most = len(table.rows) if every else FEW
+    jobs = predict_jobs(rows, table, prices, market, reference, gpu_types())
+    most = len(prices) if every else FEW
     report = prediction_report(jobs, region=region, market=market, most=most, as_of=table.as_of)
     say(render(report, Format(output)))
 
@@ -77,7 +78,16 @@ def prices_of_types(
     Raises:
         RecipeError: The bundled table has no prices of that region, or of spot.
     """
-    return prices_of(context, sorted(table.rows), region, market, live=live)
+    return prices_of(context, sorted({*table.rows, *gpu_types()}), region, market, live=live)
+
+
+def gpu_types() -> dict[str, Accelerator]:
+    """Return the GPUs of the types on which a job can be predicted from other GPUs."""
+    return {
+        one.name: one.accelerator
+        for one in Catalog().every()
+        if one.accelerator is not None and not one.retired and has_sheet(one.accelerator)
+    }
 
 
 def prices_of(
@@ -114,8 +124,10 @@ def choose_measured(
 ) -> tuple[str, ...]:
     """Return the types to measure: at most three of those named, or of all with an x86 processor.
 
+    Of named types with GPUs in addition at most three, of different GPUs.
+
     Raises:
-        RecipeError: The table has none of those named.
+        RecipeError: The tables have none of those named.
     """
     table, place = type_table(), region or DEFAULT_REGION
     live = not is_local and place != DEFAULT_REGION
@@ -126,16 +138,21 @@ def choose_measured(
         if name in table.rows and Market.ON_DEMAND in of_type
     }
     open_to = {name: usd for name, usd in hourly.items() if _is_open(table, name, types)}
-    missing = [name for name in types if name not in open_to]
+    gpus = gpu_types()
+    on_gpus = {gpus[name].name: name for name in reversed(types) if name in gpus and name in prices}
+    missing = [name for name in types if name not in open_to and name not in gpus]
     if missing:
         message = f"nothing can be predicted from {', '.join(missing)}"
         raise RecipeError(
-            message, "--predict takes CPU types that are sold in the region; leave it out to measure"
+            message, "--predict takes types that are sold in the region; leave it out to measure"
         )
     if 0 < len(types) <= MEASURED:
         return tuple(types)
+    if types and not open_to:
+        return tuple(on_gpus.values())[-MEASURED:]
     belief = Belief(table=table, resemblances=resemblances(table.references, reference))
-    return tuple(choose_types(belief, open_to, list(hourly), MEASURED))
+    chosen = choose_types(belief, open_to, list(hourly), MEASURED)
+    return (*chosen, *[*on_gpus.values()][-MEASURED:])
 
 
 def _is_open(table: TypeTable, name: str, types: Sequence[str]) -> bool:
@@ -158,7 +175,7 @@ def predict_bench(
         if (row.run.workload, row.result.case, row.result.setting) in jobs and not row.rehearsal
     ]
     prices = prices_of_types(context, table, base.region, market, live=base.cloud != "local")
-    return predict_jobs([*rows, *earlier], table, prices, market, reference)
+    return predict_jobs([*rows, *earlier], table, prices, market, reference, gpu_types())
 
 
 def with_predictions(report: Report, jobs: Sequence[PredictedJob], base: Recipe, form: Format) -> Report:

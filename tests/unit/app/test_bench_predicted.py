@@ -21,6 +21,13 @@ def test_at_most_three_of_those_named_are_measured():
     assert set(choose(*named)) <= set(named)
 
 
-def test_a_gpu_type_is_refused():
-    with pytest.raises(RecipeError, match=r"g5\.xlarge"):
-        choose("g5.xlarge")
+def test_gpu_types_are_measured_next_to_cpu_types_one_of_each_gpu():
+    gpus = ("g5.2xlarge", "g5.xlarge", "g4dn.xlarge", "g6.xlarge", "g6e.xlarge")
+    assert choose("g5.xlarge") == ("g5.xlarge",)
+    assert {*choose(*gpus)} == {"g5.2xlarge", "g4dn.xlarge", "g6.xlarge"}
+    assert len(choose(*gpus, "c7i.xlarge", "m7a.xlarge")) == 5
+
+
+def test_a_type_without_a_ground_is_refused():
+    with pytest.raises(RecipeError, match=r"g6f\.large"):
+        choose("g6f.large")

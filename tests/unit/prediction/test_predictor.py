@@ -7,6 +7,7 @@ from math import exp
 
 import pytest
 
+from dlcloud.app.results.predict import gpu_types
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.instance import Market
 from dlcloud.prediction.linear import factor, solve_lower, solve_upper
@@ -116,10 +117,24 @@ def test_a_language_models_results_say_what_it_is(table):
     assert halves[0] < halves[1]
 
 
-def test_a_gpu_job_is_refused_by_name(table):
-    jobs = predict_jobs(rows(g5_xlarge=100.0), table, prices("c7i.xlarge"), Market.ON_DEMAND)
+def test_a_gpu_job_is_predicted_on_types_with_as_many_gpus_and_those_that_can_be_cheapest_are_raced(table):
+    names = ("g4dn.xlarge", "g5.xlarge", "g6.xlarge", "g6.4xlarge", "g5.12xlarge", "c7i.xlarge")
+    measured = rows(g4dn_xlarge=100.0, g6e_xlarge=330.0)
+    (job,) = predict_jobs(measured, table, prices(*names), Market.ON_DEMAND, gpus=gpu_types())
+    by_type = {offer.estimate.instance_type: offer for offer in job.offers}
+    assert {*by_type} == {"g4dn.xlarge", "g5.xlarge", "g6.xlarge", "g6.4xlarge"}
+    assert by_type["g4dn.xlarge"].estimate.measured
+    assert not by_type["g5.xlarge"].listed
+    estimate = by_type["g5.xlarge"].estimate
+    assert estimate.low < 150 < estimate.high
+    raced = candidates_of([job], Market.ON_DEMAND)
+    assert {"g4dn.xlarge", "g5.xlarge", "g6.xlarge"} <= {*raced}
+
+
+def test_a_gpu_without_a_data_sheet_is_refused_by_name(table):
+    jobs = predict_jobs(rows(g6f_large=100.0), table, prices("c7i.xlarge"), Market.ON_DEMAND)
     assert not jobs[0].offers
-    assert "GPU" in jobs[0].refused
+    assert "g6f.large" in jobs[0].refused
     report = prediction_report(jobs, region="us-east-1", market=Market.ON_DEMAND, most=9, as_of="2026")
     assert "not predicted" in render(report, Format.TABLE, 100)
 
