@@ -1,6 +1,9 @@
 """The benchmark programs copied alone, as an instance gets them, and the environment their pins describe."""
 
+import json
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,20 @@ from tests.environments import python_with
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "dlcloud" / "benchmarks"
 SAMPLES = Path(__file__).resolve().parent / "samples"
+
+
+def run_python(python, folder, *words, **variables):
+    """Run Python in a folder to its end, with further variables in its environment."""
+    return subprocess.run(
+        [python, *words], cwd=folder, capture_output=True, text=True, timeout=600, check=False,
+        env=os.environ | variables,
+    )  # fmt: skip
+
+
+def read_records(path, kind=""):
+    """Return the records of a program, or those of one kind."""
+    written = map(json.loads, Path(path).read_text().splitlines())
+    return [record for record in written if kind in {"", record["record"]}]
 
 
 @pytest.fixture

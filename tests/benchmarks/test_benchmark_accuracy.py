@@ -1,23 +1,18 @@
-import json
-import subprocess
-
 import pytest
 
 from dlcloud.benchmarks.quantization.__main__ import compare_accuracy
+from tests.benchmarks.conftest import read_records, run_python
 
 SHORT = ["--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1", "--batch", "8"]
 
 
 @pytest.mark.long
 def test_trained_digits_keep_their_accuracy_in_int8_on_every_engine(alone, openvino_python):
-    command = [openvino_python, "-m", "benchmarks.quantization", "--network", "digits", *SHORT]
-    done = subprocess.run(
-        [*command, "--engine", "onnxruntime", "openvino", "--cache", "models", "--output", "records.jsonl"],
-        cwd=alone, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    words = ["-m", "benchmarks.quantization", "--network", "digits", *SHORT, "--cache", "models"]
+    engines = ["--engine", "onnxruntime", "openvino"]
+    done = run_python(openvino_python, alone, *words, *engines, "--output", "records.jsonl")
     assert done.returncode == 0, done.stderr
-    records = map(json.loads, (alone / "records.jsonl").read_text().splitlines())
-    facts = {record["setting"]: record["facts"] for record in records if record["record"] == "result"}
+    facts = {one["setting"]: one["facts"] for one in read_records(alone / "records.jsonl", "result")}
     for engine in ("onnxruntime", "openvino"):
         int8 = facts[f"{engine} int8"]
         assert int8["images_judged"] == 1797
@@ -71,9 +66,7 @@ for layer in layers:
         assert abs((above - below) / 2e-5 - kept[place]) < 1e-3 * abs(kept[place]), (layer, place)
 print("equal")
 """
-    done = subprocess.run(
-        [openvino_python, "-c", script], cwd=alone, capture_output=True, text=True, timeout=600, check=False
-    )
+    done = run_python(openvino_python, alone, "-c", script)
     assert done.stdout == "equal\n", done.stderr
 
 
@@ -83,9 +76,7 @@ def test_every_image_is_held_out_once(alone, openvino_python):
         "print(sum(len(f.held_out) for f in folds), {len(f.held_out) + len(f.training) for f in folds});"
         "print(np.bincount(np.concatenate([f.held_out_labels for f in folds])).tolist())"
     )
-    done = subprocess.run(
-        [openvino_python, "-c", script], cwd=alone, capture_output=True, text=True, check=True
-    )
+    done = run_python(openvino_python, alone, "-c", script)
     counts = "[178, 182, 177, 183, 181, 182, 181, 179, 174, 180]"
     assert done.stdout == f"1797 {{1797}}\n{counts}\n"
 

@@ -1,9 +1,7 @@
 """BigDL itself, where Java is (or CI is set), and its rule in NumPy, equal to it bit for bit."""
 
-import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 from dlcloud.benchmarks.harness import preparation
 from dlcloud.benchmarks.harness.case import VariantError
+from tests.benchmarks.conftest import read_records, run_python
 
 CACHE = Path("~/.cache/dlcloud-tests").expanduser()
 SHORT = ["--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1", "--warm-up-seconds", "1"]
@@ -78,19 +77,14 @@ def bigdl_python():
 
 
 def quantization(python, folder, *arguments, **variables):
-    command = [python, "-m", "benchmarks.quantization", "--network", "tiny", "--batch", "4", *SHORT]
-    done = subprocess.run(
-        [*command, "--cache", "models", "--output", "records.jsonl", *arguments],
-        cwd=folder, capture_output=True, text=True, timeout=590, check=False, env=os.environ | variables,
-    )  # fmt: skip
-    return done, [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    words = ["-m", "benchmarks.quantization", "--network", "tiny", "--batch", "4", *SHORT, *arguments]
+    done = run_python(python, folder, *words, "--cache", "models", "--output", "records.jsonl", **variables)
+    return done, read_records(folder / "records.jsonl")
 
 
 @pytest.mark.long
 def test_the_rule_equals_bigdls_own_layers_bit_for_bit(alone, bigdl_python):
-    done = subprocess.run(
-        [bigdl_python, "-c", LAYERS], cwd=alone, capture_output=True, text=True, timeout=600, check=False
-    )
+    done = run_python(bigdl_python, alone, "-c", LAYERS)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.endswith("equal\n")
 

@@ -1,8 +1,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -15,6 +13,7 @@ from dlcloud.benchmarks.harness.preparation import ModelCache
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.quantization import __main__
 from dlcloud.benchmarks.quantization.settings import ENGINES, InferencePrecision, Isa
+from tests.benchmarks.conftest import read_records, run_python
 from tests.environments import ROOT
 
 SHORT = ["--network", "tiny", "--rounds", "1", "--slice-seconds", "0.01", "--max-seconds", "0.1"]
@@ -39,14 +38,13 @@ def run(tmp_path_factory, openvino_python):
     """Run the benchmark once, shortly, on both engines and all instructions, then on those of AVX2 alone."""
     folder = tmp_path_factory.mktemp("openvino")
     shutil.copytree(PACKAGE, folder / "benchmarks", ignore=shutil.ignore_patterns("__pycache__"))
-    command = [
-        openvino_python, "-m", "benchmarks.quantization", *SHORT, "--engine", "onnxruntime", "openvino",
+    words = [
+        "-m", "benchmarks.quantization", *SHORT, "--engine", "onnxruntime", "openvino",
         "--isa", "native", "avx2", "--batch", "1", "3", "--cache", "models", "--output", "records.jsonl",
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    done = run_python(openvino_python, folder, *words)
     assert done.returncode == 0, done.stderr
-    lines = (folder / "records.jsonl").read_text().splitlines()
-    return Run(records=[json.loads(line) for line in lines], cache=folder / "models")
+    return Run(records=read_records(folder / "records.jsonl"), cache=folder / "models")
 
 
 def of_kind(records, kind):
@@ -152,9 +150,7 @@ def test_a_model_computed_in_another_precision_is_refused(alone, openvino_python
         "model = build_fp32(network='tiny', seed=0, cache=sys.argv[1]).facts['model'];"
         "infer(model=model, network='tiny', precision='int8', threads=1, seed=0)"
     )
-    done = subprocess.run(
-        [openvino_python, "-c", script, run.cache], cwd=alone, capture_output=True, text=True, check=False
-    )
+    done = run_python(openvino_python, alone, "-c", script, run.cache)
     assert "layers are computed in {'f32': 9}, not in i8 or u8" in done.stderr
 
 
@@ -185,15 +181,6 @@ def test_bf16_runs_if_the_processor_has_it(flag):
         "tiny", ENGINES["openvino"], Isa.NATIVE, recorder, [flag]
     )
     assert not recorder.skips
-
-
-def test_without_openvino_one_line_names_its_requirements(alone):
-    command = [sys.executable, "-m", "benchmarks.quantization", "--engine", "openvino"]
-    done = subprocess.run(command, cwd=alone, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("openvino is not installed: pip install -r ")
-    assert line.endswith("benchmarks/requirements/quantization.txt")
 
 
 @pytest.mark.parametrize(

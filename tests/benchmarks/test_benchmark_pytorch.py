@@ -1,4 +1,3 @@
-import subprocess
 from io import StringIO
 
 import pytest
@@ -6,6 +5,7 @@ import pytest
 from dlcloud.benchmarks.harness.records import Recorder
 from dlcloud.benchmarks.quantization import __main__
 from dlcloud.benchmarks.quantization.settings import ENGINES, InferencePrecision, Isa
+from tests.benchmarks.conftest import run_python
 from tests.needs import needs
 
 PYTORCH = ENGINES["pytorch"]
@@ -57,10 +57,7 @@ print("dilated pooling", np.array_equal(ours, session.run(None, {"x": image})[0]
 @pytest.mark.long
 @needs("g++")
 def test_pytorch_runs_the_same_network_and_int8_by_real_int8_kernels(alone, pytorch_python):
-    done = subprocess.run(
-        [pytorch_python, "-c", SAME_NETWORK_AND_REAL_INT8],
-        cwd=alone, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    done = run_python(pytorch_python, alone, "-c", SAME_NETWORK_AND_REAL_INT8)
     lines = done.stdout.splitlines()
     assert lines[0] == "same network True", done.stderr
     assert lines[1].startswith("kernels ['")
@@ -90,10 +87,7 @@ print(len(models.fold_files(models.Path(int8["model"]))))
 
 @pytest.mark.long
 def test_pytorch_judges_the_digits_fold_by_fold(alone, pytorch_python):
-    done = subprocess.run(
-        [pytorch_python, "-c", DIGITS_BY_FOLDS],
-        cwd=alone, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    done = run_python(pytorch_python, alone, "-c", DIGITS_BY_FOLDS)
     assert done.stdout.splitlines() == ["1797 True", "5"], done.stderr
 
 

@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,18 +11,14 @@ from dlcloud.benchmarks.harness.case import VariantError
 from dlcloud.benchmarks.harness.preparation import FactReader, ModelCache
 from dlcloud.benchmarks.quantization import __main__
 from dlcloud.benchmarks.quantization.__main__ import compare_logits
+from tests.benchmarks.conftest import read_records as records
+from tests.benchmarks.conftest import run_python
 
 PROGRAMS = sorted(catalog.BENCHMARKS)
-STANDARD_LIBRARY_ONLY = [sys.executable, "-I", "-S", "-c"]
 
 
 def quantization(python, folder, *arguments):
-    command = [python, "-m", "benchmarks.quantization", "--engine", "onnxruntime", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
-
-
-def records(path, kind):
-    return [record for record in map(json.loads, path.read_text().splitlines()) if record["record"] == kind]
+    return run_python(python, folder, "-m", "benchmarks.quantization", "--engine", "onnxruntime", *arguments)
 
 
 def test_fp32_and_int8_on_the_real_engine(alone, engine_python):
@@ -82,9 +77,7 @@ def assert_computes_in_int8(python, folder):
         "s.log_severity_level = 3; o.InferenceSession(sys.argv[1], s, providers=['CPUExecutionProvider']);"
         "import onnx; print(*sorted({n.op_type for n in onnx.load('optimized.onnx').graph.node}))"
     )
-    listed = subprocess.run(
-        [python, "-c", script, model], cwd=folder, capture_output=True, text=True, check=True
-    )
+    listed = run_python(python, folder, "-c", script, model)
     operators = set(listed.stdout.split())
     assert {"QLinearConv", "QLinearAdd", "QGemm"} <= operators
     assert not {"Conv", "Gemm", "MatMul", "Add"} & operators
@@ -116,20 +109,27 @@ PUBLISHED = {"resnet50": 8_227_340_288, "vgg16": 2 * 15.61e9, "vgg19": 2 * 19.77
 
 
 def test_operations_are_within_2_percent_of_the_published_counts(alone, engine_python):
-    done = subprocess.run(
-        [engine_python, "-c", COUNT, *PUBLISHED], cwd=alone, capture_output=True, text=True, check=True
-    )
+    done = run_python(engine_python, alone, "-c", COUNT, *PUBLISHED)
     assert json.loads(done.stdout) == {
         name: pytest.approx(flop, rel=0.02) for name, flop in PUBLISHED.items()
     }
 
 
-def test_without_the_engine_one_line_names_the_requirements(alone):
-    done = quantization(sys.executable, alone, "--network", "tiny")
+@pytest.mark.parametrize(
+    ("package", "words", "requirements"),
+    [
+        ("onnxruntime", ["quantization", "--engine", "onnxruntime"], "quantization_onnxruntime.txt"),
+        ("openvino", ["quantization", "--engine", "openvino"], "quantization.txt"),
+        ("tensorflow", ["tensorflow_cpu"], "tensorflow.txt"),
+        ("torch", ["mixed_precision", "--network", "tiny", "--device", "cpu"], "mixed_precision.txt"),
+    ],
+)
+def test_without_its_engine_a_program_names_its_requirements(alone, package, words, requirements):
+    done = run_python(sys.executable, alone, "-m", f"benchmarks.{words[0]}", *words[1:])
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("onnxruntime is not installed: pip install -r ")
-    assert line.endswith("benchmarks/requirements/quantization_onnxruntime.txt")
+    assert line.startswith(f"{package} is not installed: pip install -r ")
+    assert line.endswith(f"benchmarks/requirements/{requirements}")
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,7 @@ def test_help_needs_only_the_standard_library_and_names_every_parameter(alone, n
     benchmark = catalog.BENCHMARKS[name]
     imports = f"import sys; sys.path.insert(0, '.'); from {benchmark.module}.__main__ import main"
     script = f"{imports}; main(['--help'])"
-    done = subprocess.run(
-        [*STANDARD_LIBRARY_ONLY, script], cwd=alone, capture_output=True, text=True, timeout=600, check=False
-    )
+    done = run_python(sys.executable, alone, "-I", "-S", "-c", script)
     assert done.returncode == 0, done.stderr
     for parameter in benchmark.parameters:
         assert f"--{parameter} " in done.stdout + " ", parameter

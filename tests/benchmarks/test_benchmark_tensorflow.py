@@ -6,8 +6,6 @@ import json
 import math
 import random
 import re
-import subprocess
-import sys
 from dataclasses import dataclass, field
 
 import pytest
@@ -32,6 +30,7 @@ from dlcloud.benchmarks.tensorflow_cpu.settings import (
     knobs_of,
     stock_configuration,
 )
+from tests.benchmarks.conftest import read_records, run_python
 
 ENTRY = catalog.BENCHMARKS["tensorflow"]
 BIG = TrainingMachine(
@@ -122,10 +121,6 @@ class Laboratory:
         ).run()  # fmt: skip
         assert all(variant.closed for variant in self.variants)
         return result
-
-
-def of_kind(records, kind):
-    return [record for record in records if record["record"] == kind]
 
 
 def test_the_search_finds_the_best_of_each_knob_and_says_what_it_earned():
@@ -328,15 +323,6 @@ def test_stock_is_always_compared_and_a_gpu_has_its_own_requirements():
     assert ENTRY.requirements_for(["--device", "gpu"]).name == "tensorflow_gpu.txt"
 
 
-def test_without_tensorflow_one_line_names_its_requirements(alone):
-    command = [sys.executable, "-m", "benchmarks.tensorflow_cpu"]
-    done = subprocess.run(command, cwd=alone, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("tensorflow is not installed: pip install -r ")
-    assert line.endswith("benchmarks/requirements/tensorflow.txt")
-
-
 SHORT = [
     "--network", "tiny", "--batch", "4", "--rounds", "3", "--slice-seconds", "0.01", "--max-seconds", "0.1",
     "--warm-up-seconds", "0.5", "--search-rounds", "1", "--search-seconds", "0.1", "--knobs", "onednn",
@@ -345,13 +331,10 @@ SHORT = [
 
 @pytest.mark.long
 def test_the_tiny_network_trains_in_every_setting(alone, tensorflow_python):
-    done = subprocess.run(
-        [tensorflow_python, "-m", "benchmarks.tensorflow_cpu", *SHORT, "--output", "records.jsonl"],
-        cwd=alone, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    words = ["-m", "benchmarks.tensorflow_cpu", *SHORT, "--output", "records.jsonl"]
+    done = run_python(tensorflow_python, alone, *words)
     assert done.returncode == 0, done.stderr
-    records = [json.loads(line) for line in (alone / "records.jsonl").read_text().splitlines()]
-    results = {(record["case"], record["setting"]): record for record in of_kind(records, "result")}
+    results = {(one["case"], one["setting"]): one for one in read_records(alone / "records.jsonl", "result")}
     assert list(results) == [
         ("tiny batch 4 search onednn", "onednn=off"),
         ("tiny batch 4 search onednn", "onednn=on"),
@@ -391,9 +374,7 @@ print(json.dumps([program.count_work(graph, 4).flop, profiled / 4]))
 
 @pytest.mark.long
 def test_operations_are_those_that_tensorflows_profiler_counts(alone, tensorflow_python):
-    done = subprocess.run(
-        [tensorflow_python, "-c", COUNT], cwd=alone, capture_output=True, text=True, timeout=600, check=True
-    )
+    done = run_python(tensorflow_python, alone, "-c", COUNT)
     counted, profiled = json.loads(done.stdout.splitlines()[-1])
     assert counted == profiled > 0
 
@@ -415,10 +396,8 @@ print(json.dumps({"facts": facts, "losses": scaled.outputs()[0], "gpu": kernel_f
 
 
 def test_bf16_is_proven_by_onednn_log_and_fp16_overflows_are_left_out(alone, tensorflow_python):
-    done = subprocess.run(
-        [tensorflow_python, "-c", PROVE], cwd=alone, capture_output=True, text=True, timeout=600, check=True,
-        env={"PATH": "/usr/bin:/bin", "ONEDNN_VERBOSE": "1", "TF_ENABLE_ONEDNN_OPTS": "1"},
-    )  # fmt: skip
+    variables = {"ONEDNN_VERBOSE": "1", "TF_ENABLE_ONEDNN_OPTS": "1"}
+    done = run_python(tensorflow_python, alone, "-c", PROVE, **variables)
     output = json.loads(done.stdout.splitlines()[-1])
     if "avx512_bf16" in inspect_machine("cpu").flags:
         assert output["facts"]["computed_in"].endswith(" bf16")

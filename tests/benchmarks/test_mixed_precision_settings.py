@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from io import StringIO
 
 import pytest
@@ -122,15 +120,6 @@ def test_an_absent_gpu_ends_the_program_in_one_line(capsys, monkeypatch, tmp_pat
     monkeypatch.setenv("PATH", str(tmp_path))
     assert program.main(["--device", "cuda"]) == 1
     assert capsys.readouterr().err == "--device cuda: nvidia-smi shows no GPU on this machine\n"
-
-
-def test_without_pytorch_one_line_names_the_requirements(alone):
-    command = [sys.executable, "-m", "benchmarks.mixed_precision", "--network", "tiny", "--device", "cpu"]
-    done = subprocess.run(command, cwd=alone, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("torch is not installed: pip install -r ")
-    assert line.endswith("benchmarks/requirements/mixed_precision.txt")
 
 
 def onednn(kernel, kind, weight=None, primitive="convolution", event="exec"):

@@ -1,13 +1,10 @@
 """The real engines, tiny: PyTorch and Keras train, every setting is proven, the digits are learned."""
 
-import json
-import os
-import subprocess
-
 import pytest
 
 from dlcloud.benchmarks.harness import hardware
 from dlcloud.benchmarks.mixed_precision.settings import DeviceCapabilities, TrainingSetting
+from tests.benchmarks.conftest import read_records, run_python
 
 HERE = DeviceCapabilities(cpu_flags=frozenset(hardware.cpu_flags()))
 HAS_BF16 = HERE.explain_unsupported(TrainingSetting.parse("bf16")) is None
@@ -19,16 +16,10 @@ def run(alone, training_python):
     """Run the benchmark shortly and give its records by kind."""
 
     def start(*arguments):
-        command = [training_python, "-m", "benchmarks.mixed_precision", "--device", "cpu", *QUICK, *arguments]
-        done = subprocess.run(
-            [*command, "--output", "records.jsonl"], cwd=alone, capture_output=True, text=True, timeout=600,
-            check=False,
-        )  # fmt: skip
+        words = ["-m", "benchmarks.mixed_precision", "--device", "cpu", *QUICK, *arguments]
+        done = run_python(training_python, alone, *words, "--output", "records.jsonl")
         assert done.returncode == 0, done.stderr
-        records = [json.loads(line) for line in (alone / "records.jsonl").read_text().splitlines()]
-        return done, {
-            kind: [record for record in records if record["record"] == kind] for kind in ("result", "skip")
-        }
+        return done, {kind: read_records(alone / "records.jsonl", kind) for kind in ("result", "skip")}
 
     return start
 
@@ -76,10 +67,7 @@ for name in ("fp32", "bf16"):
 
 
 def script(python, folder, text, **environment):
-    done = subprocess.run(
-        [python, "-c", text], cwd=folder, capture_output=True, text=True, timeout=600, check=False,
-        env={**os.environ, **environment},
-    )  # fmt: skip
+    done = run_python(python, folder, "-c", text, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -70,6 +70,7 @@ def test_the_caller_is_known(there):
 
 def test_zones_offer_types_and_a_type_that_does_not_exist_is_absent(there):
     zones = there.cloud.types.zones([TYPE, "c99.large"])
+    assert zones[TYPE] == tuple(sorted(zones[TYPE]))
     assert zones[TYPE]
     assert "c99.large" not in zones
 

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -352,21 +352,7 @@ def test_a_sign_of_the_controller_keeps_an_instance(tmp_path):
 
 def test_a_program_that_is_not_there_is_said(tmp_path):
     desk = Desk(tmp_path, DONE)
-    desk.options = parse(
-        [
-            "--run",
-            "r",
-            "--worker",
-            "w",
-            "--coordinator",
-            "127.0.0.1",
-            "--folder",
-            str(tmp_path),
-            "--",
-            "no-such-program",
-        ],
-        {},
-    )
+    desk.options = replace(desk.options, command=("no-such-program",))
     assert desk.run() == 1
     assert "cannot be started" in desk.events("worker_ended")[0]["cause"]
 

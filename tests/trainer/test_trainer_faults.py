@@ -1,20 +1,15 @@
 """Real workers under faults: a coordinator that is lost for good, hangs, slowness, a network cut in two."""
 
-import os
 import signal
 
 import pytest
 
 from tests.fakes.agents import Agents, Proxy
+from tests.fakes.lives import STEPS_PER_EPOCH, samples
 from tests.fakes.training import Cluster, check_exactly_once, read_records, wait_until
 
-BATCH, STEPS_PER_EPOCH, SAMPLES = 96, 15, 1437
 DIGITS = ["-m", "trainer.examples.digits", "--delay-ms", "30"]
 FOREVER = [*DIGITS, "--epochs", "1000"]
-
-
-def samples(step):
-    return BATCH if step % STEPS_PER_EPOCH else SAMPLES - BATCH * (STEPS_PER_EPOCH - 1)
 
 
 def together(cluster, name, size):
@@ -154,36 +149,3 @@ def test_an_agent_takes_lighthouse_and_ledger_over_from_one_that_is_lost(trainer
         assert steps[1][-1]["step"] == 6 * STEPS_PER_EPOCH
         (ledger,) = alone.glob("b/ledger.json")
         assert '"done": true' in ledger.read_text()
-
-
-@pytest.mark.skipif("DLCLOUD_FAULTS" not in os.environ, reason="a minute: set DLCLOUD_FAULTS=1")
-def test_a_worker_that_is_slow_takes_part_when_it_can(trainer_python, alone):
-    """It is late at every step, by more than a step waits, and no sample is lost or taken twice."""
-    with Cluster(trainer_python, alone, FOREVER) as cluster:
-        cluster.start("a")
-        cluster.start("b")
-        together(cluster, "a", 2)
-        cluster.start("slow", script=["-m", "trainer.examples.digits", "--delay-ms", "700", "--epochs", "99"])
-        wait_until(lambda: len(cluster.steps("slow")) > 8, "the slow one to take part")
-        some_steps(cluster, "a", 20)
-        slow, fast = len(cluster.steps("slow")), newest(cluster, "a")
-        assert slow < fast
-        assert not cluster.events("slow", "worker_ended")
-        check_exactly_once([cluster.steps(name) for name in ("a", "b", "slow")], samples)
-
-
-@pytest.mark.skipif("DLCLOUD_FAULTS" not in os.environ, reason="a minute: set DLCLOUD_FAULTS=1")
-def test_workers_hang_again_and_again(trainer_python, alone):
-    """The others in turn, also in the middle of a reduction; no worker takes a step that others have."""
-    with Cluster(trainer_python, alone, FOREVER) as cluster:
-        for name in "abc":
-            cluster.start(name)
-        together(cluster, "a", 3)
-        for name in "bcbc":
-            some_steps(cluster, "a", 25)
-            cluster.signal(name, signal.SIGSTOP)
-            together(cluster, "a", 2)
-            cluster.signal(name, signal.SIGCONT)
-            together(cluster, "a", 3)
-        steps = [cluster.steps(name) for name in "abc"]
-    check_exactly_once(steps, samples)

@@ -5,15 +5,12 @@ import time
 
 import pytest
 
+from tests.fakes.lives import samples
 from tests.fakes.network import Network
 from tests.fakes.training import Cluster, check_exactly_once, wait_until
 
 FOREVER = ["-m", "trainer.examples.digits", "--delay-ms", "30", "--epochs", "100000"]
 MENDED_S = 10.0
-
-
-def samples(step):
-    return 96 if step % 15 else 1437 - 96 * 14
 
 
 class Spread(Cluster):

@@ -125,25 +125,16 @@ def test_a_notice_counts_where_the_rebalance_path_fails(service, status):
     assert partial == SpotStatus(action="terminate", at=SOON)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "<html>", "[]", "{}", '{"noticeTime": "soon"}', "[" * 60_000, "9" * 9999]
-)
-def test_a_notice_counts_where_the_rebalance_path_gives_garbage(service, text):
+GARBAGE = ["", "<html>", "[]", "{}", '{"noticeTime": "soon"}', "[" * 60_000, "9" * 9999]
+
+
+@pytest.mark.parametrize("text", [*GARBAGE, "late", " " * 120])
+def test_a_notice_counts_where_the_rebalance_path_gives_garbage_comes_late_or_trickles(service, text):
     service.documents |= {NOTICE: notice(), REBALANCE: text}
-    assert fetch_partly(service)[1] == SpotStatus(action="terminate", at=SOON)
-
-
-def test_a_notice_counts_where_the_rebalance_path_is_late(service):
-    service.documents[NOTICE] = notice()
-    service.late_s[REBALANCE] = 60
-    began = time.monotonic()
-    assert fetch_partly(service)[1] == SpotStatus(action="terminate", at=SOON)
-    assert time.monotonic() - began < 30
-
-
-def test_a_notice_counts_where_the_rebalance_path_trickles(service):
-    service.documents |= {NOTICE: notice(), REBALANCE: " " * 120}
-    service.trickles.add(REBALANCE)
+    if text == "late":
+        service.late_s[REBALANCE] = 60
+    if text == " " * 120:
+        service.trickles.add(REBALANCE)
     began = time.monotonic()
     assert fetch_partly(service)[1] == SpotStatus(action="terminate", at=SOON)
     assert time.monotonic() - began < 30
@@ -224,12 +215,6 @@ def test_another_action_is_recorded_and_keeps_the_earliest_deadline():
     assert tracker.note_interruption(later) == "interruption notice: terminate"
     assert tracker.note_interruption(later) is None
     assert tracker.deadline == SOON
-
-
-def test_hibernation_is_reported_once():
-    tracker = NoticeTracker()
-    assert tracker.note_interruption(SpotStatus(action="hibernate", at=SOON))
-    assert tracker.note_interruption(SpotStatus(action="hibernate", at=SOON + timedelta(seconds=2))) is None
 
 
 def test_a_recommendation_is_reported_once():

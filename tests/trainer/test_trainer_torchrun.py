@@ -10,7 +10,8 @@ import pytest
 from dlcloud.trainer.instance.options import parse
 from dlcloud.trainer.instance.processes import make_lighthouse, make_workers, torchrun_command
 from dlcloud.trainer.records import Records
-from tests.fakes.training import free_port, read_records, wait_until
+from tests.fakes.agents import Agents
+from tests.fakes.training import wait_until
 
 BASE = ["--run", "r", "--worker", "w", "--coordinator", "127.0.0.1", "--folder", "f", "--engine", "torchrun"]
 
@@ -38,51 +39,19 @@ def test_one_torchrun_starts_all_workers_and_coordinator_has_the_store():
 
 @pytest.mark.long
 def test_a_script_under_torchrun_trains_leaves_and_resumes(trainer_python, alone):
-    port = free_port()
-    base = [
-        trainer_python,
-        "-m",
-        "trainer.agent",
-        "--run",
-        "r",
-        "--worker",
-        "w",
-        "--coordinator",
-        "127.0.0.1",
-    ]
-    base += [
-        "--port",
-        str(port),
-        "--folder",
-        "state",
-        "--engine",
-        "torchrun",
-        "--lighthouse",
-        "--workers",
-        "1",
-    ]
-    base += ["--metadata", "http://127.0.0.1:1", "--", "python3", "-m", "trainer.examples.torchrun_digits"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-    def steps():
-        path = alone / "state" / "records.jsonl"
-        records = read_records(path) if path.exists() else []
-        return [record["step"] for record in records if record["record"] == "step"]
-
-    first = subprocess.Popen([*base, "--epochs", "50", "--delay-ms", "20"], cwd=alone, env=environment)
-    try:
-        wait_until(lambda: len(steps()) > 5, "steps", 120)
-        first.send_signal(signal.SIGTERM)
-        assert first.wait(60) == 10
-    finally:
-        first.kill()
-        first.wait()
-    reached = max(steps())
-    second = subprocess.run(
-        [*base, "--epochs", str(reached // 15 + 1)], cwd=alone, env=environment, timeout=600, check=False
-    )
-    assert second.returncode == 0
-    assert steps()[steps().index(reached) + 1] == reached + 1
+    options = ["--engine", "torchrun", "--lighthouse", "--workers", "1"]
+    script = ["-m", "trainer.examples.torchrun_digits"]
+    with Agents(trainer_python, alone, [*script, "--epochs", "50", "--delay-ms", "20"]) as agents:
+        agents.start("w", *options)
+        wait_until(lambda: len(agents.steps("w")) > 5, "steps", 120)
+        agents.agents["w"].send_signal(signal.SIGTERM)
+        assert agents.wait("w") == 10
+        reached = max(record["step"] for record in agents.steps("w"))
+        agents.script = [*script, "--epochs", str(reached // 15 + 1)]
+        agents.start("w", *options)
+        assert agents.wait("w") == 0
+        steps = [record["step"] for record in agents.steps("w")]
+    assert steps[steps.index(reached) + 1] == reached + 1
 
 
 def test_torchrun_leaves_whatever_its_rendezvous_is_doing(trainer_python, alone):

@@ -2,16 +2,12 @@
 
 import signal
 
+from tests.fakes.lives import STEPS_PER_EPOCH, samples
 from tests.fakes.training import Cluster, check_exactly_once, read_records, wait_until
 
 EPOCHS = 8
-BATCH, STEPS_PER_EPOCH, SAMPLES = 96, 15, 1437
 VECTOR_BYTES = 4 * (160 + 4640 + 32832 + 650 + 8)  # the parameters of each layer, and what else is summed
 DIGITS = ["-m", "trainer.examples.digits", "--delay-ms", "30"]
-
-
-def samples(step):
-    return BATCH if step % STEPS_PER_EPOCH else SAMPLES - BATCH * (STEPS_PER_EPOCH - 1)
 
 
 def held(cluster, name, *, step):

@@ -78,3 +78,6 @@ def test_types_that_are_not_listed_are_known_as_ec2_describes_them():
     assert part.accelerator.share < 1
     assert catalog.on_demand_price("m5.large", "us-east-1").hourly_usd == Decimal("0.096")
     assert catalog.hardware("c99.large") is None
+    assert catalog.on_demand_price("c99.large", "us-east-1") is None
+    assert catalog.on_demand_price("m5.large", "eu-west-1") is None
+    assert catalog.on_demand_price("p3.2xlarge", "us-east-1").hourly_usd == Decimal("3.06")

@@ -1,6 +1,5 @@
 """Exactly what is asked of EC2, and what is made of its answers."""
 
-import base64
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -155,50 +154,6 @@ def launched(moto_cloud, ec2, **other):
     return moto_cloud.instances.launch(request(image=what, security_group_id=group, **other))
 
 
-def test_launched_instances_and_volumes_are_found_by_tag(moto_cloud, ec2):
-    made = launched(moto_cloud, ec2, min_count=2)
-    found = moto_cloud.instances.find("c0ffee")
-    assert {each.instance_id for each in found} == {each.instance_id for each in made}
-    assert moto_cloud.instances.find("another") == []
-    assert {each.instance_id for each in moto_cloud.instances.find()} == {each.instance_id for each in made}
-    assert all(each.alive and each.host and each.tags["dlcloud:cluster"] == "c0ffee" for each in found)
-    answer = ec2.describe_instances(InstanceIds=[made[0].instance_id])["Reservations"][0]["Instances"][0]
-    assert (
-        base64.b64decode(
-            ec2.describe_instance_attribute(InstanceId=made[0].instance_id, Attribute="userData")["UserData"][
-                "Value"
-            ]
-        )
-        == b"#cloud-config\n"
-    )
-    assert answer["SecurityGroups"][0]["GroupName"] == "dlcloud-c0ffee"
-    volumes = ec2.describe_volumes(Filters=[{"Name": "tag:dlcloud:cluster", "Values": ["c0ffee"]}])["Volumes"]
-    assert {(each["Encrypted"], each["Size"], each["VolumeType"]) for each in volumes} == {(True, 60, "gp3")}
-
-
-def test_terminating_a_mix_of_known_and_unknown_ends_the_known(moto_cloud, ec2):
-    ids = [each.instance_id for each in launched(moto_cloud, ec2, min_count=2)]
-    moto_cloud.instances.terminate([ids[0], "i-0123456789abcdef0", ids[1]])
-    assert not any(each.alive for each in moto_cloud.instances.find("c0ffee"))
-    moto_cloud.instances.terminate(["i-0123456789abcdef0"])
-    moto_cloud.instances.terminate([])
-    moto_cloud.instances.terminate(ids)
-
-
-def test_a_group_is_made_once_and_its_rule_once(moto_cloud, ec2):
-    first = moto_cloud.network.create_group("c0ffee", cluster().tags)
-    assert moto_cloud.network.create_group("c0ffee", cluster().tags) == first
-    moto_cloud.network.allow_ssh(first, "203.0.113.7/32")
-    moto_cloud.network.allow_ssh(first, "203.0.113.7/32")
-    (group,) = ec2.describe_security_groups(GroupIds=[first])["SecurityGroups"]
-    (rule,) = group["IpPermissions"]
-    assert (rule["FromPort"], rule["ToPort"], rule["IpProtocol"]) == (22, 22, "tcp")
-    assert [each["CidrIp"] for each in rule["IpRanges"]] == ["203.0.113.7/32"]
-    assert {tag["Key"] for tag in group["Tags"]} == set(cluster().tags)
-    assert moto_cloud.network.delete_groups("c0ffee") == []
-    assert moto_cloud.network.delete_groups("c0ffee") == []
-
-
 def test_instances_reach_only_each_other_until_the_rules_are_revoked(moto_cloud, ec2):
     group_id = moto_cloud.network.create_group("c0ffee", cluster().tags)
     moto_cloud.network.allow_peers(group_id)
@@ -217,19 +172,6 @@ def test_a_group_of_our_name_without_our_tags_is_an_error(moto_cloud, ec2):
     ec2.create_security_group(GroupName="dlcloud-c0ffee", Description="another program")
     with pytest.raises(CloudError, match="dlcloud-c0ffee"):
         moto_cloud.network.create_group("c0ffee", cluster().tags)
-
-
-def test_identity_and_network_of_the_caller(moto_cloud):
-    assert moto_cloud.caller.identity().account == "123456789012"
-    assert moto_cloud.caller.cidr() == "203.0.113.7/32"
-
-
-def test_zones_by_type_without_a_type_that_is_not_offered(moto_cloud):
-    zones = moto_cloud.types.zones(["c5.xlarge", "c5.large", "p3.2xlarge", "zz9.huge"])
-    assert set(zones) >= {"c5.xlarge", "c5.large"}
-    assert "zz9.huge" not in zones
-    assert zones["c5.xlarge"] == tuple(sorted(zones["c5.xlarge"]))
-    assert all(zone.startswith("us-east-1") for zone in zones["c5.xlarge"])
 
 
 @pytest.mark.parametrize(

@@ -179,21 +179,6 @@ def test_the_history_has_every_spot_price_the_oldest_first(clients, stub):
     ]
 
 
-def test_known_rows_of_the_table():
-    catalog = Catalog()
-    cpu = catalog.hardware("c7i.xlarge")
-    assert (cpu.vcpus, cpu.physical_cores, cpu.memory_gib, cpu.gpu, cpu.retired) == (4, 2, 8.0, None, False)
-    volta = catalog.hardware("p3.2xlarge")
-    assert volta.retired
-    assert (volta.gpu.count, volta.gpu.compute_capability, volta.gpu.memory_mib) == (1, "7.0", 16384)
-    names = ("p3.2xlarge", "p3.8xlarge", "p3.16xlarge")
-    last = [catalog.on_demand_price(name, "us-east-1").hourly_usd for name in names]
-    assert last == [Decimal("3.06"), Decimal("12.24"), Decimal("24.48")]
-    assert catalog.hardware("zz9.huge") is None
-    assert catalog.on_demand_price("zz9.huge", "us-east-1") is None
-    assert catalog.on_demand_price("c7i.xlarge", "eu-west-1") is None
-
-
 def test_every_row_of_the_table_makes_sense():
     catalog = Catalog()
     rows = list(catalog)

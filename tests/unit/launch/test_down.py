@@ -58,9 +58,11 @@ def test_an_instance_of_a_launch_without_an_answer_is_ended(world, lag_s):
     world.cloud.failures.append(Failure("instances.launch", Killed(), after=True))
     world.killed_while_provisioning()
     assert len(world.cloud.alive()) == 2
+    assert world.clusters.members("c0ffee") == []
     members = down(world)
     assert left(world) == []
-    assert len(members) == 2
+    assert sorted(member.instance.instance_id for member in members) == ["i-0001", "i-0002"]
+    assert all(member.ended_at and member.hourly_usd is None for member in members)
 
 
 def test_an_instance_that_appears_late_is_ended_too(world):
@@ -174,15 +176,6 @@ def test_down_that_fails_at_any_call_is_finished_by_the_next(world, method, numb
     down(world)
     assert left(world) == []
     assert world.state is ClusterState.DOWN
-
-
-def test_instances_that_are_not_in_the_store_are_ended_and_stored(world):
-    world.cloud.failures.append(Failure("instances.launch", Killed(), after=True))
-    world.killed_while_provisioning()
-    assert world.clusters.members("c0ffee") == []
-    members = down(world)
-    assert sorted(member.instance.instance_id for member in members) == ["i-0001", "i-0002"]
-    assert all(member.ended_at and member.hourly_usd is None for member in members)
 
 
 def test_instances_of_other_clusters_are_left_alone(world):

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from dlcloud.cloud.account.roles import IamRoles, Role
-from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.compute.requests import run_instances_arguments, template_data
 from dlcloud.model.instance import Image
 from dlcloud.resources.texts import control_policy
@@ -17,12 +16,6 @@ from tests.fakes.samples import request as launch_request
 BOUNDARY = "arn:aws:iam::123456789012:policy/Boundary"
 KEY = "alias/disks"
 OWN = {"team": "vision", "cost-center": "0042"}
-
-
-@pytest.fixture(scope="module")
-def clients(rig):
-    key = rig.endpoint.owner_key()
-    return Clients(region="us-east-1", endpoint_url=rig.endpoint.url, access_key=key)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +58,7 @@ def test_a_launch_template_has_the_same_profile_and_key():
     assert "KmsKeyId" not in plain["BlockDeviceMappings"][0]["Ebs"]
 
 
-def test_a_role_of_dlcloud_has_the_boundary_and_the_tags(rig, clients):
+def test_a_role_of_dlcloud_has_the_boundary_and_the_tags(rig):
     role = Role(
         cluster_id="bounded",
         policy=control_policy("bounded", "us-east-1"),
@@ -73,7 +66,7 @@ def test_a_role_of_dlcloud_has_the_boundary_and_the_tags(rig, clients):
         tags=OWN,
         boundary=BOUNDARY,
     )
-    roles = IamRoles(clients=clients, control_policy=lambda *_: "", pause=lambda _: None)
+    roles = IamRoles(clients=rig.clients(), control_policy=lambda *_: "", pause=lambda _: None)
     name = roles.put_role(role)
     shown = rig.client("iam").get_role(RoleName=name)["Role"]
     assert shown["PermissionsBoundary"]["PermissionsBoundaryArn"] == BOUNDARY

@@ -1,9 +1,8 @@
 """DryRun on every action that dlcloud changes something with: an answer, and no change."""
 
 import pytest
-from botocore.exceptions import ClientError
 
-from tests.fakes.local_ec2 import UBUNTU
+from tests.fakes.local_ec2 import UBUNTU, refusal
 
 RUN = {"ImageId": UBUNTU, "InstanceType": "c7i.large", "MinCount": 1, "MaxCount": 1}
 DISK = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 1}}
@@ -13,12 +12,6 @@ WRONG = {
     "InvalidParameterValue": {"InstanceType": "c7g.large"},
     "InvalidSubnetID.NotFound": {"SubnetId": "subnet-0123456789abcdef0"},
 }
-
-
-def code(call, **arguments):
-    with pytest.raises(ClientError) as refusal:
-        call(DryRun=True, **arguments)
-    return refusal.value.response["Error"]["Code"]
 
 
 def counts(rig):
@@ -85,11 +78,11 @@ def calls(ec2, parts):
 def test_a_dry_run_of_a_change_answers_and_changes_nothing(rig, parts):
     before = counts(rig)
     for call, arguments in calls(rig.ec2, parts):
-        assert code(call, **arguments) == "DryRunOperation", call.__name__
+        assert refusal(call, DryRun=True, **arguments) == "DryRunOperation", call.__name__
     assert counts(rig) == before
     assert rig.state(parts["instance"]) == "running"
 
 
-@pytest.mark.parametrize("refusal", WRONG)
-def test_a_dry_run_of_a_launch_checks_its_parameters(rig, refusal):
-    assert code(rig.ec2.run_instances, **{**RUN, **WRONG[refusal]}) == refusal
+@pytest.mark.parametrize("code", WRONG)
+def test_a_dry_run_of_a_launch_checks_its_parameters(rig, code):
+    assert refusal(rig.ec2.run_instances, DryRun=True, **{**RUN, **WRONG[code]}) == code

@@ -116,8 +116,7 @@ def test_ssh_times_out_until_a_rule_covers_the_caller(rig):
         assert client.exec_command("echo open")[1].read() == b"open\n"
     rig.ec2.authorize_security_group_ingress(**rules, CidrIp="0.0.0.0/0")
     assert login(rig, instance)
-    rig.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
-    rig.await_state(instance["InstanceId"], "terminated")
+    rig.end(instance["InstanceId"])
     rig.ec2.delete_security_group(GroupId=group)
 
 

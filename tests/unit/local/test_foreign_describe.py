@@ -1,14 +1,9 @@
 """DescribeInstances and the other lists as clients of EC2 read them: filters, wildcards, pages."""
 
 import pytest
-from botocore.exceptions import ClientError
 
 from dlcloud.local.ec2.differences import INSTANCE_FILTERS, STATUS_FILTERS
-from tests.fakes.local_ec2 import UBUNTU, wait_for
-
-
-def refused(code):
-    return pytest.raises(ClientError, match=rf"\({code}\)")
+from tests.fakes.local_ec2 import UBUNTU, refused, wait_for
 
 
 @pytest.fixture(scope="module")

@@ -2,15 +2,11 @@
 
 import json
 
-import boto3
 import pytest
-from botocore.exceptions import ClientError
 
-from tests.fakes.local_ec2 import UBUNTU
+from tests.fakes.local_ec2 import UBUNTU, refused
 
-
-def refused(code, text=""):
-    return pytest.raises(ClientError, match=rf"\({code}\).*{text}")
+TAG = [{"Key": "aws:x", "Value": "1"}]
 
 
 @pytest.mark.parametrize(
@@ -29,6 +25,13 @@ def refused(code, text=""):
             "InvalidParameterValue",
             "Invalid IAM Instance Profile ARN",
         ),
+        ({"InstanceType": "c99.huge"}, "InvalidInstanceType|InvalidParameterValue", ""),
+        ({"ImageId": "ami-0123456789abcdef0"}, r"InvalidAMIID\.NotFound", ""),
+        ({"ImageId": ""}, "MissingParameter", ""),
+        ({"KeyName": "missing"}, r"InvalidKeyPair\.NotFound", ""),
+        ({"SubnetId": "subnet-0123456789"}, r"InvalidSubnetID\.NotFound", ""),
+        ({"TagSpecifications": [{"ResourceType": "instance", "Tags": TAG}]}, "InvalidParameterValue", ""),
+        ({"DryRun": True}, "DryRunOperation", ""),
         ({"SecurityGroupIds": ["sg-0123456789abcdef0"]}, r"InvalidGroup\.NotFound", ""),
         ({"Placement": {"AvailabilityZone": "us-east-1z"}}, "InvalidParameterValue", ""),
         ({"Placement": {"GroupName": "none"}}, r"InvalidPlacementGroup\.Unknown", ""),
@@ -54,14 +57,10 @@ def test_user_data_of_16_kib_is_taken(rig):
     assert rig.run(UserData="#" * 16384)
 
 
-def test_a_launch_without_an_image_is_refused(rig):
-    with refused("MissingParameter"):
-        rig.ec2.run_instances(MinCount=1, MaxCount=1, InstanceType="c7i.large")
-
-
-def test_min_count_above_max_count_is_refused(rig):
-    with refused("InvalidParameterValue", "minCount"):
-        rig.ec2.run_instances(ImageId=UBUNTU, InstanceType="c7i.large", MinCount=3, MaxCount=2)
+@pytest.mark.parametrize(("least", "text"), [(3, "minCount"), (0, "")])
+def test_a_least_count_that_is_none_or_above_the_most_is_refused(rig, least, text):
+    with refused("InvalidParameterValue", text):
+        rig.ec2.run_instances(ImageId=UBUNTU, InstanceType="c7i.large", MinCount=least, MaxCount=2)
 
 
 @pytest.mark.parametrize("operation", ["describe_instances", "terminate_instances"])
@@ -85,11 +84,6 @@ def volumes(rig, instance_id):
     return rig.ec2.describe_volumes(Filters=filters)["Volumes"]
 
 
-def end(rig, instance_id):
-    rig.ec2.terminate_instances(InstanceIds=[instance_id])
-    rig.await_state(instance_id, "terminated")
-
-
 def volume_states(rig, ids):
     shown = rig.ec2.describe_volumes()["Volumes"]
     return {volume["VolumeId"]: volume["State"] for volume in shown if volume["VolumeId"] in ids}
@@ -100,7 +94,7 @@ def test_no_root_disk_outlives_its_instance(rig, mappings):
     instance = rig.up(BlockDeviceMappings=mappings)
     ids = {volume["VolumeId"] for volume in volumes(rig, instance["InstanceId"])}
     assert len(ids) == 1
-    end(rig, instance["InstanceId"])
+    rig.end(instance["InstanceId"])
     assert not volume_states(rig, ids)
 
 
@@ -108,20 +102,13 @@ def test_a_root_disk_that_is_to_stay_stays(rig):
     keep = [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 20, "DeleteOnTermination": False}}]
     instance = rig.up(BlockDeviceMappings=keep)
     ids = {volume["VolumeId"] for volume in volumes(rig, instance["InstanceId"])}
-    end(rig, instance["InstanceId"])
+    rig.end(instance["InstanceId"])
     assert list(volume_states(rig, ids).values()) == ["available"]
 
 
 def test_instance_stores_and_further_disks_are_accepted(rig):
-    resource = boto3.resource(
-        "ec2",
-        endpoint_url=rig.endpoint.url,
-        region_name="us-east-1",
-        aws_access_key_id=rig.ec2._request_signer._credentials.access_key,
-        aws_secret_access_key=rig.ec2._request_signer._credentials.secret_key,
-    )
-    image = next(iter(resource.images.filter(Filters=[{"Name": "image-id", "Values": [UBUNTU]}])))
-    mappings = list(image.block_device_mappings)
+    (image,) = rig.ec2.describe_images(Filters=[{"Name": "image-id", "Values": [UBUNTU]}])["Images"]
+    mappings = image["BlockDeviceMappings"]
     del mappings[0]["Ebs"]["Encrypted"]
     mappings += [{"VirtualName": "ephemeral0", "DeviceName": "/dev/sdb"}]
     mappings += [{"DeviceName": "/dev/sdf", "Ebs": {"VolumeSize": 5}}]
@@ -162,12 +149,6 @@ def test_a_deep_learning_image_takes_no_volume_below_its_snapshot(rig):
     with refused("InvalidBlockDeviceMapping", f"expect size >= {DLAMI_GIB}GB"):
         rig.run(ImageId=image["ImageId"], BlockDeviceMappings=devices)
     data = {"ImageId": image["ImageId"], "InstanceType": "c7i.large", "BlockDeviceMappings": devices}
-    rig.ec2.create_launch_template(LaunchTemplateName="small-disk", LaunchTemplateData=data)
-    template = {"LaunchTemplateName": "small-disk", "Version": "$Latest"}
-    fleet = rig.ec2.create_fleet(
-        Type="instant",
-        LaunchTemplateConfigs=[{"LaunchTemplateSpecification": template}],
-        TargetCapacitySpecification={"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "on-demand"},
-    )
+    fleet = rig.fleet(data)
     assert not fleet["Instances"]
     assert "InvalidBlockDeviceMapping" in {error["ErrorCode"] for error in fleet["Errors"]}

@@ -97,18 +97,13 @@ def test_a_spot_instance_reads_its_notice(rig):
     assert metadata.spot_instance_action.action == "terminate"
 
 
-def console(rig, instance):
-    return rig.ec2.get_console_output(InstanceId=instance["InstanceId"]).get("Output", "")
-
-
 def test_the_console_shows_the_boot(rig, instance):
-    wait_for(lambda: "status: done" in console(rig, instance), "the boot is over")
-    assert "from the boot" in console(rig, instance)
+    wait_for(lambda: "status: done" in rig.console(instance["InstanceId"]), "the boot is over")
+    assert "from the boot" in rig.console(instance["InstanceId"])
 
 
 def test_the_console_of_a_terminated_instance_is_kept(rig):
-    ended = rig.up(UserData="#!/bin/sh\necho last words\n")
-    wait_for(lambda: "last words" in console(rig, ended), "its script has run")
-    rig.ec2.terminate_instances(InstanceIds=[ended["InstanceId"]])
-    rig.await_state(ended["InstanceId"], "terminated")
-    assert "last words" in console(rig, ended)
+    ended = rig.up(UserData="#!/bin/sh\necho last words\n")["InstanceId"]
+    wait_for(lambda: "last words" in rig.console(ended), "its script has run")
+    rig.end(ended)
+    assert "last words" in rig.console(ended)

@@ -1,7 +1,6 @@
 """Files that programs put into an instance neither stop the daemon nor lead it to the machine's files."""
 
 import asyncio
-import base64
 import contextlib
 import os
 import signal
@@ -39,13 +38,7 @@ def other(rig):
 def instance(rig):
     instance = rig.up()
     yield instance
-    rig.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
-    rig.await_state(instance["InstanceId"], "terminated")
-
-
-def console(rig, instance):
-    output = rig.ec2.get_console_output(InstanceId=instance["InstanceId"])["Output"]
-    return output if "cloud-init" in output else base64.b64decode(output).decode()
+    rig.end(instance["InstanceId"])
 
 
 def test_fifos_in_an_instance_stop_nobody(rig, instance, other):
@@ -55,7 +48,7 @@ def test_fifos_in_an_instance_stop_nobody(rig, instance, other):
     with contextlib.suppress(paramiko.SSHException), rig.ssh(instance):
         pytest.fail("an instance without authorized keys let someone in")
     assert rig.on(other, "echo served")[1] == "served\n"
-    rig.ec2.get_console_output(InstanceId=instance["InstanceId"])
+    rig.console(instance["InstanceId"])
 
 
 @pytest.mark.parametrize("link", [LOG, "/etc/ssh/ssh_host_x_key.pub"])
@@ -64,7 +57,7 @@ def test_the_console_shows_no_file_of_the_machine(rig, instance, tmp_path, link)
     rig.on(
         instance, f"sudo ln -sf {tmp_path}/secret {link} || sudo ln -sf {tmp_path}/secret $DLCLOUD_ROOT{link}"
     )
-    assert "of the machine" not in console(rig, instance)
+    assert "of the machine" not in rig.console(instance["InstanceId"])
 
 
 def test_a_terminal_is_made_by_what_makes_terminals_only(rig, instance, tmp_path):
@@ -216,8 +209,7 @@ def odd():
 
 def test_a_program_with_an_odd_environment_keeps_no_instance_from_its_end(rig, odd):
     instance = rig.up()
-    rig.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
-    rig.await_state(instance["InstanceId"], "terminated")
+    rig.end(instance["InstanceId"])
     assert odd.poll() is None
 
 
@@ -250,8 +242,7 @@ def test_an_environment_of_any_size_costs_the_daemon_no_memory(rig):
         process.stdout.readline()
         before = psutil.Process(rig.endpoint.pid).memory_info().rss
         for instance in instances:
-            rig.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
-            rig.await_state(instance["InstanceId"], "terminated")
+            rig.end(instance["InstanceId"])
         grown = psutil.Process(rig.endpoint.pid).memory_info().rss - before
         process.kill()
     assert grown < 100 << 20

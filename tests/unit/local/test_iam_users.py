@@ -1,16 +1,13 @@
 """An IAM user on the local EC2: what its policies allow, and AWS's words where they do not."""
 
 import json
-import secrets
+from functools import partial
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from tests.fakes.local_ec2 import UBUNTU
 
-REGION = "us-east-1"
 RUN = {"ImageId": UBUNTU, "InstanceType": "c7i.large", "MinCount": 1, "MaxCount": 1}
 KINDS = ["image", "instance", "network-interface", "security-group", "snapshot", "subnet", "volume"]
 KINDS.append("spot-instances-request")
@@ -24,24 +21,7 @@ def statement(action, resource="*", effect="Allow", **other):
 @pytest.fixture
 def user(rig):
     """Return a function that makes a user with these statements, and returns its clients."""
-    iam = rig.client("iam")
-
-    def make(*statements):
-        name = f"user-{secrets.token_hex(4)}"
-        iam.create_user(UserName=name)
-        document = json.dumps({"Version": "2012-10-17", "Statement": list(statements)})
-        iam.put_user_policy(UserName=name, PolicyName="own", PolicyDocument=document)
-        key = iam.create_access_key(UserName=name)["AccessKey"]
-        return lambda service: boto3.client(
-            service,
-            region_name=REGION,
-            endpoint_url=rig.endpoint.url,
-            aws_access_key_id=key["AccessKeyId"],
-            aws_secret_access_key=key["SecretAccessKey"],
-            config=Config(retries={"total_max_attempts": 1}),
-        )
-
-    return make
+    return lambda *statements: partial(rig.client, key=rig.user(*statements))
 
 
 def denial(call, **arguments):
@@ -62,19 +42,7 @@ def test_a_user_may_do_what_its_policies_say(user):
     )
 
 
-@pytest.mark.parametrize(
-    "missing",
-    [
-        "image",
-        "instance",
-        "network-interface",
-        "security-group",
-        "snapshot",
-        "subnet",
-        "volume",
-        "spot-instances-request",
-    ],
-)
+@pytest.mark.parametrize("missing", KINDS)
 def test_a_launch_is_denied_for_each_resource_it_touches(user, missing):
     allowed = [f"arn:aws:ec2:*:*:{kind}/*" for kind in KINDS if kind != missing]
     error = denial(user(statement("ec2:RunInstances", allowed))("ec2").run_instances, **RUN, **SPOT)
@@ -146,14 +114,8 @@ def test_the_boundary_of_a_role_limits_it(rig):
     managed = iam.create_policy(PolicyName="all", PolicyDocument=everything)["Policy"]["Arn"]
     iam.attach_role_policy(RoleName="limited", PolicyArn=managed)
     session = rig.client("sts").assume_role(RoleArn=role["Arn"], RoleSessionName="me")["Credentials"]
-    ec2 = boto3.client(
-        "ec2",
-        region_name=REGION,
-        endpoint_url=rig.endpoint.url,
-        aws_access_key_id=session["AccessKeyId"],
-        aws_secret_access_key=session["SecretAccessKey"],
-        aws_session_token=session["SessionToken"],
-    )
+    key = [session[name] for name in ("AccessKeyId", "SecretAccessKey", "SessionToken")]
+    ec2 = rig.client("ec2", key=key)
     assert ec2.describe_instances()["Reservations"] is not None
     message = denial(ec2.create_vpc, CidrBlock="10.9.0.0/16")["Message"]
     assert "because no permissions boundary allows the ec2:CreateVpc action" in message
@@ -182,16 +144,8 @@ def test_a_launch_with_a_profile_passes_its_role(rig, user, profile):
     rig.ec2.terminate_instances(InstanceIds=[launched["Instances"][0]["InstanceId"]])
 
 
-def test_a_fleet_passes_the_role_of_its_template(user, profile):
+def test_a_fleet_passes_the_role_of_its_template(rig, user, profile):
     data = {"ImageId": UBUNTU, "InstanceType": "c7i.large", **profile}
-    ec2 = user(statement("ec2:*"))("ec2")
-    ec2.create_launch_template(LaunchTemplateName="pulling", LaunchTemplateData=data)
-    specification = {"LaunchTemplateName": "pulling", "Version": "$Latest"}
-    fleet = {
-        "Type": "instant",
-        "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": specification}],
-        "TargetCapacitySpecification": {"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "on-demand"},
-    }
-    refused = ec2.create_fleet(**fleet)["Errors"]
+    refused = rig.fleet(data, ec2=user(statement("ec2:*"))("ec2"))["Errors"]
     assert {error["ErrorCode"] for error in refused} == {"UnauthorizedOperation"}
     assert all("iam:PassRole" in error["ErrorMessage"] for error in refused)

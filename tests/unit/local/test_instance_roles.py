@@ -5,7 +5,6 @@ import secrets
 from datetime import UTC, datetime, timedelta
 
 import asyncssh
-import boto3
 import pytest
 from botocore.exceptions import ClientError
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -17,9 +16,6 @@ from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.cloud.offers.instance_types import InstanceTypes
 from dlcloud.cloud.offers.prices import Prices
-from dlcloud.local.instance.container import Container
-from dlcloud.local.instance.sshd import LoginFiles, SshServer
-from dlcloud.local.tree.instance_tree import InstanceTree
 from dlcloud.model.cluster import CLUSTER_TAG, CONTROLLER_TAG, MANAGED_TAG
 from dlcloud.model.errors import CloudError, CredentialsError
 from dlcloud.model.instance import Image, InstanceState, Market
@@ -29,6 +25,7 @@ from dlcloud.resources.texts import control_policy
 from tests.fakes import samples
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_ec2 import wait_for
+from tests.unit.local.test_local_parts import ssh_server
 
 REGION = "us-east-1"
 TYPE = "c7i.large"
@@ -52,10 +49,6 @@ def with_any_image(cluster, region, partition="aws"):
     image = Image(image_id="*", name="", root_device="", snapshot_ids=["*"])
     own = controller_policy([TYPE], [], region, image=image).replace("@PARTITION@", partition)
     return join_policies([control_policy(cluster, region, partition), own])
-
-
-def owner_clients(rig, region=REGION):
-    return Clients(region=region, endpoint_url=rig.endpoint.url, access_key=rig.endpoint.owner_key())
 
 
 def tags(cluster):
@@ -97,7 +90,7 @@ def running(rig, cloud, cluster):
 
 @pytest.fixture(scope="module")
 def owner(rig):
-    return cloud_of(owner_clients(rig))
+    return cloud_of(rig.clients())
 
 
 @pytest.fixture(scope="module")
@@ -139,15 +132,8 @@ def credentials(rig, instance):
 
 def client(rig, service, session, **other):
     fields = {"access_key": "AccessKeyId", "secret_key": "SecretAccessKey", "token": "Token"}
-    key, secret, token = (other.get(name, session[field]) for name, field in fields.items())
-    return boto3.client(
-        service,
-        region_name=REGION,
-        endpoint_url=rig.endpoint.url,
-        aws_access_key_id=key,
-        aws_secret_access_key=secret,
-        aws_session_token=token,
-    )
+    key = [other.get(name, session[field]) for name, field in fields.items()]
+    return rig.client(service, key=key)
 
 
 def refusal(call, **arguments):
@@ -354,7 +340,7 @@ def test_a_role_is_made_and_attached_once_and_deleted_from_any_state(rig, owner,
     roles = {left.cluster_id: left for left in owner.leftovers.find() if left.kind == "iam-role"}
     assert set(roles) >= {"again", "mine"}
     assert roles["again"].resource_id == "dlcloud-again"
-    elsewhere = cloud_of(owner_clients(rig, "eu-west-1"))
+    elsewhere = cloud_of(rig.clients("eu-west-1"))
     assert not elsewhere.leftovers.find()
     for _ in range(2):
         owner.roles.delete("again")
@@ -363,7 +349,7 @@ def test_a_role_is_made_and_attached_once_and_deleted_from_any_state(rig, owner,
 
 def test_a_new_profile_is_awaited_and_a_missing_one_is_an_error(rig, owner, stranger):
     clock = FakeClock()
-    waiting = cloud_of(owner_clients(rig), clock)
+    waiting = cloud_of(rig.clients(), clock)
     profile = owner.roles.put_control("theirs", tags("theirs"))
     rig.control.add_fault("AssociateIamInstanceProfile", "InvalidParameterValue", times=3)
     began = clock.monotonic()
@@ -408,13 +394,7 @@ def test_tags_are_added_to_what_runs(owner, coordinator):
 
 
 def test_an_admitted_key_is_forgotten_in_time(rig, tmp_path):
-    server = SshServer(
-        host_key=asyncssh.generate_private_key("ssh-ed25519"),
-        env={},
-        container=Container(root=tmp_path, interpreter="", owner=0),
-        files=LoginFiles(tree=InstanceTree(tmp_path), authorized_keys={}, nologin="nologin"),
-        interpreter="",
-    )
+    server = ssh_server(tmp_path)
     key = asyncssh.import_public_key(rig.public_key)
     assert not server.admits(key)
     server.admit(rig.public_key, seconds=60)

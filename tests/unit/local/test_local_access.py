@@ -27,7 +27,7 @@ from botocore.exceptions import ClientError
 from click.testing import CliRunner
 
 from dlcloud.cli.main import dlcloud
-from dlcloud.cloud.api.clients import Clients, _CorrectedAuth, correct_clock
+from dlcloud.cloud.api.clients import _CorrectedAuth, correct_clock
 from dlcloud.local.api.signature import (
     ALGORITHM,
     TIME,
@@ -386,7 +386,7 @@ def test_a_rebound_name_does_not_reach_the_metadata_service(rig):
 @pytest.mark.parametrize("days", [1, -1])
 def test_a_clock_that_jumps_keeps_no_command_from_its_calls(rig, monkeypatch, days):
     """Two instances were left up by a clock that jumped by a day."""
-    clients = Clients(region="us-east-1", endpoint_url=rig.endpoint.url, access_key=rig.endpoint.owner_key())
+    clients = rig.clients()
     launching, buckets = clients.get_without_retries("ec2"), clients.get("s3")
 
     class Jumped(datetime):

@@ -1,6 +1,7 @@
 """Two accounts of one local EC2: neither lists or changes what belongs to the other."""
 
-import boto3
+from functools import partial
+
 import pytest
 from botocore.exceptions import ClientError
 
@@ -10,18 +11,7 @@ OTHER = "222222222222"
 @pytest.fixture(scope="module")
 def other(rig):
     """Make clients with the access key of another account."""
-    key_id, secret = rig.control.add_account(OTHER)
-
-    def client(service):
-        return boto3.client(
-            service,
-            endpoint_url=rig.endpoint.url,
-            region_name="us-east-1",
-            aws_access_key_id=key_id,
-            aws_secret_access_key=secret,
-        )
-
-    return client
+    return partial(rig.client, key=rig.control.add_account(OTHER))
 
 
 def listed(ec2, **filters):

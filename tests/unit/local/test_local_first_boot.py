@@ -106,10 +106,6 @@ def test_a_transient_unit_runs_once_under_its_name(rig):
     assert rig.on(instance, "systemd-run --unit=three --slice=x true")[0] == 1
 
 
-def console(rig, instance_id):
-    return rig.ec2.get_console_output(InstanceId=instance_id).get("Output", "")
-
-
 def launch(rig, *, life_minutes, idle_minutes=None, minute_s=1.0, **options):
     """Launch as dlcloud does, with such minutes."""
     rig.control.set_minute(minute_s)
@@ -179,10 +175,7 @@ def test_a_virtual_machine_may_stand_for_the_processes(rig):
     instance = rig.up(InstanceInitiatedShutdownBehavior="terminate")
     rig.control.set_machine("")
     instance_id = instance["InstanceId"]
-    wait_for(
-        lambda: f"booted {instance_id}" in console(rig, instance_id),
-        "the machine's console is the instance's",
-    )
+    wait_for(lambda: f"booted {instance_id}" in rig.console(instance_id), "its console is the machine's")
     entry = rig.entry(instance_id)
 
     def connects():

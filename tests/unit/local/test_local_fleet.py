@@ -28,17 +28,7 @@ def _encoded(text):
 
 
 def fleet(rig, template, overrides, target, *, market="spot", **more):
-    return rig.ec2.create_fleet(
-        Type="instant",
-        LaunchTemplateConfigs=[
-            {
-                "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "$Latest"},
-                "Overrides": overrides,
-            }
-        ],
-        TargetCapacitySpecification={"TotalTargetCapacity": target, "DefaultTargetCapacityType": market},
-        **more,
-    )
+    return rig.fleet(template, overrides, target, market=market, **more)
 
 
 def pool(name, zone="us-east-1a"):
@@ -142,16 +132,14 @@ def test_a_refused_launch_is_an_error_of_every_pool(rig, template, code):
 def test_a_disk_below_the_image_is_named_in_the_pools_error(rig):
     mapping = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 1}}
     data = {"ImageId": UBUNTU, "BlockDeviceMappings": [mapping]}
-    rig.ec2.create_launch_template(LaunchTemplateName="small", LaunchTemplateData=data)
-    [error] = fleet(rig, "small", [pool("c7i.large")], 1)["Errors"]
+    [error] = fleet(rig, data, [pool("c7i.large")], 1)["Errors"]
     assert error["ErrorCode"] == "InvalidBlockDeviceMapping"
     assert "smaller than snapshot" in error["ErrorMessage"]
 
 
 def test_a_missing_group_is_an_error_of_the_pool(rig):
     data = {"ImageId": UBUNTU, "SecurityGroupIds": ["sg-0123456789abcdef0"]}
-    rig.ec2.create_launch_template(LaunchTemplateName="groupless", LaunchTemplateData=data)
-    reply = fleet(rig, "groupless", [pool("c7i.large")], 1)
+    reply = fleet(rig, data, [pool("c7i.large")], 1)
     assert [error["ErrorCode"] for error in reply["Errors"]] == ["InvalidGroup.NotFound"]
     assert reply["Instances"] == []
 
@@ -203,27 +191,15 @@ def test_strategies_and_weights_of_other_fleets_are_named_as_gaps(rig, template)
 
 
 def test_credits_are_for_burstable_types_only(rig):
-    rig.ec2.create_launch_template(
-        LaunchTemplateName="credits",
-        LaunchTemplateData={
-            "ImageId": UBUNTU,
-            "UserData": _encoded(rig.user_data()),
-            "CreditSpecification": {"CpuCredits": "standard"},
-        },
-    )
-    reply = fleet(rig, "credits", [pool("c7i.large"), pool("t3.micro")], 1)
+    credit = {"CreditSpecification": {"CpuCredits": "standard"}}
+    data = {"ImageId": UBUNTU, "UserData": _encoded(rig.user_data()), **credit}
+    reply = fleet(rig, data, [pool("c7i.large"), pool("t3.micro")], 1)
     assert count(reply) == {"t3.micro": 1}
     assert [(error["ErrorCode"], pool_of(error)) for error in reply["Errors"]] == [
         ("InstanceCreditSpecification.NotSupported", "c7i.large")
     ]
     with pytest.raises(ClientError, match=r"InstanceCreditSpecification\.NotSupported"):
-        rig.ec2.run_instances(
-            ImageId=UBUNTU,
-            InstanceType="c7i.large",
-            MinCount=1,
-            MaxCount=1,
-            CreditSpecification={"CpuCredits": "standard"},
-        )
+        rig.run(**credit)
 
 
 def pool_of(error):

@@ -1,9 +1,9 @@
 """Images of instances: copies of what is on their disk, which new instances boot from."""
 
 import pytest
-from botocore.exceptions import ClientError
 
 from tests.fakes.local_ec2 import UBUNTU, wait_for
+from tests.fakes.local_ec2 import refusal as refused
 
 TAGS = [{"Key": "team", "Value": "blue"}]
 BOTH_TAGGED = [{"ResourceType": kind, "Tags": TAGS} for kind in ("image", "snapshot")]
@@ -32,12 +32,6 @@ def image(rig, builder):
     assert describe(rig, answer["ImageId"])["State"] == "pending"
     wait_for(lambda: describe(rig, answer["ImageId"])["State"] == "available", "the image is available")
     return describe(rig, answer["ImageId"])
-
-
-def refused(call, **arguments):
-    with pytest.raises(ClientError) as caught:
-        call(**arguments)
-    return caught.value.response["Error"]["Code"]
 
 
 def test_an_image_has_the_properties_of_its_instance_and_its_own_tags(rig, image):

@@ -6,7 +6,6 @@ import pytest
 from botocore.exceptions import ClientError
 
 from dlcloud.cloud.account.limits import Ec2Account
-from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.compute.requests import run_instances_arguments, template_data
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import CloudError
@@ -15,20 +14,16 @@ from dlcloud.planning.networks import PlannedNetwork, refuse_network
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_ec2 import UBUNTU
 from tests.fakes.samples import request
+from tests.unit.cloud.test_images import AnswerMemory
 
 A = "us-east-1a"
 IMAGE = Image(image_id=UBUNTU, name="Ubuntu", root_device="/dev/sda1")
 
 
-class Memory(dict):
-    def put(self, subject, content, as_of):
-        self[subject] = (content, as_of)
-
-
 def account(rig, region="us-east-1"):
     """Return the account as dlcloud sees it."""
-    clients = Clients(region=region, endpoint_url=rig.endpoint.url, access_key=rig.endpoint.owner_key())
-    return Ec2Account(clients=clients, catalog=Catalog(), cache=Memory(), clock=FakeClock(datetime.now(UTC)))
+    clock = FakeClock(datetime.now(UTC))
+    return Ec2Account(clients=rig.clients(region), catalog=Catalog(), cache=AnswerMemory(), clock=clock)
 
 
 def subnets_of(rig):
@@ -52,12 +47,6 @@ def group(rig):
     rig.ec2.delete_security_group(GroupId=made)
 
 
-def ended(rig, *instance_ids):
-    rig.ec2.terminate_instances(InstanceIds=list(instance_ids))
-    for name in instance_ids:
-        rig.await_state(name, "terminated")
-
-
 def launch(group, **other):
     return request(zone=A, image=IMAGE, instance_type="c7i.large", security_group_id=group, **other)
 
@@ -73,27 +62,16 @@ def test_an_address_is_given_where_the_launch_asks_for_it(rig, group, asked):
     assert ("PublicIpAddress" in shown) is asked
     assert shown["PrivateIpAddress"]
     assert [each["GroupId"] for each in shown["SecurityGroups"]] == [group]
-    ended(rig, instance["InstanceId"])
+    rig.end(instance["InstanceId"])
 
 
 @pytest.mark.usefixtures("private")
 def test_a_fleet_gives_addresses_by_its_template(rig, group):
     data = template_data(launch(group, network=PlannedNetwork(public_ip=True)), "")
-    rig.ec2.create_launch_template(LaunchTemplateName="asking", LaunchTemplateData=data)
-    override = {"InstanceType": "c7i.large", "AvailabilityZone": A}
-    template = {"LaunchTemplateName": "asking", "Version": "$Latest"}
-    fleet = rig.ec2.create_fleet(
-        Type="instant",
-        LaunchTemplateConfigs=[{"LaunchTemplateSpecification": template, "Overrides": [override]}],
-        TargetCapacitySpecification={
-            "TotalTargetCapacity": 1,
-            "OnDemandTargetCapacity": 1,
-            "DefaultTargetCapacityType": "on-demand",
-        },
-    )
+    fleet = rig.fleet(data, [{"InstanceType": "c7i.large", "AvailabilityZone": A}])
     (instance_id,) = fleet["Instances"][0]["InstanceIds"]
     assert rig.await_state(instance_id, "running")["PublicIpAddress"]
-    ended(rig, instance_id)
+    rig.end(instance_id)
 
 
 def test_groups_beside_a_network_interface_are_refused(rig, group):

@@ -1,9 +1,9 @@
 """Capacity Reservations, placement groups and EFA of the local EC2, as boto3 sees them."""
 
 import pytest
-from botocore.exceptions import ClientError
 
-from tests.fakes.local_ec2 import UBUNTU, wait_for
+from tests.fakes.local_ec2 import UBUNTU
+from tests.fakes.local_ec2 import refusal as refused
 
 ZONE, TYPE = "us-east-1a", "c7i.large"
 EFA_TYPE = "c7i.48xlarge"
@@ -34,8 +34,7 @@ def reserve(rig):
         if instance["State"]["Name"] in {"pending", "running"}
     ]
     if running:
-        rig.ec2.terminate_instances(InstanceIds=running)
-        wait_for(lambda: {rig.state(name) for name in running} == {"terminated"}, "terminated")
+        rig.end(*running)
     for name in (one["CapacityReservationId"] for one in made):
         if show(rig, name)["State"] == "active":
             rig.ec2.cancel_capacity_reservation(CapacityReservationId=name)
@@ -66,12 +65,6 @@ def idle(rig, name):
     return show(rig, name)["AvailableInstanceCount"]
 
 
-def refused(call, *arguments, **options):
-    with pytest.raises(ClientError) as error:
-        call(*arguments, **options)
-    return error.value.response["Error"]["Code"]
-
-
 def test_targeted_reservation_takes_launches_that_name_it_alone(rig, reserve):
     name = reserve(2)
     launch(rig)  # does not name it
@@ -83,8 +76,7 @@ def test_targeted_reservation_takes_launches_that_name_it_alone(rig, reserve):
         "CapacityReservationId": name
     }
     assert refused(launch, rig, **target(name)) == "ReservationCapacityExceeded"
-    rig.ec2.terminate_instances(InstanceIds=[second])
-    rig.await_state(second, "terminated")
+    rig.end(second)
     assert idle(rig, name) == 1
     assert show(rig, name)["TotalInstanceCount"] == 2
 
@@ -159,27 +151,12 @@ def test_filters_and_tags_of_reservations(rig, reserve):
 def test_fleet_runs_in_an_open_reservation_unless_it_says_none(rig, reserve):
     name = reserve(1, criteria="open")
 
-    def fleet(number, choice):
+    def fleet(choice):
         data = {"ImageId": UBUNTU, "InstanceType": TYPE, "UserData": "", **choice}
-        rig.ec2.create_launch_template(LaunchTemplateName=f"of-{number}", LaunchTemplateData=data)
-        specification = {"LaunchTemplateName": f"of-{number}", "Version": "$Latest"}
-        config = {"LaunchTemplateSpecification": specification, "Overrides": [{"AvailabilityZone": ZONE}]}
-        capacity = {"TotalTargetCapacity": 1, "DefaultTargetCapacityType": "on-demand"}
-        reply = rig.ec2.create_fleet(
-            Type="instant", LaunchTemplateConfigs=[config], TargetCapacitySpecification=capacity
-        )
-        return reply["Instances"][0]["InstanceIds"][0]
+        return rig.fleet(data, [{"AvailabilityZone": ZONE}])["Instances"][0]["InstanceIds"][0]
 
-    assert "CapacityReservationId" not in rig.describe(fleet(1, preference("none")))
-    assert rig.describe(fleet(2, {}))["CapacityReservationId"] == name
-
-
-class Record:
-    def __init__(self, reservation_id):
-        self.instance_id, self.reservation_id = f"i-{reservation_id}", reservation_id
-
-    def leave_reservation(self):
-        self.reservation_id = ""
+    assert "CapacityReservationId" not in rig.describe(fleet(preference("none")))
+    assert rig.describe(fleet({}))["CapacityReservationId"] == name
 
 
 def test_cluster_placement_group_is_in_one_zone_and_kept_while_used(rig, reserve):
@@ -197,9 +174,7 @@ def test_cluster_placement_group_is_in_one_zone_and_kept_while_used(rig, reserve
     assert refused(launch, rig, **target(reserved)) == "ReservationCapacityExceeded"
     inside = {"Placement": {"GroupName": "near", "AvailabilityZone": ZONE}}
     other = launch(rig, **target(reserved), **inside)[0]
-    rig.ec2.terminate_instances(InstanceIds=[instance, other])
-    rig.await_state(instance, "terminated")
-    rig.await_state(other, "terminated")
+    rig.end(instance, other)
     rig.ec2.delete_placement_group(GroupName="near")
     assert rig.ec2.describe_placement_groups()["PlacementGroups"] == []
 

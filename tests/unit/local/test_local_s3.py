@@ -1,27 +1,23 @@
 """S3 on the local EC2: signatures, bodies, regions, policies, and what is refused."""
 
 import base64
-import http.client
 import io
 import json
 import os
-import secrets
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime, timedelta
 
-import boto3
 import pytest
 from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth, SigV4Auth
 from botocore.awsrequest import AWSRequest
-from botocore.config import Config
 from botocore.credentials import Credentials
-from botocore.exceptions import ClientError
 
 from dlcloud.cloud.storage.buckets import S3Buckets
 from dlcloud.local.s3.front import BodyError, decode_body, verify_digests
 from dlcloud.model.errors import CredentialsError
 from dlcloud.resources.texts import iam_policy
+from tests.fakes.local_ec2 import refusal as code_of
 
 MIB = 1024 * 1024
 V4 = {"signature_version": "s3v4"}
@@ -32,12 +28,6 @@ def s3(rig):
     client = rig.client("s3", **V4)
     client.create_bucket(Bucket="data")
     return client
-
-
-def code_of(call, **arguments):
-    with pytest.raises(ClientError) as refusal:
-        call(**arguments)
-    return refusal.value.response["Error"]["Code"]
 
 
 def test_an_object_is_stored_and_read(s3):
@@ -84,57 +74,26 @@ def test_a_bucket_has_a_region_that_clients_are_sent(rig, s3):
     assert s3.get_bucket_location(Bucket="far")["LocationConstraint"] == "eu-west-1"
     # boto3 reads the region of the refusal and signs for it.
     assert s3.get_object(Bucket="far", Key="k")["Body"].read() == b"1"
-    status, text = send(rig, "GET", "/far/k")
+    status, text = rig.send("/far/k")
     assert status == 400
     assert "AuthorizationHeaderMalformed" in text
     assert "<Region>eu-west-1</Region>" in text
     assert code_of(there.create_bucket, Bucket="none") == "IllegalLocationConstraintException"
 
 
-def send(rig, method, path, *, body=b"", host="", headers=None, secret=None, auth=S3SigV4Auth):
-    """Send a request signed by botocore: (status, text)."""
-    address = rig.endpoint.url.removeprefix("http://")
-    headers = {"Host": host or address, **(headers or {})}
-    request = AWSRequest(method, rig.endpoint.url + path, headers, body)
-    key = rig.endpoint.access_key
-    auth(Credentials(key.key_id, secret or key.secret), "s3", "us-east-1").add_auth(request)
-    connection = http.client.HTTPConnection(address, timeout=600)
-    connection.request(method, path, body, dict(request.headers))
-    reply = connection.getresponse()
-    text = reply.read().decode()
-    connection.close()
-    return reply.status, text
-
-
 @pytest.mark.parametrize("host", ["data.localhost", "data.s3.localhost:8000"])
 def test_a_bucket_is_found_by_the_host_too(rig, s3, host):
     s3.put_object(Bucket="data", Key="by/host", Body=b"found")
-    assert send(rig, "GET", "/by/host", host=host) == (200, "found")
-    assert "<Name>data</Name>" in send(rig, "GET", "/?list-type=2", host=host)[1]
+    assert rig.send("/by/host", headers={"Host": host}) == (200, "found")
+    assert "<Name>data</Name>" in rig.send("/?list-type=2", headers={"Host": host})[1]
 
 
 def test_a_wrong_or_missing_signature_is_refused(rig):
-    assert "SignatureDoesNotMatch" in send(rig, "GET", "/data", secret="wrong")[1]
+    assert "SignatureDoesNotMatch" in rig.send("/data", key=(rig.endpoint.access_key.key_id, "wrong"))[1]
     # Every service but S3 signs a path that is encoded twice, and not the body's hash.
-    assert "x-amz-content-sha256" in send(rig, "GET", "/data", auth=SigV4Auth)[1]
-    stranger = boto3.client(
-        "s3",
-        endpoint_url=rig.endpoint.url,
-        region_name="us-east-1",
-        aws_access_key_id="AKIAIOSFODNN7EXAMPLE",
-        aws_secret_access_key="x",
-    )
+    assert "x-amz-content-sha256" in rig.send("/data", auth=SigV4Auth)[1]
+    stranger = rig.client("s3", key=("AKIAIOSFODNN7EXAMPLE", "x"))
     assert code_of(stranger.list_buckets) == "InvalidAccessKeyId"
-
-
-def test_a_presigned_url_reads_its_object_alone(s3):
-    s3.put_object(Bucket="data", Key="sign ed", Body=b"x")
-    url = s3.generate_presigned_url("get_object", Params={"Bucket": "data", "Key": "sign ed"})
-    with urllib.request.urlopen(url) as reply:
-        assert reply.read() == b"x"
-    for wrong in (url.replace("sign%20ed", "large"), url.replace("Expires=3600", "Expires=3601")):
-        with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(wrong)
 
 
 def test_a_presigned_url_expires(rig, monkeypatch):
@@ -157,14 +116,15 @@ def test_a_body_of_unknown_length_comes_with_its_checksum_behind_it(rig, s3):
         "X-Amz-Decoded-Content-Length": "5",
         "X-Amz-Trailer": "x-amz-checksum-crc32",
     }
-    assert send(rig, "PUT", "/data/streamed", body=frames, headers=headers, auth=_Streaming) == (200, "")
+    streaming = {"method": "PUT", "headers": headers, "auth": _Streaming}
+    assert rig.send("/data/streamed", body=frames, **streaming) == (200, "")
     got = s3.get_object(Bucket="data", Key="streamed", ChecksumMode="ENABLED")
     assert (got["Body"].read(), got["ChecksumCRC32"]) == (b"hello", "NhCmhg==")
     assert "ContentEncoding" not in got
     broken = frames.replace(b"hello", b"hallo")
-    assert "BadDigest" in send(rig, "PUT", "/data/bad", body=broken, headers=headers, auth=_Streaming)[1]
+    assert "BadDigest" in rig.send("/data/bad", body=broken, **streaming)[1]
     cut = frames[:7]
-    assert "IncompleteBody" in send(rig, "PUT", "/data/bad", body=cut, headers=headers, auth=_Streaming)[1]
+    assert "IncompleteBody" in rig.send("/data/bad", body=cut, **streaming)[1]
 
 
 class _Streaming(S3SigV4Auth):
@@ -197,24 +157,7 @@ def test_operations_that_are_not_there_are_refused_by_name(s3):
 @pytest.fixture
 def user(rig):
     """Return a function that makes a user with these statements, and returns its client of S3."""
-    iam = rig.client("iam")
-
-    def make(*statements):
-        name = f"user-{secrets.token_hex(4)}"
-        iam.create_user(UserName=name)
-        document = json.dumps({"Version": "2012-10-17", "Statement": list(statements)})
-        iam.put_user_policy(UserName=name, PolicyName="own", PolicyDocument=document)
-        key = iam.create_access_key(UserName=name)["AccessKey"]
-        return boto3.client(
-            "s3",
-            region_name="us-east-1",
-            endpoint_url=rig.endpoint.url,
-            aws_access_key_id=key["AccessKeyId"],
-            aws_secret_access_key=key["SecretAccessKey"],
-            config=Config(retries={"total_max_attempts": 1}),
-        )
-
-    return make
+    return lambda *statements: rig.client("s3", key=rig.user(*statements))
 
 
 def allow(action, resource, **other):

@@ -13,9 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from dlcloud.local.site import LocalSite, SharedSite
@@ -277,14 +275,7 @@ def test_many_clients_at_once_over_kept_connections(rig):
 
 def test_a_stock_client_retries_over_a_throttled_call(rig):
     rig.control.add_fault("DescribeVpcs", "RequestLimitExceeded", times=1, status=503)
-    client = boto3.client(
-        "ec2",
-        endpoint_url=rig.endpoint.url,
-        region_name="us-east-1",
-        aws_access_key_id=rig.endpoint.access_key.key_id,
-        aws_secret_access_key=rig.endpoint.access_key.secret,
-        config=Config(retries={"mode": "standard", "total_max_attempts": 3}),
-    )
+    client = rig.client("ec2", retries={"mode": "standard", "total_max_attempts": 3})
     assert client.describe_vpcs()["Vpcs"]
 
 

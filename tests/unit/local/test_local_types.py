@@ -6,7 +6,7 @@ from botocore.exceptions import ClientError
 from dlcloud.launch.preflight import run_preflight
 from dlcloud.planning.plan import make_plan
 from dlcloud.recipe.recipe import read_recipe
-from tests.unit.local.test_instance_roles import cloud_of, owner_clients
+from tests.unit.local.test_instance_roles import cloud_of
 
 RECIPE = "name: own\ncloud: local\ninstances:\n  types: [{}]\nworkload:\n  command: ./run\n"
 
@@ -22,7 +22,7 @@ RECIPE = "name: own\ncloud: local\ninstances:\n  types: [{}]\nworkload:\n  comma
 )
 def test_a_type_beyond_the_table_gets_an_image_that_it_boots(rig, name, image, architecture):
     recipe = read_recipe(RECIPE.format(name), "recipe.yaml")
-    preflight = run_preflight(recipe, cloud=cloud_of(owner_clients(rig)), cidrs=["127.0.0.1/32"])
+    preflight = run_preflight(recipe, cloud=cloud_of(rig.clients()), cidrs=["127.0.0.1/32"])
     chosen = make_plan(recipe, preflight.facts()).machine.image
     (described,) = rig.ec2.describe_images(ImageIds=[chosen.image_id])["Images"]
     assert image in described["Name"]

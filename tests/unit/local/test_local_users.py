@@ -64,8 +64,7 @@ def test_at_level_user_nothing_of_an_instance_outlives_it(rig):
         assert other.on(second, "echo 2 >~/.cache/both/deep/x && rm -r ~/.cache/both")[0] == 0
         forked = "cd /; env -i setsid sh -c 'while :; do sleep 600; done' >/dev/null 2>&1 </dev/null &"
         other.on(first, f"{forked} echo begun")
-        other.ec2.terminate_instances(InstanceIds=[first["InstanceId"]])
-        other.await_state(first["InstanceId"], "terminated")
+        other.end(first["InstanceId"])
         assert not list(programs_of(users[0]))
         assert other.on(second, "echo alive")[1] == "alive\n"
 

@@ -1,10 +1,9 @@
 """Parameters and secrets of the local EC2: decrypted, for who may read them by the policy that we print."""
 
-import secrets
+import json
 
 import pytest
 
-from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.storage.secret_values import SecretValues
 from dlcloud.model.errors import CloudError
 from dlcloud.recipe.workload import read_source
@@ -28,13 +27,8 @@ def reader(rig):
     """Return a function that makes a user with one of our policies, and returns what fetches for it."""
 
     def make(policy):
-        name, iam = f"user-{secrets.token_hex(4)}", rig.client("iam")
-        iam.create_user(UserName=name)
-        iam.put_user_policy(UserName=name, PolicyName="own", PolicyDocument=iam_policy(policy))
-        key = iam.create_access_key(UserName=name)["AccessKey"]
-        pair = key["AccessKeyId"], key["SecretAccessKey"]
-        clients = Clients(region="us-east-1", endpoint_url=rig.endpoint.url, access_key=pair)
-        return lambda source: SecretValues(clients).fetch(read_source(source))
+        key = rig.user(*json.loads(iam_policy(policy))["Statement"])
+        return lambda source: SecretValues(rig.clients(key=key)).fetch(read_source(source))
 
     return make
 

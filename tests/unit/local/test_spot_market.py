@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 
 from dlcloud.local.capacity.spot_market import SpotMarket, SpotTrace
 from dlcloud.model.errors import LocalCloudError
-from tests.fakes.local_ec2 import wait_for
+from tests.fakes.local_ec2 import UBUNTU, wait_for
 
 ZONE = "us-east-1a"
 SPOT = {"InstanceMarketOptions": {"MarketType": "spot"}, "Placement": {"AvailabilityZone": ZONE}}
@@ -99,20 +99,8 @@ def test_instances_follow_the_trace_of_their_zone(rig):
 
 def test_a_trace_of_all_zones_limits_a_fleet(rig):
     rig.control.play_traces([{**values([1], zone=None), "instance_type": "c7i.xlarge"}], speed=0)
-    template = {"ImageId": "ami-0d1c10cd000002404", "InstanceType": "c7i.xlarge"}
-    rig.ec2.create_launch_template(LaunchTemplateName="traced", LaunchTemplateData=template)
     overrides = [{"AvailabilityZone": zone} for zone in (ZONE, "us-east-1b")]
-    specification = {"LaunchTemplateName": "traced", "Version": "$Latest"}
-    reply = rig.ec2.create_fleet(
-        Type="instant",
-        LaunchTemplateConfigs=[{"LaunchTemplateSpecification": specification, "Overrides": overrides}],
-        TargetCapacitySpecification={
-            "TotalTargetCapacity": 3,
-            "SpotTargetCapacity": 3,
-            "OnDemandTargetCapacity": 0,
-            "DefaultTargetCapacityType": "spot",
-        },
-    )
+    reply = rig.fleet({"ImageId": UBUNTU, "InstanceType": "c7i.xlarge"}, overrides, 3, market="spot")
     ids = [name for part in reply["Instances"] for name in part["InstanceIds"]]
     assert len(ids) == 1
     assert {error["ErrorCode"] for error in reply["Errors"]} == {"InsufficientInstanceCapacity"}

@@ -58,8 +58,7 @@ def use(rig):
     rig.ec2.get_waiter("image_available").wait(ImageIds=[image], WaiterConfig={"Delay": 1})
     second = rig.up(ImageId=image)["InstanceId"]
     for instance_id in (first["InstanceId"], second):
-        rig.ec2.terminate_instances(InstanceIds=[instance_id])
-        rig.await_state(instance_id, "terminated")
+        rig.end(instance_id)
     rig.ec2.deregister_image(ImageId=image)
 
 

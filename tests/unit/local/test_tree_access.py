@@ -77,14 +77,7 @@ def test_only_modules_with_a_reason_reach_files():
     assert reaching == set(ALLOWED)
 
 
-ROOT_WORDS = (
-    "root",
-    "self.root",
-    "container.root",
-    "self.container.root",
-    "instance.root",
-    "tree.root",
-)
+ROOT_WORDS = ("root", "self.root", "container.root", "self.container.root", "instance.root", "tree.root")
 
 
 def is_below_a_root(node):

@@ -1,13 +1,11 @@
 """Tunnels of EC2 Instance Connect Endpoints, and private subnets, on the local EC2."""
 
-import json
 from contextlib import closing
 
 import pytest
 from botocore.exceptions import ClientError
 
 from dlcloud.cloud.account.limits import Ec2Account
-from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.network.tunnels import EndpointTunnels
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import CloudError, UnreachableError
@@ -17,13 +15,8 @@ from tests.fakes.clock import FakeClock
 BANNER = b"SSH-2.0-"
 
 
-def clients_of(rig, key=None):
-    owner = rig.endpoint.owner_key()
-    return Clients(region="us-east-1", endpoint_url=rig.endpoint.url, access_key=key or owner)
-
-
 def account(rig):
-    return Ec2Account(clients=clients_of(rig), catalog=Catalog(), cache={}, clock=FakeClock())
+    return Ec2Account(clients=rig.clients(), catalog=Catalog(), cache={}, clock=FakeClock())
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +46,7 @@ def instance(rig, subnet, endpoint_id):  # noqa: ARG001  it is reached through t
 
 def banner(rig, instance, key=None):
     port = next(int(tag["Value"]) for tag in instance["Tags"] if tag["Key"] == "dlcloud:ssh-port")
-    tunnels = EndpointTunnels(clients_of(rig, key))
+    tunnels = EndpointTunnels(rig.clients(key=key))
     with closing(tunnels.open(instance["InstanceId"], instance["PrivateIpAddress"], port, 60.0)) as stream:
         stream.settimeout(60.0)
         return stream.recv(8)
@@ -72,21 +65,11 @@ def test_a_wrong_signature_opens_no_tunnel(rig, instance, monkeypatch):
 
 
 def test_a_tunnel_needs_its_permission(rig, instance, endpoint_id):
-    iam = rig.client("iam")
-    iam.create_user(UserName="tunneller")
-    key = iam.create_access_key(UserName="tunneller")["AccessKey"]
-    pair = (key["AccessKeyId"], key["SecretAccessKey"])
-
-    def allow(*actions):
-        statement = {"Effect": "Allow", "Action": actions, "Resource": "*"}
-        document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-        iam.put_user_policy(UserName="tunneller", PolicyName="some", PolicyDocument=document)
-
-    allow("ec2:Describe*")
+    allowed = {"Effect": "Allow", "Action": ["ec2:Describe*"], "Resource": "*"}
     with pytest.raises(UnreachableError, match=f"OpenTunnel on resource: arn:.*/{endpoint_id}"):
-        banner(rig, instance, pair)
-    allow("ec2:Describe*", "ec2-instance-connect:OpenTunnel")
-    assert banner(rig, instance, pair) == BANNER
+        banner(rig, instance, rig.user(allowed))
+    opens = {**allowed, "Action": "ec2-instance-connect:OpenTunnel"}
+    assert banner(rig, instance, rig.user(allowed, opens)) == BANNER
 
 
 def test_an_instance_of_another_vpc_has_no_endpoint(rig, endpoint_id):

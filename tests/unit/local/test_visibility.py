@@ -9,7 +9,7 @@ from dlcloud.model.cluster import CLUSTER_TAG
 from dlcloud.model.instance import Market
 from tests.fakes.local_ec2 import UBUNTU
 from tests.fakes.samples import cluster
-from tests.unit.local.test_instance_roles import cloud_of, fleet, owner_clients, request
+from tests.unit.local.test_instance_roles import cloud_of, fleet, request
 
 LONG_S = 3600.0  # far longer than any test takes: what is hidden appears when the switch is set to 0
 RULE = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "192.0.2.0/24"}]}
@@ -29,7 +29,7 @@ def appearing(rig, pauses=2):
         slept.append(seconds)
         rig.control.set_visibility(0.0 if len(slept) % pauses == 0 else LONG_S, seed=1)
 
-    return cloud_of(replace(owner_clients(rig), pause=pause), pause=pause), slept
+    return cloud_of(replace(rig.clients(), pause=pause), pause=pause), slept
 
 
 def test_what_was_just_made_is_not_found(late):
@@ -82,7 +82,7 @@ def test_a_group_is_not_waited_for_before_it_is_used(late):
 
 
 def test_a_group_that_exists_unseen_is_found_when_it_appears(late):
-    owner = cloud_of(replace(owner_clients(late), pause=lambda _: None))
+    owner = cloud_of(replace(late.clients(), pause=lambda _: None))
     group_id = owner.network.create_group("unseen", {CLUSTER_TAG: "unseen"})
     assert owner.network.revoke_ssh("unseen") == []
     cloud, slept = appearing(late)

@@ -1,7 +1,5 @@
 """Trees sent, bytes sent, files fetched; and what a hostile instance may not do."""
 
-import hashlib
-import io
 import os
 import stat
 import tarfile
@@ -14,6 +12,7 @@ from dlcloud.model.globs import matches
 from dlcloud.ssh import copy, fetch
 from dlcloud.ssh.listing import list_entries
 from tests.needs import needs
+from tests.unit.ssh.test_hostile_copies import archive, member
 
 pytestmark = needs("find", "tar")
 
@@ -57,16 +56,6 @@ def test_five_hundred_small_files(connection, host, tmp_path):
     fetched = connection.fetch_files("many", ["folder 3/*.txt"], tmp_path / "home")
     assert {path.name for path in fetched} == {f"{number}.txt" for number in range(3, 500, 7)}
     assert len(host.sent) == 3  # one to send; one to list and one to fetch
-
-
-def test_fifty_megabytes_there_and_back(connection, tmp_path):
-    source = tmp_path / "big"
-    source.mkdir()
-    (source / "model.bin").write_bytes(os.urandom(1 << 20) * 50)
-    digest = hashlib.sha256((source / "model.bin").read_bytes()).hexdigest()
-    connection.send_tree(source, "big")
-    (fetched,) = connection.fetch_files("big", ["*.bin"], tmp_path / "home")
-    assert hashlib.sha256(fetched.read_bytes()).hexdigest() == digest
 
 
 def test_a_single_file_goes_into_the_folder(connection, host, tmp_path):
@@ -231,25 +220,11 @@ def test_a_file_that_vanishes_before_it_is_fetched_is_an_error(connection, host,
         connection.fetch_files("results", ["*"], tmp_path / "home")
 
 
-def archive(*members):
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as tar:
-        for member in members:
-            tar.addfile(member, io.BytesIO(bytes(member.size)))
-    return stream.getvalue()
-
-
-def member(name, kind=tarfile.REGTYPE, linkname="", size=0):
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname, info.size = kind, linkname, size
-    return info
-
-
 HOSTILE = {
     "parent": [member("../../evil", size=3)],
     "absolute": [member("/tmp/dlcloud-evil", size=3)],
-    "symlink": [member("./wanted", tarfile.SYMTYPE, "/etc")],
-    "hardlink": [member("./wanted", tarfile.LNKTYPE, "../../evil")],
+    "symlink": [member("./wanted", tarfile.SYMTYPE, linkname="/etc")],
+    "hardlink": [member("./wanted", tarfile.LNKTYPE, linkname="../../evil")],
     "device": [member("./wanted", tarfile.CHRTYPE)],
     "pipe": [member("./wanted", tarfile.FIFOTYPE)],
     "unasked": [member("./wanted"), member("./.bashrc", size=3)],
@@ -263,11 +238,7 @@ def test_a_hostile_archive_is_refused(connection, host, tmp_path, kind):
     (host.root / "home/results/wanted").write_text("x")
     evil = os.urandom(4 << 20) if HOSTILE[kind] is None else archive(*HOSTILE[kind])
     (host.root / "evil.tar").write_bytes(evil)
-    fake = host.root / "bin/tar"
-    fake.parent.mkdir()
-    fake.write_text('#!/bin/sh\ncat "$DLCLOUD_ROOT/evil.tar"\n')
-    fake.chmod(0o755)
-    host.path = f"{fake.parent}:{host.path}"
+    host.replace("tar", 'cat "$DLCLOUD_ROOT/evil.tar"')
     home = tmp_path / "far" / "home"
     with pytest.raises(RemoteCommandError, match=r"not requested|not a tar archive"):
         connection.fetch_files("results", ["*"], home)
@@ -277,11 +248,7 @@ def test_a_hostile_archive_is_refused(connection, host, tmp_path, kind):
 
 def test_a_hostile_listing_is_refused(connection, host, tmp_path):
     (host.root / "home/results").mkdir()
-    fake = host.root / "bin/find"
-    fake.parent.mkdir()
-    fake.write_text("#!/bin/sh\nprintf './ok\\0./../../evil\\0'\n")
-    fake.chmod(0o755)
-    host.path = f"{fake.parent}:{host.path}"
+    host.replace("find", r"printf './ok\0./../../evil\0'")
     with pytest.raises(RemoteCommandError, match="not requested"):
         connection.fetch_files("results", ["**"], tmp_path / "home")
     assert len(host.sent) == 1
@@ -290,11 +257,7 @@ def test_a_hostile_listing_is_refused(connection, host, tmp_path):
 def test_a_connection_that_breaks_while_files_come_home(connection, host, tmp_path):
     (host.root / "home/results").mkdir()
     (host.root / "home/results/a").write_text("a")
-    fake = host.root / "bin/tar"
-    fake.parent.mkdir()
-    fake.write_text("#!/bin/sh\nexec sleep 30\n")
-    fake.chmod(0o755)
-    host.path = f"{fake.parent}:{host.path}"
+    host.replace("tar", "exec sleep 30")
     host.before = lambda command: host.loop.loop.call_later(0.1, host._cut) if "tar" in command else None
     with pytest.raises(UnreachableError, match="the connection broke"):
         connection.fetch_files("results", ["*"], tmp_path / "home")

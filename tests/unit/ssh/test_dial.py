@@ -216,15 +216,6 @@ def test_paramiko_prints_nothing(host, make_dialer, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_sixty_four_hosts_at_once(make_host, make_dialer):
-    hosts = [make_host(f"i-{number:04x}").start() for number in range(64)]
-    for host in hosts:
-        host.prove()
-    dialer = make_dialer(*hosts)
-    outcomes = fan_out(lambda host: dialer.dial(host.endpoint, wait_s=60).check("echo $DLCLOUD_ROOT"), hosts)
-    assert all_or_raise(outcomes) == [f"{host.root}\n".encode() for host in hosts]
-
-
 def test_a_host_whose_fingerprint_is_known_is_let_in_and_pinned(host, make_dialer, key_path):
     known = keys.fingerprint(host.host_key)
     assert make_dialer(fingerprint=known).dial(host.endpoint).check("echo known") == b"known\n"

@@ -28,11 +28,7 @@ def send(host, connection, tmp_path):
     for name in WANTED:
         (host.root / "home" / name).parent.mkdir(exist_ok=True)
         (host.root / "home" / name).write_text("x")
-    fake = host.root / "bin/tar"
-    fake.parent.mkdir()
-    fake.write_text('#!/bin/sh\ncat "$DLCLOUD_ROOT/evil.tar"\n')
-    fake.chmod(0o755)
-    host.path = f"{fake.parent}:{host.path}"
+    host.replace("tar", 'cat "$DLCLOUD_ROOT/evil.tar"')
 
     def fetch_sent(answer, *, compress=False):
         (host.root / "evil.tar").write_bytes(gzip.compress(answer) if compress else answer)
