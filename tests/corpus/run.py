@@ -33,6 +33,7 @@ import re
 import shlex
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -89,6 +90,9 @@ class Verdict:
     lost: dict[bool, list[tuple[float, float, float]]] = field(default_factory=lambda: {True: [], False: []})
     """Lines and seconds by interruption, with and without a notice, and seconds since the last checkpoint."""
 
+    restarts: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds from a notice until the program started again, and until its first line."""
+
     def word(self) -> str:
         if self.wrong:
             return "unfinished" if self.unfinished == len(self.wrong) else "wrong"
@@ -107,6 +111,9 @@ class Verdict:
             again = trial["again"] / trial["moments"]
             since_s = trial["since_s"] / trial["moments"]
             self.lost[trial["notice"]].append((again, again * trial["pace_s"], since_s))
+        if trial["notice"]:
+            started = [float(RESTART.search(line)[1]) for line in trial["restarts"]]
+            self.restarts += zip(started, trial.get("step_after_s", ()), strict=False)
         self.equal += outcome == "equal"
         self.refused += outcome == "refused"
         self.unfinished += outcome == "unfinished"
@@ -318,7 +325,7 @@ def survive(
     """Run a script that is interrupted that often to its end; return what became of it."""
     expected, count = baseline["result"], baseline["lines"]
     process, output = instances.begin(script, name), Output(instances, name)
-    until, hit = time.monotonic() + LONGEST_S * (moments + 1), set[str]()
+    until, hit = time.monotonic() + LONGEST_S * (moments + 1), dict[str, float]()
     after, wait_s = chance.randint(1, max(1, count - 1)), chance.random()
     while process.poll() is None:
         output.read()
@@ -326,7 +333,7 @@ def survive(
         if run and len(hit) < moments and output.lines(run) >= after:
             time.sleep(wait_s * output.pace_s())
             instances.interrupt(output.places[run], notice=notice)
-            hit.add(run)
+            hit[run] = time.monotonic()
             after, wait_s = chance.randint(1, max(1, count - 1)), chance.random()
         if time.monotonic() > until:
             process.send_signal(signal.SIGTERM)
@@ -339,6 +346,10 @@ def survive(
     trial["again"] = max(0, printed - count)
     trial["resumed"] = sum("resumes" in text for text in output.texts.values())
     trial["since_s"] = sum(map(float, LOST.findall(said)))
+    firsts = [times[0] for times in output.times.values() if times]
+    trial["step_after_s"] = [
+        min(later) - at for at in hit.values() if (later := [first for first in firsts if first > at])
+    ]
     trial["restarts"] = [match[0] for match in RESTART.finditer(said)]
     results = list((instances.user.home / ".dlcloud" / "runs").glob(f"{name}-*/files/{RESULT}"))
     if process.returncode == 0 and results:
@@ -455,12 +466,18 @@ def summary(verdicts: list[Verdict]) -> list[str]:
     for notice in (True, False):
         lost = [one for verdict in verdicts if verdict.word() == "equal" for one in verdict.lost[notice]]
         if lost:
-            _, seconds, since_s = max(lost, key=lambda one: one[1])
-            beyond = max(seconds - since_s for _, seconds, since_s in lost)
+            most = max(seconds for _, seconds, _ in lost)
+            beyond = sum(seconds > since_s + 1 for _, seconds, since_s in lost)
             lines.append(
-                f"work lost {'with' if notice else 'without'} a notice: at most {seconds:.1f} s, "
-                f"{since_s:.1f} s after the last checkpoint; at most {beyond:.1f} s beyond that time"
+                f"work lost {'with' if notice else 'without'} a notice: at most {most:.1f} s; "
+                f"more than the time since the last checkpoint in {beyond} of {len(lost)} runs"
             )
+    if restarts := [one for verdict in verdicts for one in verdict.restarts]:
+        started, stepped = map(statistics.median, zip(*restarts, strict=True))
+        lines.append(
+            f"from a notice to the first line after it: {stepped:.1f} s, of which {started:.1f} s until the "
+            f"program started again (medians of {len(restarts)})"
+        )
     return lines
 
 
