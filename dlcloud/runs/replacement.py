@@ -61,11 +61,11 @@ class Restart:
         total = f"the program starts again {started_at - begin:.1f} s after the {event}"
         return f"{total}: {', '.join(parts)}"
 
-    def describe_output(self, started_at: float, output_at: float) -> str:
+    def describe_output(self, kind: str, started_at: float, output_at: float) -> str:
         begin = self.stopped_at if self.noticed_at is None else self.noticed_at
         event = "loss" if self.noticed_at is None else "notice"
         after = f"{output_at - begin:.1f} s after the {event}"
-        return f"its first output came {after}: {output_at - started_at:.1f} s after its start"
+        return f"its first {kind} came {after}: {output_at - started_at:.1f} s after its start"
 
 
 def note_interruption(

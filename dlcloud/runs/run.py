@@ -9,6 +9,7 @@ printed.
 
 import json
 import logging
+import re
 import shlex
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -95,7 +96,7 @@ class Runner:
         self._earlier_lock = threading.Lock()
         self._noticed_at: dict[str, float] = {}
         self._restarts: dict[str, Restart] = {}  # by the ids of replacements, until the program starts there
-        self._started: dict[str, tuple[Restart, float]] = {}  # by the ids of runs, until their first output
+        self._started: dict[str, tuple[Restart, float]] = {}  # by the ids of runs
 
     @property
     def workload(self) -> str:
@@ -287,11 +288,11 @@ class Runner:
             message = restart.describe(started_at)
             self.managed.emit(Info(message=message, instance_id=run.instance_id))
 
-    def _note_output(self, run: Run) -> None:
-        """After an interruption, emit when the first line of the program's own output came."""
-        if (started := self._started.pop(run.run_id, None)) is not None:
+    def _note_output(self, run: Run, kind: str) -> None:
+        """After an interruption, emit when the first output of the program came, or the first throughput."""
+        if (started := self._started.get(run.run_id)) is not None:
             restart, started_at = started
-            message = restart.describe_output(started_at, self.managed.clock.monotonic())
+            message = restart.describe_output(kind, started_at, self.managed.clock.monotonic())
             self.managed.emit(Info(message=message, instance_id=run.instance_id))
 
     def follow(self, member: Member, run: Run) -> Run:
@@ -306,7 +307,10 @@ class Runner:
         self.put_prices(run)
         emit, clock = self.managed.emit, self.managed.clock
         display = LiveOutput(
-            emit=emit, instance_id=run.instance_id, on_output=partial(self._note_output, run)
+            emit=emit,
+            instance_id=run.instance_id,
+            on_first=partial(self._note_output, run),
+            throughput=re.compile(self.recipe.workload.throughput or "(?!)"),
         )
         running = f"running {self.program.name}"
         with stage(emit, clock, running, instance_id=run.instance_id), closing(display):
@@ -504,7 +508,9 @@ class LiveOutput:
 
     emit: Emit
     instance_id: str
-    on_output: Callable[[], None] = lambda: None
+    on_first: Callable[[str], None] = lambda _: None  # takes "output" and "throughput", each once
+    throughput: re.Pattern[str] = re.compile("(?!)")  # matches no line
+    _awaited: set[str] = field(init=False, default_factory=lambda: {"output", "throughput"})
     _progress: Progress | None = field(init=False, default=None)
     _line: str = field(init=False, default="")
     _is_over: bool = field(init=False, default=False)
@@ -532,8 +538,11 @@ class LiveOutput:
         lines = [
             line.strip() for line in text.split("\n") if line.strip() and not HARNESS_PROGRESS.match(line)
         ]
-        if any(not line.startswith(OWN_LINE) for line in lines):
-            self.on_output()
+        printed = [line for line in lines if not line.startswith(OWN_LINE)]
+        present = {"output": bool(printed), "throughput": any(map(self.throughput.search, printed))}
+        for kind in [name for name in sorted(self._awaited) if present[name]]:
+            self._awaited.remove(kind)
+            self.on_first(kind)
         if lines:
             with self._lock:
                 self._line = (

@@ -1,5 +1,6 @@
 """What a program printed last is shown beside its progress, while it runs."""
 
+import re
 import threading
 
 from dlcloud.model.errors import UnreachableError
@@ -31,6 +32,15 @@ def test_nothing_is_shown_after_the_end_and_long_lines_are_cut():
     display.close()
     display.feed(b"late\n")
     assert [len(event.message) for event in events] == [LONGEST_LINE]
+
+
+def test_the_first_output_and_the_first_throughput_are_noted_once():
+    came = []
+    display = LiveOutput(emit=repr, instance_id="i", on_first=came.append, throughput=re.compile(r"(\d+)/s"))
+    display.feed(b"dlcloud: resumes\n")
+    display.feed(b"loading\n")
+    display.feed(b"5/s\n6/s\n")
+    assert came == ["output", "throughput"]
 
 
 def test_a_broken_connection_ends_only_the_display():

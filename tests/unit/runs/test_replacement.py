@@ -79,7 +79,7 @@ def test_a_restart_shows_its_parts():
     restart = Restart(noticed_at=None, stopped_at=16, replaced_at=18)
     assert restart.describe(22.5) == f"the program starts again 6.5 s after the loss: {parts}"
     assert (
-        restart.describe_output(22.5, 25)
+        restart.describe_output("output", 22.5, 25)
         == "its first output came 9.0 s after the loss: 2.5 s after its start"
     )
 
