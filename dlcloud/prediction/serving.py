@@ -411,28 +411,29 @@ def serve_on_gpus(table: ServingTable, demand: Demand, name: str, gpu: str, coun
     return best or ("the goals are missed" if fits else "the model does not fit into its memory")
 
 
-def serve_one_request(
-    references: Sequence[Reference],
-    levels: Sequence[float | None],
-    demand: Demand,
-    name: str,
-    error: float,
-) -> ServedType | str:
-    """Return how llama.cpp answers one request at a time on a type with these recorded speeds.
+def speeds_of(
+    references: Sequence[Reference], levels: Sequence[float | None], demand: Demand
+) -> tuple[float, float] | None:
+    """Return tokens/s that llama.cpp writes and reads for one request; None if too little was recorded.
 
     Args:
         references: Tests of language models.
-        levels: The logarithm of each one's tokens/s on the type; None if it was not run.
+        levels: The logarithm of each one's tokens/s on a type; None if it was not run.
         demand: What is asked.
-        name: Of the type.
-        error: Half of the interval.
     """
     size = demand.model.active * 1e9
     token = speed_of(references, levels, Kind.GENERATION, demand.answer, size * BYTES[demand.precision])
     prompt = speed_of(references, levels, Kind.PROMPT, demand.prompt, size * BYTES["int4"])
-    if token is None or prompt is None:
+    return None if token is None or prompt is None else (exp(token), exp(prompt))
+
+
+def serve_one_request(
+    speeds: tuple[float, float] | None, demand: Demand, name: str, error: float
+) -> ServedType | str:
+    """Return how llama.cpp answers one request at a time with these speeds, else why it does not."""
+    if speeds is None:
         return "too little was recorded on it"
-    first_s, token_s = demand.prompt / exp(prompt), exp(-token)
+    token_s, first_s = 1 / speeds[0], demand.prompt / speeds[1]
     if token_s > demand.token_s or first_s > demand.first_token_s:
         return "the goals are missed"
     return ServedType(

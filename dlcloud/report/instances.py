@@ -76,6 +76,7 @@ def _row(offer: TypeOffer, *, spot: bool) -> tuple[str, ...]:
 def _notes(offers: Sequence[TypeOffer], region: str) -> list[str]:
     peaks = "peak TFLOPS of all GPUs, or of the CPU at its listed clock, by data sheets, unverified"
     notes = [f"{region}; FP32 and fp16 (tensor cores): {peaks}"]
+    notes.append("vCPUs, memory and GPUs: EC2's API in 2026; processors, and retired types, unverified")
     notes.append("per USD: fp16, or FP32 without a GPU, by the on-demand price of an hour")
     prices = [price for offer in offers for price in (offer.on_demand, offer.spot) if price]
     sources: Mapping[str, list[datetime]] = {price.source: [] for price in prices}

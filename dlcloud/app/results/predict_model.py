@@ -4,13 +4,17 @@ It needs no account and no results: the ground is what others published, and pri
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from math import hypot, log
 
 from dlcloud.app.context import Context
 from dlcloud.app.results.predict import prices_of
 from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.offers.catalog import Catalog
-from dlcloud.model.instance import InstanceType, Market, is_burstable
+from dlcloud.model.instance import Accelerator, InstanceType, Market, is_burstable
+from dlcloud.prediction.gpu_types import has_sheet, predict_on_gpus
 from dlcloud.prediction.measured_types import TypeTable
+from dlcloud.prediction.predictor import Measurement
 from dlcloud.prediction.serving import (
     BYTES,
     CPU_ERROR,
@@ -21,6 +25,7 @@ from dlcloud.prediction.serving import (
     ServedType,
     serve_on_gpus,
     serve_one_request,
+    speeds_of,
 )
 from dlcloud.report.served_types import served_report
 from dlcloud.report.table import Format, render
@@ -28,6 +33,8 @@ from dlcloud.resources.type_table import gpu_levels, serving_table, type_table
 
 FEW = 15
 GB_PER_MIB = 1.048576e-3
+SINGLE_GPUS = ("g4dn.xlarge", "g6e.xlarge", "p3.2xlarge")
+"""Types with one GPU on which llama-bench ran: others are predicted from them."""
 NO_GROUND = "nothing is published of it"
 
 
@@ -73,6 +80,20 @@ def answers(
 ) -> tuple[list[ServedType], dict[str, str]]:
     """Return how each type serves, and why the others do not, by type."""
     published, (references, levels) = serving_table(), gpu_levels()
+    recorded = {name: speeds_of(references, levels[name], demand) for name in SINGLE_GPUS}
+    singles = {name: hardware[name].accelerator for name in SINGLE_GPUS if name in hardware}
+
+    def by_sheets(device: Accelerator, name: str) -> ServedType | str:
+        """Predict one request at a time from other GPUs: several GPUs answer it no sooner than one."""
+        gpus = {**{n: one for n, one in singles.items() if one}, name: replace(device, count=1)}
+        ways = [{n: s[way] for n, s in recorded.items() if s and n in gpus} for way in (0, 1)]
+        if not ways[0]:
+            return NO_GROUND
+        measured = [[Measurement(instance_type=n, throughput=v) for n, v in way.items()] for way in ways]
+        token, prompt = (predict_on_gpus(way, gpus, [name])[0] for way in measured)
+        error = hypot(log(token.high / token.throughput), GPU_ERROR)
+        return serve_one_request((token.throughput, prompt.throughput), demand, name, error)
+
     served: list[ServedType] = []
     refused: dict[str, str] = {}
     by_gpus: dict[tuple[str, int], ServedType | str] = {}
@@ -93,9 +114,12 @@ def answers(
         elif _gigabytes(one) < demand.model.parameters * BYTES[demand.precision] / USED_MEMORY:
             answer = "the model does not fit into its memory"
         elif device is not None and name in levels:
-            answer = serve_one_request(references, levels[name], demand, name, GPU_ERROR)
+            answer = serve_one_request(speeds_of(references, levels[name], demand), demand, name, GPU_ERROR)
+        elif device is not None and has_sheet(device):
+            answer = by_sheets(device, name)
         elif device is None and row is not None:
-            answer = serve_one_request(models, [row.levels[j] for j in places], demand, name, CPU_ERROR)
+            speeds = speeds_of(models, [row.levels[j] for j in places], demand)
+            answer = serve_one_request(speeds, demand, name, CPU_ERROR)
         if isinstance(answer, str):
             refused[name] = answer
         else:

@@ -111,7 +111,7 @@ def test_speed_is_interpolated_over_sizes_and_falls_as_bytes_grow():
 
 def test_the_table_says_what_each_figure_rests_on_and_why_the_others_are_missing():
     asked = demand("1B", "int4", ttft="5s", tpot="100ms")
-    names = ("p5.4xlarge", "g4dn.xlarge", "c7i.4xlarge", "g5.xlarge", "t3.large", "c7i.large")
+    names = ("p5.4xlarge", "g4dn.xlarge", "c7i.4xlarge", "g5.xlarge", "g6f.large", "t3.large", "c7i.large")
     catalog = Catalog()
     served, refused = answers(asked, type_table(), {name: catalog.hardware(name) for name in names})
     prices = {
@@ -122,12 +122,13 @@ def test_the_table_says_what_each_figure_rests_on_and_why_the_others_are_missing
         served, refused, prices, demand=asked, region="us-east-1", market=Market.ON_DEMAND, most=9
     )
     records = json.loads(render(report, Format.JSON))["result"]["records"]
-    assert {"p5.4xlarge", "g4dn.xlarge", "c7i.4xlarge"} <= {record["instance_type"] for record in records}
+    types = {record["instance_type"] for record in records}
+    assert {"p5.4xlarge", "g4dn.xlarge", "g5.xlarge", "c7i.4xlarge"} <= types
     assert all(record["source"] in {*Source} for record in records)
     for record in records:
         figure = float(record["on_demand_usd_per_million"])
         if record["source"] == Source.PREDICTED:
             assert float(record["on_demand_usd_per_million_low"]) < figure
     text = render(report, Format.TABLE, 120)
-    assert "g5.xlarge: nothing is published of it" in text
+    assert "g6f.large: nothing is published of it" in text
     assert "t3.large: it slows down" in text
