@@ -246,9 +246,11 @@ def _notes(answer: CaseAnswer, question: Question) -> list[str]:
     if answer.is_rehearsal:
         notes.append(_rehearsal_note(answer))
     regions = {row.run.instance_type: row.run.region for row in answer.rows}
-    if len({*regions.values()}) > 1:
-        places = ", ".join(f"{name} in {region}" for name, region in regions.items())
-        notes.append(f"prices are those of {places}")
+    several = len({*regions.values()}) > 1
+    places = (
+        [f"{name} in {region}" for name, region in regions.items()] if several else [*regions.values()][:1]
+    )
+    notes.append(f"prices are those of {', '.join(places)}")
     for by, best in answer.winners.items():
         if best.row is None:
             notes.append(f"no {_superlative(by, question)} is named: {best.reason}")

@@ -59,6 +59,7 @@ spot USD per million images  0.574 (0.567–0.582)
 USD per hour                 0.1785
 spot USD per hour            0.0714
 
+prices are those of us-east-1
 ahead of all others: the interval of each ratio excludes 1"""
 
 
