@@ -7,15 +7,18 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from statistics import median
+from types import MappingProxyType
 
 from dlcloud.elastic.controller import RequestEnded
 from dlcloud.elastic.registry import TrainingRegistry
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.clock import Clock
-from dlcloud.model.errors import DlcloudError
+from dlcloud.model.errors import CapacityError, CloudError, DlcloudError
 from dlcloud.model.events import Emit, Info, Warned
 from dlcloud.model.instance import SLOW_BOOT_S, Market, Price
+from dlcloud.model.money import REGION_TRAFFIC_USD_PER_GB
 from dlcloud.planning.plan import Plan
+from dlcloud.planning.storage import GB
 from dlcloud.recipe.deadline import Deadline, Work
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.scheduling.deadline_scaling import (
@@ -35,6 +38,7 @@ from dlcloud.scheduling.policies.situation import (
     PoolKey,
     PoolState,
     Situation,
+    move_of_state,
 )
 from dlcloud.scheduling.scaling import (
     FIRST_WAIT,
@@ -64,8 +68,30 @@ WORK_TOLERANCE = 0.01
 
 _PRESENT = frozenset({InstanceStage.ARRIVING, InstanceStage.TRAINING, InstanceStage.AT_RISK})
 
+LEAVING_S = 60.0
+"""To terminate a cluster and plan in another Region; the first boot there comes on top. An assumption."""
+
 UNKNOWN_USD = 1000.0
 """An hour in a pool without a known price: the policy asks it last."""
+
+
+class RegionLeftError(CapacityError):
+    """No spot pool of the Region has capacity, and the rest of the training costs less in another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """Where else a training may continue.
+
+    Args:
+        home: The Region of its workers.
+        hourly_usd: What spot costs in each other Region, as the plan knew it; capacity there is believed in.
+        newest: Returns the committed steps and the bytes of the newest checkpoint in S3.
+    """
+
+    home: str
+    hourly_usd: Mapping[str, float]
+    newest: Callable[[], tuple[int, int]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,6 +110,7 @@ class DeadlineScaler:
         registry: The workers, and the committed steps.
         store_outlook: Called with each outlook; `is_decision` if it changed the instances.
         restored: Committed steps of the checkpoint that the workers continue from.
+        elsewhere: None for a training that stays in its Region.
     """
 
     began_at: datetime
@@ -99,6 +126,7 @@ class DeadlineScaler:
     store_outlook: Callable[[Outlook, bool], None]
     restored: int = 0
     usual_prices: Callable[[], Mapping[PoolKey, float]] = dict
+    elsewhere: Elsewhere | None = None
     histories: dict[PoolKey, "PoolHistory"] = field(default_factory=dict)
     _decision: PoolDecision | None = None
     _hope: PoolDecision | None = None
@@ -116,7 +144,11 @@ class DeadlineScaler:
         return self.base if self._decision is None else sum(self._decision.targets.values())
 
     def decide(self, workers: Sequence[TrainingInstance], *, is_launching: bool) -> ScalingDecision:
-        """Return what is to be done now; the policy is asked if something changed, or it is time."""
+        """Return what is to be done now; the policy is asked if something changed, or it is time.
+
+        Raises:
+            RegionLeftError: The training is to continue in another Region.
+        """
         now = self.clock.now()
         self._note_changes(workers, now)
         askable = {key for key in self.prices() if self._history(key).is_askable(now)}
@@ -130,6 +162,8 @@ class DeadlineScaler:
             self._hope = self.policy(self._describe(workers, now, askable))
             self._warn(now)
             self.store_outlook(self._outlook(now, self._situation, self._decision), False)
+            if self.elsewhere is not None and not is_launching:
+                self._leave_if_cheaper(self.elsewhere, self._situation)
         return follow_targets(
             workers,
             self._decision,
@@ -137,6 +171,45 @@ class DeadlineScaler:
             askable=askable,
             is_launching=is_launching,
         )
+
+    def _leave_if_cheaper(self, elsewhere: Elsewhere, situation: Situation) -> None:
+        """Ask the policy about other Regions, once every spot pool of this one is known to have nothing.
+
+        Raises:
+            RegionLeftError: The move is worth its price, its time, and the steps since the newest checkpoint.
+        """
+        here = [self._history(key) for key in self.prices() if key[0] is Market.SPOT]
+        speed, scaling = self.registry.speed.steps_per_second, situation.scaling
+        if not here or not all(history.is_empty for history in here) or speed is None:
+            return
+        try:
+            step, size = elsewhere.newest()
+        except CloudError as error:
+            log.warning("the newest checkpoint is not known: %s", error.message)
+            return
+        move = move_of_state(size / GB, usd_per_gb=float(REGION_TRAFFIC_USD_PER_GB))
+        lost_s = max(0, self.registry.step - step) / speed / scaling.speed(self.size[1])
+        begin_s = LEAVING_S + max(self._boots_s, default=situation.boot_s)
+        there = [
+            PoolState(market=Market.SPOT, name=region, hourly_usd=usd, obtainable=self.size[1], region=region)
+            for region, usd in elsewhere.hourly_usd.items()
+        ]
+        own = [
+            replace(pool, region=elsewhere.home) if pool.market is Market.SPOT else pool
+            for pool in situation.pools
+        ]
+        decision = self.policy(
+            replace(
+                situation,
+                pools=(*own, *there),
+                region=elsewhere.home,
+                move=replace(move, seconds=move.seconds + lost_s + begin_s),
+            )
+        )
+        if any(decision.targets.get(pool.key) for pool in there):
+            message = f"{elsewhere.home} has no spot capacity, leaving it at step {step}: {decision.reason}"
+            self.emit(Info(message=message))
+            raise RegionLeftError(message)
 
     def record(self, decision: ScalingDecision) -> None:
         """Store a decision that changes instances, once."""
@@ -383,6 +456,11 @@ class PoolHistory:
         """True if it gave what was requested last, or what it gave lasts."""
         return self._has
 
+    @property
+    def is_empty(self) -> bool:
+        """True if its last answer, or loss, left nothing of it; False before the first one."""
+        return self._changed_at is not None and not self._has
+
     def is_askable(self, now: datetime) -> bool:
         return not self._denied and (self._retry_at is None or self._retry_at <= now)
 
@@ -438,14 +516,25 @@ def make_scaler(
     pools: Mapping[PoolKey, float],
     registry: TrainingRegistry,
     restored: int = 0,
+    elsewhere: Mapping[str, float] = MappingProxyType({}),
 ) -> DeadlineScaler:
     """Return what decides size and markets of a recipe with a deadline; `pools` with USD an hour.
 
-    `restored` steps are in the checkpoint that the workers continue from.
+    `restored` steps are in the checkpoint that the workers continue from; `elsewhere` is what spot costs in
+    the Regions to which it may move.
     """
     began_at, ends_at = _begin(launcher, deadline)
     instances = recipe.instances
     prices = PoolPrices(launcher=launcher, types=tuple(instances.types), prices=pools)
+    uri = recipe.checkpoints
+    others = None
+    if elsewhere and uri is not None:
+        buckets = launcher.cloud.buckets
+        others = Elsewhere(
+            home=recipe.region,
+            hourly_usd=elsewhere,
+            newest=lambda: (buckets.newest_step(uri), buckets.newest_size(uri)),
+        )
     return DeadlineScaler(
         began_at=began_at,
         deadline=ends_at,
@@ -460,6 +549,7 @@ def make_scaler(
         emit=launcher.emit,
         store_outlook=lambda outlook, is_decision: _store(launcher, outlook, is_decision=is_decision),
         restored=restored,
+        elsewhere=others,
     )
 
 

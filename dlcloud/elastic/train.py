@@ -12,7 +12,13 @@ from pathlib import Path
 
 from dlcloud.elastic.agents import Agents, program_of
 from dlcloud.elastic.controller import Controller, Inbox, Scaler, TrainingControl
-from dlcloud.elastic.deadline_scaler import DeadlineScaler, end_deadline, make_scaler, prices_of
+from dlcloud.elastic.deadline_scaler import (
+    DeadlineScaler,
+    RegionLeftError,
+    end_deadline,
+    make_scaler,
+    prices_of,
+)
 from dlcloud.elastic.failover import (
     StateLostError,
     require_coordinator,
@@ -58,6 +64,7 @@ def train(
 
     Raises:
         StateLostError: No instance has the model's state, and there are no checkpoints in S3.
+        RegionLeftError: It is to continue in another Region.
         InstanceError: Likewise, and the training was not launched again.
         RemoteCommandError: The program fails wherever it runs.
     """
@@ -125,6 +132,9 @@ class _Training:
                 members = again.members
                 training = replace(training, plan=again.plan, restored=again.restored)
                 controller = training.controller(controller)
+            except RegionLeftError:
+                controller.abandon()
+                raise
             else:
                 return
 
@@ -167,6 +177,7 @@ class _Training:
                 pools=prices_of(self.plan),
                 registry=registry,
                 restored=self.restored,
+                elsewhere=self.control.elsewhere,
             )
             return before.after_loss(made) if isinstance(before, DeadlineScaler) else made
         return SizeScaler(

@@ -2,14 +2,16 @@
 
 import json
 import os
+import re
 import sqlite3
 import sys
 from datetime import datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean, median
 
 import pytest
-from terminal import User
+from terminal import User, wait_until
 
 from dlcloud.elastic.agents import PACKAGE
 from dlcloud.elastic.registry import FEWEST_STEPS, SpeedMeter, StepCommitted, parse_reports
@@ -77,7 +79,8 @@ def write(user: User, *, epochs: int, finish: str, counts: dict[str, list[int]],
         values = {"metadata": metadata, "data": data, "prices": [USD[zone]] * len(data)}
         path.write_text(json.dumps(values))
         traces += ["--trace", f"{zone}={path}"]
-    user.run("local", "capacity", "c7i.large", *traces, "--speed", str(speed), "--grace", "2")
+    if traces:
+        user.run("local", "capacity", "c7i.large", *traces, "--speed", str(speed), "--grace", "2")
     return str(recipe)
 
 
@@ -208,6 +211,35 @@ def test_a_short_training_meets_its_deadline(user: User):
     # One instance on-demand, one on spot, and requests for a third that the trace refuses.
     assert sorted(row[1] for row in record.members) == ["on-demand", "spot"]
     assert {name for decision in decisions for name in decision["launch"]} >= {"spot us-east-1b c7i.large"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_training_leaves_a_region_without_spot_and_ends_in_time(user: User):
+    python_with(PACKAGE / "requirements" / "elastic.txt")
+    s3, ec2 = user.client("s3"), user.client("ec2")
+    s3.create_bucket(Bucket="friday")
+    recipe = Path(write(user, epochs=90, finish="15m", counts={}))
+    text = recipe.read_text().replace("  zones: [us-east-1a, us-east-1b]\n", "")
+    text = text.replace("checkpoint_seconds: 30", "checkpoint_seconds: 3")
+    recipe.write_text(text + "region: [us-east-1, us-west-2]\ncheckpoints: s3://friday/run\n")
+    up = user.begin("up", str(recipe))
+    wait_until(lambda: s3.list_objects_v2(Bucket="friday", Prefix="run/manifest-").get("Contents"))
+    trace = user.home / "none.json"
+    trace.write_text(json.dumps({"metadata": {"gap_seconds": GAP_S, "meaning": "obtainable"}, "data": [0]}))
+    zones = [one["ZoneName"] for one in ec2.describe_availability_zones()["AvailabilityZones"]]
+    traces = [word for zone in zones for word in ("--trace", f"{zone}={trace}")]
+    user.run("local", "capacity", "c7i.large", *traces, "--grace", "2")
+    _, progress = up.communicate(timeout=850)
+    assert up.returncode == 0, progress
+    left = re.search(r"us-east-1 has no spot capacity, leaving it at step (\d+)", progress)
+    assert left is not None, progress
+    assert int(left[1]) > 0
+    assert "continuing in us-west-2" in progress
+    assert "before the deadline" in progress
+    record = Record(user)
+    assert {row[2][:-1] for row in record.members} == {"us-west-2"}
+    assert record.steps[0]["step"] > int(left[1]), "it continues from its checkpoint"
 
 
 @pytest.mark.skipif("DLCLOUD_DEADLINE" not in os.environ, reason="five minutes: set DLCLOUD_DEADLINE=1")

@@ -14,6 +14,7 @@ from dlcloud.app.context import Context
 from dlcloud.elastic.deadline_scaler import carry_deadline
 from dlcloud.model.cluster import Cluster, ClusterState
 from dlcloud.model.events import Info, Warned
+from dlcloud.model.instance import Market
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.runs.replacement import FIRST_WAIT_S, LONGEST_WAIT_S
@@ -57,6 +58,16 @@ class Moves:
             self.left.append(cluster.cluster_id)
             self.elsewhere.clear()
         return self._began_at is not None or bool(self.elsewhere)
+
+    def spot_elsewhere(self, plan: Plan) -> dict[str, float]:
+        """Return what spot costs in the Regions of a plan that this `up` has not left yet."""
+        lost = filter(None, map(self.context.clusters.find, self.left))
+        left = {plan.region, *(cluster.region for cluster in lost)}
+        return {
+            offer.region: float(offer.price.hourly_usd)
+            for offer in plan.regions
+            if offer.price is not None and offer.price.market is Market.SPOT and offer.region not in left
+        }
 
     def remaining(self, recipe: Recipe) -> Recipe:
         """Return the recipe with what earlier clusters of this `up` have left of its budget."""

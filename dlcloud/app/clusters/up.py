@@ -366,7 +366,11 @@ class Up:
 
     def _train(self, launcher: Launcher, plan: Plan, members: list[Member]) -> None:
         try:
-            control = TrainingControl(rehearsal=self.workload.rehearsal(), may_relaunch=True)
+            control = TrainingControl(
+                rehearsal=self.workload.rehearsal(),
+                may_relaunch=True,
+                elsewhere=self.moves.spot_elsewhere(plan),
+            )
             workload, recipe = self.workload, self.moves.remaining(self.workload.recipe)
             if recipe is not workload.recipe:
                 workload = replace(workload, file=replace(workload.file, recipe=recipe))

@@ -9,9 +9,11 @@ import pytest
 
 from dlcloud.app.clusters.moves import Moves
 from dlcloud.model.cluster import ClusterState
+from dlcloud.model.instance import Market
+from dlcloud.planning.plan import RegionOffer
 from dlcloud.store.clusters import DEADLINE
 from tests.fakes.clock import FakeClock
-from tests.fakes.samples import RECIPE, cluster, plan, recipe
+from tests.fakes.samples import RECIPE, cluster, plan, price, recipe
 
 WIDE = f"{RECIPE}region: [us-east-1, us-west-2]\n".replace("region: us-east-1\n", "")
 
@@ -76,6 +78,24 @@ def test_the_region_just_lost_comes_last_and_no_plan_of_before_is_used(moves):
     again = [in_region(name) for name in ("us-east-1", "us-west-2", "eu-west-1")]
     assert moves.following(in_region("us-east-1"), lambda: again).region == "us-west-2"
     assert [one.region for one in moves.elsewhere] == ["eu-west-1", "us-east-1"]
+
+
+def test_a_training_may_move_to_the_regions_of_its_plan_that_it_has_not_left(moves):
+    spot, on_demand = price("c7i.xlarge", "0.05", market=Market.SPOT), price("c7i.xlarge", "0.18")
+    offers = [
+        RegionOffer(region=name, price=usd)
+        for name, usd in (
+            ("us-east-1", spot),
+            ("us-west-2", spot),
+            ("eu-west-1", spot),
+            ("eu-west-2", on_demand),
+        )
+    ]
+    wide = replace(in_region("us-west-2"), regions=tuple(offers))
+    assert moves.spot_elsewhere(wide) == {"us-east-1": 0.05, "eu-west-1": 0.05}
+    assert lose(moves)  # a cluster of us-east-1
+    assert moves.spot_elsewhere(wide) == {"eu-west-1": 0.05}
+    assert moves.spot_elsewhere(in_region("us-west-2")) == {}
 
 
 def test_while_no_region_has_capacity_it_waits_longer_each_time(moves):

@@ -6,7 +6,13 @@ from datetime import timedelta
 import pytest
 
 from dlcloud.elastic.controller import RequestEnded
-from dlcloud.elastic.deadline_scaler import ASK_EVERY_S, DeadlineScaler, PoolHistory
+from dlcloud.elastic.deadline_scaler import (
+    ASK_EVERY_S,
+    DeadlineScaler,
+    Elsewhere,
+    PoolHistory,
+    RegionLeftError,
+)
 from dlcloud.elastic.registry import (
     ASSUMED_CHANGEOVER_S,
     SpeedMeter,
@@ -267,6 +273,33 @@ def test_a_refused_pool_is_left_out_until_its_wait_is_over():
     assert case.decide(FIRST).pools == (B[1],)
     case.clock.advance(5)
     assert case.decide(FIRST).pools == (A[1],)  # the cheapest, again
+
+
+@pytest.mark.parametrize(
+    ("hours", "newest", "usd", "leaves"),
+    [
+        (30, (9, 10**9), 0.05, True),
+        (52, (9, 10**9), 0.05, False),  # time enough to wait for spot here
+        (30, (9, 10**9), 0.17, False),  # hardly cheaper than on-demand here
+        (30, (9, 5 * 10**13), 0.05, False),  # 50 TB
+        (30, (0, 0), 0.05, True),  # nine steps of an hour, on four workers, are taken again
+        (27, (0, 0), 0.05, False),  # no time for them
+    ],
+)
+def test_a_region_without_spot_is_left_if_the_rest_costs_less_elsewhere(hours, newest, usd, leaves):
+    case = Case(hours=hours, work=Work(steps=100, per_hour=1))
+    case.scaler.elsewhere = Elsewhere(home="us-east-1", hourly_usd={"us-west-2": usd}, newest=lambda: newest)
+    for number in range(1, 10):
+        case.step(number, 3600.0)
+    for _ in (A, B):
+        case.scaler.handle_request(RequestEnded(decision=case.decide(FIRST)))
+    if not leaves:
+        assert case.decide(FIRST).drain == ()
+        return
+    with pytest.raises(
+        RegionLeftError, match=f"us-east-1 has no spot capacity, leaving it at step {newest[0]}"
+    ):
+        case.decide(FIRST)
 
 
 def test_an_interruption_counts_against_its_pool():
