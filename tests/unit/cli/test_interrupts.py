@@ -77,7 +77,9 @@ def run_command(tmp_path):
 
 @pytest.mark.parametrize("place", ["in_a_destructor", "in_a_serializer"])
 def test_ctrl_c_that_a_library_drops_is_raised_again(run_command, place):
-    assert run_command(f"{place}()") == (["begun", "went on"], "interrupted", 130)
+    # On a busy machine it is raised before the next line of the command; if it were lost, that would sleep.
+    output, errors, status = run_command(f"{place}()")
+    assert (output[0], errors, status) == ("begun", "interrupted", 130)
 
 
 def test_a_librarys_warning_is_in_the_log(run_command, tmp_path):
