@@ -1,7 +1,7 @@
 """What keeps a run from being started over, split or mixed with another; control files."""
 
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
 import pytest
@@ -93,11 +93,8 @@ def test_another_run_is_refused(served, tmp_path):
 def test_many_workers_may_post_at_once(served):
     ledger, address = served
     client = LedgerClient(address=address, run="run-1")
-    threads = [threading.Thread(target=client.advance, kwargs={"step": step}) for step in range(1, 20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(lambda step: client.advance(step=step), range(1, 20)))
     assert ledger.entry.step == 19
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -58,11 +59,8 @@ def test_lines_of_many_threads_stay_whole():
         for number in range(50):
             console.emit(Info(message=f"{name} {number}"))
 
-    threads = [threading.Thread(target=emit_all, args=(name,)) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(emit_all, "abcd"))
     lines = stream.getvalue().splitlines()
     assert len(lines) == 200
     assert all(re.fullmatch(r" +\d+\.\d s  [abcd] \d+", line) for line in lines)

@@ -2,6 +2,7 @@
 
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -64,17 +65,14 @@ def test_a_new_cluster_has_its_keys_for_the_user_only_and_is_remembered(home):
 
 
 def test_two_at_once_make_two_clusters(home):
-    claims, barrier = [], threading.Barrier(2)
+    barrier = threading.Barrier(2)
 
-    def up():
+    def up(_):
         barrier.wait()
-        claims.append(home.claim())
+        return home.claim()
 
-    threads = [threading.Thread(target=up) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        claims = list(pool.map(up, range(2)))
     assert len({claim.cluster.cluster_id for claim in claims}) == 2
     assert not any(claim.unfinished for claim in claims)
     assert len({claim.cluster.name for claim in claims}) == 2

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from dlcloud.local.instance.addresses import GuardedListener, Sources, ssh_sources
-from tests.fakes.local_ec2 import WAIT_S, wait_for
+from tests.fakes.local_ec2 import WAIT_S
 
 OWN = {"CidrIp": "127.0.0.1/32"}
 
@@ -135,7 +135,5 @@ def test_instances_of_a_group_reach_each_other_where_the_caller_does_not(rig):
         entry = rig.entry(second["InstanceId"])
         command = f"exec 3<>/dev/tcp/{entry['host']}/{entry['ssh_port']}; head -c 3 <&3"
         assert client.exec_command(f"bash -c '{command}'")[1].read() == b"SSH"
-    rig.ec2.terminate_instances(InstanceIds=[first["InstanceId"], second["InstanceId"]])
-    wait_for(lambda: rig.state(second["InstanceId"]) == "terminated", "the instances end")
-    rig.await_state(first["InstanceId"], "terminated")
+    rig.end(first["InstanceId"], second["InstanceId"])
     rig.ec2.delete_security_group(GroupId=group)

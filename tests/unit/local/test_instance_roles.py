@@ -227,26 +227,12 @@ def test_a_spot_request_of_a_fleet_is_authorized_without_tags(rig, owner):
     session = assume(rig, role)
     ec2 = client(rig, "ec2", {**session, "Token": session["SessionToken"]})
     template = owner.fleets.create_template(request(rig, owner, "untagged"))
-    arguments = {
-        "Type": "instant",
-        "LaunchTemplateConfigs": [
-            {
-                "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "$Latest"},
-                "Overrides": [{"InstanceType": TYPE, "AvailabilityZone": "us-east-1a"}],
-            }
-        ],
-        "TagSpecifications": [
-            {
-                "ResourceType": kind,
-                "Tags": [{"Key": key, "Value": text} for key, text in tags("untagged").items()],
-            }
-            for kind in ("fleet", "instance")
-        ],
-    }
+    overrides = [{"InstanceType": TYPE, "AvailabilityZone": "us-east-1a"}]
+    own = [{"Key": key, "Value": text} for key, text in tags("untagged").items()]
+    tagged = [{"ResourceType": kind, "Tags": own} for kind in ("fleet", "instance")]
 
     def answer(market):
-        capacity = {"TotalTargetCapacity": 1, "DefaultTargetCapacityType": market}
-        reply = ec2.create_fleet(TargetCapacitySpecification=capacity, **arguments)
+        reply = rig.fleet(template, overrides, market=market, ec2=ec2, TagSpecifications=tagged)
         return [error["ErrorCode"] for error in reply["Errors"]], len(reply["Instances"])
 
     # EC2 answers such a call with success: the denial is an error of each pool.

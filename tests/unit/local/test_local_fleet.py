@@ -114,14 +114,7 @@ def test_a_fleet_is_idempotent_by_its_token(rig, template):
         fleet(rig, template, [pool("c7i.large")], 3, ClientToken="fleet-token")
 
 
-def test_a_quota_fault_is_reported_pool_by_pool(rig, template):
-    rig.control.add_fault("CreateFleet", "VcpuLimitExceeded", times=1)
-    reply = fleet(rig, template, [pool("c7i.large"), pool("c6i.xlarge")], 1)
-    assert reply["Instances"] == []
-    assert {error["ErrorCode"] for error in reply["Errors"]} == {"VcpuLimitExceeded"}
-
-
-@pytest.mark.parametrize("code", ["UnauthorizedOperation", "InvalidBlockDeviceMapping"])
+@pytest.mark.parametrize("code", ["VcpuLimitExceeded", "UnauthorizedOperation", "InvalidBlockDeviceMapping"])
 def test_a_refused_launch_is_an_error_of_every_pool(rig, template, code):
     rig.control.add_fault("CreateFleet", code, times=1)
     reply = fleet(rig, template, [pool("c7i.large"), pool("c6i.xlarge")], 1)

@@ -1,7 +1,7 @@
 """Every gap of moto that the local cloud closes, through boto3."""
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
@@ -29,15 +29,8 @@ def test_a_client_token_makes_one_launch(rig):
 
 
 def test_a_client_token_makes_one_launch_of_two_at_once(rig):
-    launched = []
-    threads = [
-        threading.Thread(target=lambda: launched.append(tuple(rig.run(ClientToken="race")))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(launched) == 4
+    with ThreadPoolExecutor(4) as pool:
+        launched = list(pool.map(lambda _: tuple(rig.run(ClientToken="race")), range(4)))
     assert len(set(launched)) == 1
 
 
