@@ -1,6 +1,6 @@
 """When the instance of a run is reclaimed or lost, another takes its place, and the run starts again.
 
-`Runner` and `NodesRunner` call `Replacements.replace` for each instance that is gone, and `grow` for what
+`Runner` and `NodesRunner` call `Replacements.replace` for each instance that is gone, and `resize` for what
 `dlcloud resize` asks for; the use case says how one is launched. A program that fails by itself is not run
 again unless `workload.retries` says so.
 """

@@ -106,7 +106,7 @@ class Verdict:
         """Add what became of one run from its beginning to its end."""
         self.resumed += trial["resumed"]
         outcome = trial["outcome"]
-        if outcome in {"equal", "wrong"}:
+        if trial["moments"]:
             self.moments += trial["moments"]
             again = trial["again"] / trial["moments"]
             since_s = trial["since_s"] / trial["moments"]
@@ -351,6 +351,8 @@ def survive(
         min(later) - at for at in hit.values() if (later := [first for first in firsts if first > at])
     ]
     trial["restarts"] = [match[0] for match in RESTART.finditer(said)]
+    if process.returncode == 0:  # a program may end before its notice reaches it
+        trial["moments"] = len(trial["restarts"])
     results = list((instances.user.home / ".dlcloud" / "runs").glob(f"{name}-*/files/{RESULT}"))
     if process.returncode == 0 and results:
         result = max(results, key=lambda path: path.stat().st_mtime).read_text()
@@ -389,7 +391,7 @@ def examine(
             cluster = f"{script.stem}-{seed}-{number}".replace("_", "-")
             trial = survive(script, instances, chance, baseline, count, name=cluster, notice=notice)
             progress.note(key=key, trial=name, **trial)
-        if trial["moments"]:
+        if trial["moments"] or trial["outcome"] != "equal":
             verdict.take(trial)
     return verdict
 
