@@ -27,8 +27,8 @@ SHARES = tuple(share / 10 for share in range(11))
 SCATTER = 0.35
 """How far a type is from its data sheet, as a logarithm.
 
-Source: llama-bench on five GPUs (`gpus.csv`): from one, two and three of them the median error on the others
-is 41, 28 and 27 %, and 93, 92 and 89 % are within the intervals; by bandwidth alone it is 47, 39 and 39 %.
+Source: `tests/performance/serving.py`: llama-bench on T4, L40S and V100, from one and from two of them: the
+median error on the others is 33 %, and 94 and 91 % are within the intervals.
 """
 HALF = 1.645
 """Of a 90 % interval, in standard deviations."""

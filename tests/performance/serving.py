@@ -22,7 +22,8 @@ import csv
 import re
 import sys
 from collections import defaultdict
-from math import log
+from itertools import combinations, product
+from math import exp, log
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,7 +35,12 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from type_table import read_rows  # noqa: E402  the path comes first
 
+from dlcloud.app.results.predict import gpu_types  # noqa: E402
+from dlcloud.app.results.predict_model import SINGLE_GPUS  # noqa: E402
+from dlcloud.cloud.offers.catalog import Catalog  # noqa: E402
+from dlcloud.prediction.gpu_types import predict_on_gpus  # noqa: E402
 from dlcloud.prediction.measured_types import Kind, Reference  # noqa: E402
+from dlcloud.prediction.predictor import Measurement  # noqa: E402
 from dlcloud.prediction.serving import (  # noqa: E402
     BYTES,
     GPUS,
@@ -220,6 +226,23 @@ def evaluate_one_request(folder: Path) -> None:
         )
 
 
+def evaluate_gpu_types(folder: Path) -> None:
+    """Print the errors of each test on one GPU, predicted from one and from two others."""
+    gpus, levels = gpu_types(), gpu_levels(folder, gpus=True)
+    gpus = {name: gpus.get(name) or Catalog().hardware(name).accelerator for name in SINGLE_GPUS}
+    for count in (1, 2):
+        errors, held = [], []
+        for measured, name in product(combinations(SINGLE_GPUS, count), SINGLE_GPUS):
+            for test, level in levels[name].items() if name not in measured else ():
+                rates = {one: exp(levels[one][test]) for one in measured if test in levels[one]}
+                if len(rates) == count:
+                    given = [Measurement(instance_type=one, throughput=rate) for one, rate in rates.items()]
+                    (got,) = predict_on_gpus(given, gpus, [name])
+                    errors.append(abs(got.throughput / exp(level) - 1))
+                    held.append(got.low <= exp(level) <= got.high)
+        print(f"a GPU from {count} others: {np.median(errors):.0%}, intervals hold {np.mean(held):.0%}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("sample", type=Path)
@@ -230,6 +253,7 @@ def main() -> None:
     print(f"{len(rows)} published results")
     if not options.write:
         evaluate_one_request(options.folder)
+        evaluate_gpu_types(options.folder)
         evaluate(rows)
         return
     table, place = fit(rows), ROOT / "dlcloud" / "prediction"
