@@ -63,6 +63,25 @@ def test_up_leaves_a_region_without_capacity_and_every_command_knows_where_it_is
         assert (living(newcomer, region), groups(newcomer, region)) == ([], [])
 
 
+def test_a_region_whose_dry_run_is_refused_is_left_out_on_the_way(newcomer):
+    write(newcomer)
+    recipe = newcomer.home / "wide.yaml"
+    recipe.write_text(recipe.read_text().replace("us-west-2]", "us-west-2, eu-west-1]"))
+    newcomer.run("up", "wide.yaml", "--dry-run")
+    asked = newcomer.control.calls()
+    assert asked["CreateSecurityGroup (dry run)"] == 1, "EC2 is asked in the first region only"
+    limit(newcomer, "us-east-1")
+    # The first call makes the group in us-east-1, the second is the dry run in us-west-2.
+    newcomer.control.add_fault("CreateSecurityGroup", "InvalidParameterValue", times=1, skip=1)
+    printed = newcomer.run("up", "wide.yaml").stderr
+    assert "us-east-1 gives no instances: trying us-west-2" in printed
+    assert "us-west-2 is left out: " in printed
+    assert "us-east-1 gives no instances: trying eu-west-1" in printed
+    assert newcomer.store("SELECT region FROM runs") == [("eu-west-1",)]
+    for region in ("us-east-1", "us-west-2", "eu-west-1"):
+        assert (living(newcomer, region), groups(newcomer, region)) == ([], [])
+
+
 def test_no_region_has_capacity_and_nothing_is_left(newcomer):
     write(newcomer, "spot")
     newcomer.run("local", "capacity", "c7i.large", "0")
