@@ -5,7 +5,12 @@
 Cells: 1, 4 and 16 workers, changeovers of 1.8 to 720 s, a slack of 8, 10 and 50 %, boots of 0, 31 and 120 s;
 24 h of work. Windows: those of one zone and those of three zones of us-east-1, of the half for reporting
 (`policies.py`), generated ones that are on and off, and generated ones with partial capacity. Options narrow
-the grid. A cell "LOSES" where `elastic` costs more than 0.5 % above Uniform Progress.
+the grid. A cell "LOSES" where `elastic` costs more than 0.5 % above Uniform Progress. Behind the ratio is its
+interval of 95 % over the windows.
+
+    python tests/performance/policy_grid.py --traces DIR --pooled DIR --windows 8 --again FILE --sample 20
+
+measures again the cells that lose in the output FILE of an earlier call, and a random 20 of the others.
 """
 
 import argparse
@@ -14,7 +19,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import sqrt
 from pathlib import Path
+from random import Random
 from statistics import fmean
 
 ROOT = Path(__file__).parents[2]
@@ -33,17 +40,27 @@ from dlcloud.scheduling.simulation.traces import Window  # noqa: E402
 WORK_H = 24.0
 ZONES = ("us-east-1a", "us-east-1c", "us-east-1d")
 TOLERANCE = 1.005
+KINDS = ("one zone", "three zones", "on and off", "partial")
 POOLED_WORKERS = 16
+CHOOSING_SEED = 1000
+"""Generated windows for choosing constants begin here; those for reporting are the first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Cell:
-    """Workers, seconds of a changeover and of a boot, and the slack over the work."""
+    """Kind of windows, workers, seconds of a changeover and of a boot, and the slack over the work."""
 
+    kind: str
     workers: int
     changeover_s: float
     slack: float
     boot_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind:11} {self.workers:2} workers, changeover {self.changeover_s:5g} s, "
+            f"slack {self.slack:.0%}, boot {self.boot_s:3g} s"
+        )
 
     def job(self, refusal_s: float) -> SimulatedJob:
         """Return the job of the cell, with the prices of Wu et al., "Can't Be Late", NSDI 2024."""
@@ -61,11 +78,13 @@ class Cell:
 
 
 def sources(options: argparse.Namespace, workers: int) -> Iterator[tuple[str, list[Window]]]:
-    pools, seeds = (3 if workers >= POOLED_WORKERS else 1), range(options.windows)
+    reporting = options.half == "reporting"
+    pools, first = (3 if workers >= POOLED_WORKERS else 1), 0 if reporting else CHOOSING_SEED
+    seeds = range(first, first + options.windows)
     for name, folder in (("one zone", options.traces), ("three zones", options.pooled)):
         if folder is not None:
             windows = load_windows(folder, pooled=folder is options.pooled)
-            windows = half(windows, folder, reporting=True)
+            windows = half(windows, folder, reporting=reporting)
             step = max(1, len(windows) // options.windows)
             yield name, scale_counts(_in_zones(windows[::step][: options.windows]), workers)
     on_and_off = [generate_window(seed, hours=60, pools=pools) for seed in seeds]
@@ -85,24 +104,44 @@ def _in_zones(windows: Sequence[Window]) -> list[Window]:
     return chosen
 
 
-def compare(name: str, cell: Cell, windows: Sequence[Window], refusal_s: float) -> float:
+def compare(cell: Cell, windows: Sequence[Window], refusal_s: float) -> float:
     """Print one cell; return the cost of `elastic` over that of Uniform Progress."""
     job = cell.job(refusal_s)
     bound = fmean(least_cost_usd(job, window) for window in windows)
-    costs, texts = {}, []
+    costs, texts = [], []
     for policy in ("uniform-progress", "elastic"):
         outcomes = replay_all(job, windows, POLICIES[policy])
-        costs[policy] = fmean(outcome.usd for outcome in outcomes)
+        costs.append([outcome.usd for outcome in outcomes])
         late = sum(outcome.late_s > 0 for outcome in outcomes)
-        texts.append(f"{policy} {costs[policy] / bound:.3f}" + (f" ({late} LATE)" if late else ""))
-    ratio = costs["elastic"] / costs["uniform-progress"]
+        texts.append(f"{policy} {fmean(costs[-1]) / bound:.3f}" + (f" ({late} LATE)" if late else ""))
+    ratio, error = ratio_of_means(costs[1], costs[0])
     verdict = "LOSES" if ratio > TOLERANCE else ""
     print(
-        f"{name:11} {cell.workers:2} workers, changeover {cell.changeover_s:5g} s, slack {cell.slack:.0%}, "
-        f"boot {cell.boot_s:3g} s: over the bound {', '.join(texts)}; ratio {ratio:.3f} {verdict}",
+        f"{cell}: over the bound {', '.join(texts)}; ratio {ratio:.3f} "
+        f"({ratio - 1.96 * error:.3f} to {ratio + 1.96 * error:.3f}) {verdict}",
         flush=True,
     )
     return ratio
+
+
+def ratio_of_means(above: Sequence[float], below: Sequence[float]) -> tuple[float, float]:
+    """Return the ratio of two means over the same windows, and its standard error.
+
+    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", chapter 11: the jackknife.
+    """
+    one, other, count = sum(above), sum(below), len(above)
+    without = [(one - a) / (other - b) for a, b in zip(above, below, strict=True)] if count > 1 else []
+    middle = fmean(without) if without else 0.0
+    return one / other, sqrt((count - 1) / count * sum((value - middle) ** 2 for value in without))
+
+
+def chosen(cells: Sequence[Cell], file: Path | None, sample: int) -> set[str]:
+    """Return the cells to measure: those that lose in an earlier output, and a random number of others."""
+    if file is None:
+        return set(map(str, cells))
+    losing = {line.partition(": ")[0] for line in file.read_text().splitlines() if "LOSES" in line}
+    others = [str(cell) for cell in cells if str(cell) not in losing]
+    return losing | set(Random(1).sample(others, min(sample, len(others))))
 
 
 def main() -> None:
@@ -117,13 +156,18 @@ def main() -> None:
     parser.add_argument("--changeovers", type=float, nargs="+", default=(1.8, 18.0, 72.0, 180.0, 720.0))
     parser.add_argument("--slacks", type=float, nargs="+", default=(0.08, 0.1, 0.5))
     parser.add_argument("--boots", type=float, nargs="+", default=(0.0, 31.0, 120.0))
+    parser.add_argument("--half", choices=("choosing", "reporting"), default="reporting")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="only cells that lose in this output")
+    parser.add_argument("--sample", type=int, default=0, help="with --again: so many other cells, too")
     options = parser.parse_args()
     begun, ratios = time.process_time(), []
+    grid = [options.workers, options.changeovers, options.slacks, options.boots]
+    cells = [Cell(*values) for values in product(KINDS, *grid)]
+    names = chosen(cells, options.again, options.sample)
     for workers in options.workers:
-        for name, windows in sources(options, workers):
-            for changeover_s, slack, boot_s in product(options.changeovers, options.slacks, options.boots):
-                cell = Cell(workers=workers, changeover_s=changeover_s, slack=slack, boot_s=boot_s)
-                ratios.append(compare(name, cell, windows, options.refusal))
+        for kind, windows in sources(options, workers):
+            here = [cell for cell in cells if (cell.kind, cell.workers) == (kind, workers)]
+            ratios += [compare(cell, windows, options.refusal) for cell in here if str(cell) in names]
     lost = sum(ratio > TOLERANCE for ratio in ratios)
     print(
         f"{len(ratios)} cells, {lost} lose, worst {max(ratios):.3f}, mean {fmean(ratios):.3f}; "

@@ -64,18 +64,17 @@ class Forecast:
     losses_per_h: float
 
 
-def spot_by_cost(situation: Situation) -> tuple[list[Offer], list[Candidate]]:
+def spot_by_cost(situation: Situation, dearest_usd: float) -> tuple[list[Offer], list[Candidate]]:
     """Return what fills the workers if a stop of all costs its time on-demand, and all candidates.
 
     The cost of a pool is the price, as expected until the pool takes its instances back, and what its
     changeovers are expected to cost an hour: all workers stop when a spell ends, and once more to get there.
     Pools that are dearer than on-demand are left out.
     """
-    dearest = on_demand_usd(situation)
     left_h = situation.least_time_s / HOUR_S
     candidates: list[Candidate] = []
     for pool in situation.pools:
-        if pool.market is not Market.SPOT or not 0 < pool.hourly_usd < dearest:
+        if pool.market is not Market.SPOT or not 0 < pool.hourly_usd < dearest_usd:
             continue
         stays = min(pool.present, pool.obtainable)
         more = min(pool.obtainable, situation.maximum) - stays
@@ -85,7 +84,7 @@ def spot_by_cost(situation: Situation) -> tuple[list[Offer], list[Candidate]]:
             candidates.append((usd, losses, pool, stays))
         if more > 0:
             candidates.append((usd, 2 * losses, pool, more))
-    pause_usd = situation.maximum * situation.restart_s / HOUR_S * dearest
+    pause_usd = situation.maximum * situation.restart_s / HOUR_S * dearest_usd
     return in_order_of_cost(candidates, pause_usd, situation.maximum), candidates
 
 
@@ -125,18 +124,20 @@ def losses_per_h(pool: PoolState) -> float:
     return past.on_factor * ON.hourly[ON.age_class(age_s / HOUR_S)] + partial
 
 
-def forecast(situation: Situation, offers: Sequence[Offer], spare_s: float) -> Forecast:
+def forecast(situation: Situation, offers: Sequence[Offer], spare_s: float, dearest_usd: float) -> Forecast:
     """Return what is expected, if spot instances are taken in the order of `offers`.
 
     Args:
         situation: With at least one spot pool.
         offers: From `spot_by_cost`; empty if no spot is to be had.
         spare_s: The spare time at the start.
+        dearest_usd: Price of an on-demand instance-hour.
     """
     spot = [pool for pool in situation.pools if pool.market is Market.SPOT and pool.hourly_usd > 0]
     first = offers[0][0] if offers else min(spot, key=lambda pool: (pool.hourly_usd, pool.name))
     past = first.availability
     share, usd = _share_and_price(situation, offers, first)
+    usd = round(20 * usd / dearest_usd) / 20
     expected_drops = past.drops + (PRIOR_DROPS if situation.maximum > 1 else 0.0)
     drops = 2 * expected_drops * HOUR_S / (past.available_s + HOUR_S)
     model = MarkovModel(
@@ -172,14 +173,14 @@ def spread(offers: Sequence[Offer], targets: Targets, size: int) -> Targets:
 
 
 def _share_and_price(situation: Situation, offers: Sequence[Offer], first: PoolState) -> tuple[float, float]:
-    """Return the share of the workers that spot gives, and its price over that of on-demand."""
+    """Return the share of the workers that spot gives, and its price."""
     room, count, usd = situation.maximum, 0, 0.0
     left_h = situation.least_time_s / HOUR_S
     for pool, taken in offers:
         count, usd = count + taken, usd + taken * pool.expected_usd(left_h)
     mean_usd = usd / count if count else first.expected_usd(left_h)
     share = ceil(SHARES * count / room) / SHARES if count else 1.0
-    return share, round(20 * mean_usd / on_demand_usd(situation)) / 20
+    return share, mean_usd
 
 
 def _other(pools: Sequence[PoolState], first: PoolState) -> float:
@@ -223,7 +224,9 @@ class _Plan:
     """A situation, and the plan for the rest of it.
 
     Attributes:
+        dearest_usd: Price of an on-demand instance-hour.
         room: The workers that are not kept anyway.
+        work_h: What is left, on all workers.
         spare_h: Until the safe moment.
         spot: All spot instances that are of use, with what is kept.
         held: Spot instances that run, up to those that are of use.
@@ -234,7 +237,9 @@ class _Plan:
     situation: Situation
     table: ValueTable
     expected: Forecast
+    dearest_usd: float
     room: int
+    work_h: float
     spare_h: float
     spot: Targets
     obtainable: int
@@ -250,8 +255,7 @@ class _Plan:
         """Return the plan's cost from a mode on, after some spare time was lost."""
         is_off = mode in {Mode.WAIT, Mode.OFF}
         age = self.expected.off_age if is_off else self.expected.on_age
-        work_h = self.situation.least_time_s / HOUR_S
-        return self.table.value(mode, age, work_h, self.spare_h - lost_h, stays=stays)
+        return self.table.value(mode, age, self.work_h, self.spare_h - lost_h, stays=stays)
 
 
 def elastic(situation: Situation) -> PoolDecision:
@@ -260,26 +264,21 @@ def elastic(situation: Situation) -> PoolDecision:
     safe_s = situation.refusal_s + situation.restart_s + MARGIN_S
     spare_s = situation.slack_s - safe_s
     first_s = situation.allowed_s - situation.work_s / situation.scaling.speed(situation.maximum) - safe_s
-    everything = on_demand_too(situation, base, situation.maximum)
     if sum(base.values()) >= situation.maximum:
         return PoolDecision(targets=base, reason="all that is paid for anyway", ask_again_s=HOUR_S)
-    if spare_s <= 0 or first_s <= 0:
-        reason = "the latest safe moment: all on-demand"
+    regions = {pool.region for pool in situation.pools if pool.market is Market.SPOT and pool.hourly_usd > 0}
+    if spare_s <= 0 or first_s <= 0 or not regions:
+        reason = "the latest safe moment: all on-demand" if regions else "there is no spot pool"
+        everything = on_demand_too(situation, base, situation.maximum)
         return PoolDecision(targets=everything, reason=reason, ask_again_s=HOUR_S)
-    has_spot = any(pool.market is Market.SPOT and pool.hourly_usd > 0 for pool in situation.pools)
-    if not has_spot:
-        return PoolDecision(targets=everything, reason="there is no spot pool", ask_again_s=HOUR_S)
     first_s = max(first_s, spare_s)
-    regions = {pool.region for pool in situation.pools if pool.market is Market.SPOT}
     if len(regions) == 1:
-        return _decide(_make_plan(situation, base, spare_s, first_s), base, everything, spare_s)
-    return _decide_over(regions, situation, base, everything, first_s)
+        return _decide(_make_plan(situation, base, spare_s, first_s), base)
+    return _decide(_plan_over(regions, situation, base, first_s), base)
 
 
-def _decide_over(
-    regions: set[str], situation: Situation, base: Targets, everything: Targets, first_s: float
-) -> PoolDecision:
-    """Decide for the Region in which the rest of the run costs least, with the move of the state to it.
+def _plan_over(regions: set[str], situation: Situation, base: Targets, first_s: float) -> _Plan:
+    """Plan for the Region in which the rest of the run costs least, with the move of the state to it.
 
     One Region trains at a time. A move costs its price, the workers' time, and spare time, and leads to a
     Region that has spot, as on-demand instances are to be had where the state is. If the Region where it is
@@ -306,14 +305,13 @@ def _decide_over(
         cost_h = min([one.cost_h for one in _options(plan)], default=float("inf"))
         return cost_h + (_move_h(plan) if home and region != home else 0.0), region != home, region
 
-    chosen = plans[min(plans, key=least_h)]
-    return _decide(chosen, base, everything, chosen.spare_h * HOUR_S)
+    return plans[min(plans, key=least_h)]
 
 
 def _move_h(plan: _Plan) -> float:
     """Return what a move of the state costs, in hours of all workers on-demand; they are billed meanwhile."""
     situation = plan.situation
-    usd_h = situation.move.usd / (situation.maximum * on_demand_usd(situation))
+    usd_h = situation.move.usd / (situation.maximum * plan.dearest_usd)
     return usd_h + situation.move.seconds / HOUR_S * plan.expected.model.spot_usd
 
 
@@ -336,56 +334,63 @@ def _seen_from(region: str, situation: Situation, *, alone: bool = False) -> Sit
 
 
 def _make_plan(situation: Situation, base: Targets, spare_s: float, first_s: float) -> _Plan:
-    offers, candidates = spot_by_cost(situation)
-    expected = forecast(situation, offers, first_s)
-    # Costs are linear in that of a stop: an order that holds for the least and for the most holds between.
-    most_h = (situation.least_time_s + 2 * situation.restart_s) / HOUR_S
-    most_usd = situation.maximum * on_demand_usd(situation) * most_h
-    if in_order_of_cost(candidates, most_usd, situation.maximum) != offers:
-        pause_usd = _pause_usd(situation, expected, spare_s)
-        offers = in_order_of_cost(candidates, pause_usd, situation.maximum)
-        expected = forecast(situation, offers, first_s)
+    dearest_usd, work_h = on_demand_usd(situation), situation.least_time_s / HOUR_S
+    offers, candidates = spot_by_cost(situation, dearest_usd)
+    expected = forecast(situation, offers, first_s, dearest_usd)
+    if len(candidates) > 1:
+        # Costs are linear in that of a stop: an order that holds for the least and the most holds between.
+        all_usd = situation.maximum * dearest_usd
+        most_usd = all_usd * (work_h + 2 * situation.restart_s / HOUR_S)
+        if in_order_of_cost(candidates, most_usd, situation.maximum) != offers:
+            pause_usd = all_usd * _pause_cost_h(expected, work_h, spare_s / HOUR_S)
+            offers = in_order_of_cost(candidates, pause_usd, situation.maximum)
+            expected = forecast(situation, offers, first_s, dearest_usd)
     spot = spread(offers, base, situation.maximum)
-    paid = {pool.key: pool.hourly_usd <= 0 for pool in situation.pools}
-    on_demand = [pool for pool in situation.pools if pool.market is Market.ON_DEMAND and not paid[pool.key]]
-    held = [
-        min(pool.present, spot.get(pool.key, 0)) for pool in situation.pools if pool.market is Market.SPOT
-    ]
+    held = on_demand = 0
+    for pool in situation.pools:
+        if pool.market is Market.SPOT:
+            held += min(pool.present, spot.get(pool.key, 0))
+        elif pool.hourly_usd > 0:
+            on_demand += max(0, pool.present - pool.keep)
+    kept_size = sum(base.values())
     return _Plan(
         situation=situation,
         table=value_table(expected.model),
         expected=expected,
-        room=situation.maximum - sum(base.values()),
+        dearest_usd=dearest_usd,
+        room=situation.maximum - kept_size,
+        work_h=work_h,
         spare_h=spare_s / HOUR_S,
         spot=spot,
-        obtainable=sum(spot.values()) - sum(base.values()),
-        held=sum(held),
-        on_demand=sum([max(0, pool.present - pool.keep) for pool in on_demand]),
+        obtainable=sum(spot.values()) - kept_size,
+        held=held,
+        on_demand=on_demand,
     )
 
 
-def _pause_usd(situation: Situation, expected: Forecast, spare_s: float) -> float:
+def _pause_cost_h(expected: Forecast, work_h: float, spare_h: float) -> float:
     """Return what a restart of all workers costs to the end; the less spare time is left, the more."""
     table, model = value_table(expected.model), expected.model
-    work_h, spare_h = situation.least_time_s / HOUR_S, spare_s / HOUR_S
     restart_h = model.changeover_h + model.boot_h
     before = table.value(Mode.SPOT, expected.on_age, work_h, spare_h)
     after = table.value(Mode.SPOT, expected.on_age, work_h, spare_h - restart_h)
-    lost_h = max(restart_h, restart_h * model.spot_usd + after - before)
-    return situation.maximum * on_demand_usd(situation) * lost_h
+    return max(restart_h, restart_h * model.spot_usd + after - before)
 
 
-def _decide(plan: _Plan, base: Targets, everything: Targets, spare_s: float) -> PoolDecision:
-    options = sorted(_options(plan), key=lambda option: option.cost_h)
+def _decide(plan: _Plan, base: Targets) -> PoolDecision:
+    situation, size = plan.situation, plan.situation.maximum
+    options = _options(plan)
+    if len(options) > 1:
+        options.sort(key=lambda option: option.cost_h)
     mode = options[0].mode
-    spot = _joined(plan, base, mode) if mode in {Mode.SPOT, Mode.BOTH} else base
-    targets = everything if mode in {Mode.OFF, Mode.ON} else spot
-    if mode is Mode.BOTH:
-        targets = on_demand_too(plan.situation, spot, plan.situation.maximum)
+    targets = _joined(plan, base, mode) if mode in {Mode.SPOT, Mode.BOTH} else base
+    if mode in {Mode.OFF, Mode.ON, Mode.BOTH}:
+        targets = on_demand_too(situation, targets, size)
     again_s = LOOK_S
-    if sum(targets.values()) < plan.situation.maximum:
+    if sum(targets.values()) < size:
         # The less there is to spare, the sooner the plan is looked at again: never is all of it waited away.
-        again_s = min(again_s, max(spare_s / 4, plan.situation.restart_s), spare_s)
+        spare_s = plan.spare_h * HOUR_S
+        again_s = min(again_s, max(spare_s / 4, situation.restart_s), spare_s)
     return PoolDecision(
         targets=targets, reason=_explain(plan, options), ask_again_s=max(MARGIN_S / 2, again_s)
     )
@@ -466,8 +471,7 @@ def _joined(plan: _Plan, base: Targets, mode: Mode) -> Targets:
     size = plan.room if is_beside else plan.held
     stopped = _worth(plan, is_beside=is_beside) * size / plan.room
     pauses_h = _pause_h(plan) + plan.expected.model.changeover_h
-    left_h = plan.situation.least_time_s / HOUR_S
-    lasting_h = min(left_h, 1 / plan.expected.losses_per_h)
+    lasting_h = min(plan.work_h, 1 / plan.expected.losses_per_h)
     if saved * lasting_h > stopped * pauses_h and plan.can_lose(_pause_h(plan)):
         return plan.spot
     running = {p.key: min(p.present, p.obtainable) for p in plan.situation.pools if p.market is Market.SPOT}
@@ -478,7 +482,7 @@ def _worth(plan: _Plan, *, is_beside: bool) -> float:
     """Return what an hour of work of all workers saves to the end, over its price on-demand."""
     if is_beside:
         return 1.0
-    model, work_h = plan.expected.model, plan.situation.least_time_s / HOUR_S
+    model, work_h = plan.expected.model, plan.work_h
     age, probe_h = plan.expected.on_age, min(PROBE_H, work_h)
     now = plan.table.value(Mode.SPOT, age, work_h, plan.spare_h)
     done = plan.table.value(Mode.SPOT, age, work_h - probe_h, plan.spare_h + probe_h)
@@ -488,7 +492,7 @@ def _worth(plan: _Plan, *, is_beside: bool) -> float:
 
 def _explain(plan: _Plan, options: list[_Option]) -> str:
     """Return the decision as a clause: what runs, what it costs, and what the next best would."""
-    scale = plan.room * on_demand_usd(plan.situation)
+    scale = plan.room * plan.dearest_usd
     best, *others = options
     text = f"{_name(best.mode, plan)}: {scale * best.cost_h:.2f} USD to the end"
     if others and others[0].cost_h < float("inf"):

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import exp, expm1, inf
 
 from dlcloud.scheduling.spells import OFF, ON
@@ -127,6 +127,9 @@ class ValueTable:
         ]
         self.best: list[Row] = [nothing, *([array("d") for _ in Mode] for _ in range(WORK_STEPS))]
         self.stay: list[Row] = [nothing, *([array("d") for _ in Mode] for _ in range(WORK_STEPS))]
+        if model.share >= FULL:  # spot leaves no workers to on-demand
+            for rows in (self.best, self.stay):
+                rows[:] = [[*row[: Mode.BOTH], row[Mode.SPOT]] for row in rows]
 
     def value(self, mode: Mode, age: int, work_h: float, spare_h: float, *, stays: bool = False) -> float:
         """Return the expected cost from one state on; below the safe moment all is on-demand."""
@@ -135,7 +138,7 @@ class ValueTable:
             return inf if stays else work_h
         row = min(bisect_right(self.works, work_h) - 1, WORK_STEPS - 1)
         column, _, step = place
-        ages = len(OFF.hourly) if mode in {Mode.WAIT, Mode.OFF} else len(ON.hourly)
+        ages = len(self._off if mode <= Mode.OFF else self._on)
         if len(self.best[row + 1][mode]) < (column + 2) * ages:
             for above in range(1, row + 2):
                 self._extend(above, column + 2)
@@ -158,12 +161,12 @@ class ValueTable:
     def _extend(self, row: int, columns: int) -> None:
         """Compute the values of a row up to a number of columns, from little spare time to much.
 
-        Once through the equations of each cell, from a start that is extrapolated. One long function that
-        looks nothing up twice, since a decision waits for it. A class of age depends on the next one, so
-        that the oldest comes first.
+        Once through the equations of each cell, from a start that is extrapolated. A class of age depends on
+        the next one, so that the oldest comes first. One long function, since a decision waits for it.
         """
         model, dear = self.model, self.works[row]
-        chunk = 1 / (dear - self.works[row - 1])
+        more = dear - self.works[row - 1]
+        chunk = 1 / more
         share, drops, other = model.share, model.drops, model.other
         is_full = share >= FULL
         changeover_h, restart_h = model.changeover_h, model.changeover_h + model.boot_h
@@ -178,70 +181,51 @@ class ValueTable:
         on_rates = [(age, rate, older, chunk + rate + older) for age, (rate, older) in enumerate(self._on)]
         off_rates.reverse()
         on_rates.reverse()
-        wait_before, off_before, idle_before, on_before, spot_before, both_before = self.best[row - 1]
-        waits, offs, idles, ons, spots, boths = self.best[row]
-        stay_wait, stay_off, stay_idle, stay_on, stay_spot, stay_both = self.stay[row]
-        for column in range(len(spots) // n, columns):
+        before, best, stay = self.best[row - 1], self.best[row], self.stay[row]
+        wait_before, off_before = (_by_column(before[mode], f) for mode in (Mode.WAIT, Mode.OFF))
+        idle_before, on_before, spot_before, both_before = (
+            _by_column(before[mode], n) for mode in (Mode.IDLE, Mode.ON, Mode.SPOT, Mode.BOTH)
+        )
+        waits, offs = (_by_column(best[mode], f) for mode in (Mode.WAIT, Mode.OFF))
+        idles, ons, spots, boths = (
+            _by_column(best[mode], n) for mode in (Mode.IDLE, Mode.ON, Mode.SPOT, Mode.BOTH)
+        )
+        first = len(spots)
+        held_by_mode: list[list[float]] = [[] for _ in Mode]
+        stay_wait, stay_off, stay_idle, stay_on, stay_spot, stay_both = held_by_mode
+        dears, never = [dear] * n, [inf] * n
+        for column in range(first, columns):
             restart, pause = self._restarts[column], self._pauses[column]
-            off_now, on_now = slice(column * f, column * f + f), slice(column * n, column * n + n)
             # Of this column, what is read before it is computed.
-            if column:
-                wait, idle, on, spot = (
-                    [a + b - c for a, b, c in zip(old[now], new[-ages:], old[past], strict=True)]
-                    for old, new, ages, now, past in (
-                        (wait_before, waits, f, off_now, slice(column * f - f, column * f)),
-                        (idle_before, idles, n, on_now, slice(column * n - n, column * n)),
-                        (on_before, ons, n, on_now, slice(column * n - n, column * n)),
-                        (spot_before, spots, n, on_now, slice(column * n - n, column * n)),
-                    )
-                )
-            else:
-                wait, idle, on, spot = (
-                    [value + 1 / chunk for value in old[:ages]]
-                    for old, ages in ((wait_before, f), (idle_before, n), (on_before, n), (spot_before, n))
-                )
-            both = spot
+            wait = _extrapolated(wait_before, waits, more)
+            idle = _extrapolated(idle_before, idles, more)
+            on = _extrapolated(on_before, ons, more)
+            spot = _extrapolated(spot_before, spots, more)
+            spots.append(spot)
+            spot_stops = never if pause is None else _between(spots, pause)
             if not is_full:
-                last = slice(column * n - n, column * n)
-                both = (
-                    [
-                        a + b - c
-                        for a, b, c in zip(both_before[on_now], boths[-n:], both_before[last], strict=True)
-                    ]
-                    if column
-                    else [value + 1 / chunk for value in both_before[:n]]
-                )
-            spots.extend(spot)
-            boths.extend(both)
-            if pause is not None:
-                low, high, part = pause
-                spot_stops = spots[low * n : low * n + n], spots[high * n : high * n + n]
-                both_stops = boths[low * n : low * n + n], boths[high * n : high * n + n]
+                both = _extrapolated(both_before, boths, more)
+                boths.append(both)
+                both_stops = never if pause is None else _between(boths, pause)
 
             # All on-demand without spot.
             value, next_on, off, held = 0.0, on[0], [0.0] * f, [0.0] * f
-            before = off_before[off_now]
+            done = off_before[column]
             for age, rate, older, rates in off_rates:
-                value = 1.0 + chunk * before[age] + rate * next_on + older * value
+                value = 1.0 + chunk * done[age] + rate * next_on + older * value
                 held[age] = value = value / rates
                 if wait[age] < value:
                     value = wait[age]
                 off[age] = value
-            offs.extend(off)
-            stay_off.extend(held)
+            offs.append(off)
+            stay_off += held
 
             # Nothing, while a step of spare time passes; events are midway.
-            started = [dear + restart_h] * f
-            lost_off = restart_h + dear
-            if restart is not None:
-                low, high, part = restart
-                pairs = zip(offs[low * f : low * f + f], offs[high * f : high * f + f], strict=True)
-                started = [restart_h + a + (b - a) * part for a, b in pairs]
-                lost_off = restart_h + (offs[low * f] + (offs[high * f] - offs[low * f]) * part)
-            held = started
+            started = [restart_h + a for a in (dears[:f] if restart is None else _between(offs, restart))]
+            lost_off, held = started[0], started
             if column:
-                past, held = waits[-f:], [0.0] * f
-                changing = idles[-n] + idle[0]
+                past, held = waits[-1], [0.0] * f
+                changing = idles[-1][0] + idle[0]
                 for (age, _, older, _), (same, changed, aged) in zip(
                     off_rates, self._waits_off[column], strict=True
                 ):
@@ -252,90 +236,70 @@ class ValueTable:
                     wait[age] = started[age] if started[age] < value else value
             else:
                 wait = started
-            waits.extend(wait)
-            stay_wait.extend(held)
+            waits.append(wait)
+            stay_wait += held
 
             # All on-demand, while spot is to be had; spot joins while they train.
-            joined = idle
-            if pause is not None:
-                part = pause[2]
-                joined = [
-                    min(value, start_spot_usd + a + (b - a) * part)
-                    for value, a, b in zip(idle, *spot_stops, strict=True)
-                ]
-                if not is_full:
-                    joined = [
-                        min(value, beside_usd + a + (b - a) * part)
-                        for value, a, b in zip(joined, *both_stops, strict=True)
-                    ]
+            joined = _cheaper(idle, start_spot_usd, spot_stops)
+            if not is_full:
+                joined = _cheaper(joined, beside_usd, both_stops)
             value, next_off, held = 0.0, off[0], [0.0] * n
-            before = on_before[on_now]
+            done = on_before[column]
             for age, rate, older, rates in on_rates:
-                value = 1.0 + chunk * before[age] + rate * next_off + older * value
+                value = 1.0 + chunk * done[age] + rate * next_off + older * value
                 held[age] = value = value / rates
                 if joined[age] < value:
                     value = joined[age]
                 on[age] = value
-            ons.extend(on)
-            stay_on.extend(held)
+            ons.append(on)
+            stay_on += held
+            on_restarts = dears if restart is None else _between(ons, restart)
 
             # Spot, and on-demand for the rest of the workers; a loss of all spot leaves on-demand to start.
             if not is_full:
                 lost = lost_off
                 if restart is not None and other:
                     low, high, part = restart
-                    again = start_both_usd + (boths[low * n] + (boths[high * n] - boths[low * n]) * part)
+                    again = start_both_usd + (boths[low][0] + (boths[high][0] - boths[low][0]) * part)
                     lost = other * min(again, lost) + (1 - other) * lost
-                dropped, alone = [dear] * n, [inf] * n
-                if pause is not None:
-                    part = pause[2]
-                    dropped = [a + (b - a) * part for a, b in zip(*both_stops, strict=True)]
-                    alone = [stop_spot_usd + a + (b - a) * part for a, b in zip(*spot_stops, strict=True)]
-                value, held = 0.0, [0.0] * n
-                before = both_before[on_now]
+                dropped = dears if pause is None else both_stops
+                value, held, both = 0.0, [0.0] * n, [0.0] * n
+                done = both_before[column]
                 for age, rate, older, rates in on_rates:
                     following = older * value
-                    value = both_usd + chunk * before[age] + rate * lost
+                    value = both_usd + chunk * done[age] + rate * lost
                     if drops:
                         value += drops * (stop_both_usd + dropped[age])
                     held[age] = value = (value + following) / (rates + drops)
-                    if alone[age] < value:
-                        value = alone[age]
+                    alone = stop_spot_usd + spot_stops[age]
+                    if alone < value:
+                        value = alone
                     both[age] = value
-                boths[on_now] = array("d", both)
-                stay_both.extend(held)
+                boths[column] = both
+                stay_both += held
+                both_restarts = never if restart is None else _between(boths, restart)
 
             # Spot alone; what it lacks of all workers spends spare time.
             lost = wait[0] if wait[0] < lost_off else lost_off
             if other:
-                again = restart_h + dear
+                again = restart_h + on_restarts[0]
                 if restart is not None:
                     low, high, part = restart
-                    low, high = low * n, high * n
-                    again = min(
-                        restart_h + (ons[low] + (ons[high] - ons[low]) * part),
-                        start_spot_usd + (spots[low] + (spots[high] - spots[low]) * part),
-                    )
+                    onto = start_spot_usd + (spots[low][0] + (spots[high][0] - spots[low][0]) * part)
+                    again = min(again, onto)
                 lost = other * again + (1 - other) * lost
-            filled, spend = [inf] * n, 0.0
+            filled, spend = never, 0.0
             if not is_full:
-                filled = [dear + filled_usd] * n
-                if restart is not None:
-                    low, high, part = restart
-                    pairs = zip(boths[low * n : low * n + n], boths[high * n : high * n + n], strict=True)
-                    filled = [filled_usd + a + (b - a) * part for a, b in pairs]
+                filled = [filled_usd + a for a in (dears if restart is None else both_restarts)]
                 if column:
                     spend = (1 - share) / (self.spares[column] - self.spares[column - 1])
             if column or is_full:
-                dropped = [dear] * n
-                if drops and pause is not None:
-                    part = pause[2]
-                    dropped = [a + (b - a) * part for a, b in zip(*spot_stops, strict=True)]
-                value, spent, held = 0.0, spots[on_now.start - n : on_now.start], [0.0] * n
-                before = spot_before[on_now]
+                dropped = dears if pause is None else spot_stops
+                value, spent, held, spot = 0.0, spots[column - 1], [0.0] * n, [0.0] * n
+                done = spot_before[column]
                 for age, rate, older, _ in on_rates:
                     following = older * value
-                    value = spot_usd + gain * before[age] + rate * lost
+                    value = spot_usd + gain * done[age] + rate * lost
                     if drops:
                         value += drops * (stop_spot_usd + dropped[age])
                     if spend:
@@ -346,30 +310,19 @@ class ValueTable:
                     spot[age] = value
             else:
                 spot = held = filled
-            spots[on_now] = array("d", spot)
-            stay_spot.extend(held)
-            if is_full:
-                boths[on_now] = spots[on_now]
-                stay_both.extend(held)
+            spots[column] = spot
+            stay_spot += held
 
             # Nothing, while spot is to be had.
-            started = [dear + restart_h] * n
+            started = [restart_h + a for a in on_restarts]
             if restart is not None:
-                low, high, part = restart
-                now, later = slice(low * n, low * n + n), slice(high * n, high * n + n)
-                started = [
-                    min(restart_h + a + (b - a) * part, start_spot_usd + c + (d - c) * part)
-                    for a, b, c, d in zip(ons[now], ons[later], spots[now], spots[later], strict=True)
-                ]
+                started = _cheaper(started, start_spot_usd, _between(spots, restart))
                 if not is_full:
-                    started = [
-                        min(value, start_both_usd + a + (b - a) * part)
-                        for value, a, b in zip(started, boths[now], boths[later], strict=True)
-                    ]
+                    started = _cheaper(started, start_both_usd, both_restarts)
             held = started
             if column:
-                past, held = idles[-n:], [0.0] * n
-                changing = waits[-2 * f] + wait[0]
+                past, held = idles[-1], [0.0] * n
+                changing = waits[-2][0] + wait[0]
                 for (age, _, older, _), (same, changed, aged) in zip(
                     on_rates, self._waits_on[column], strict=True
                 ):
@@ -380,8 +333,39 @@ class ValueTable:
                     idle[age] = started[age] if started[age] < value else value
             else:
                 idle = started
-            idles.extend(idle)
-            stay_idle.extend(held)
+            idles.append(idle)
+            stay_idle += held
+        for mode, by_column in zip(Mode, (waits, offs, idles, ons, spots, boths), strict=True):
+            if mode is not Mode.BOTH or not is_full:
+                best[mode].extend(chain.from_iterable(by_column[first:]))
+                stay[mode].extend(held_by_mode[mode])
+
+
+def _by_column(values: "array[float]", ages: int) -> list[list[float]]:
+    """Return the values of a row, which are faster to read so, by column."""
+    flat = values.tolist()
+    return [flat[place : place + ages] for place in range(0, len(flat), ages)]
+
+
+def _extrapolated(before: list[list[float]], values: list[list[float]], more: float) -> list[float]:
+    """Return the start of the next column: as much above the row before as the last column is."""
+    column = len(values)
+    if not column:
+        return [value + more for value in before[0]]
+    return [a + b - c for a, b, c in zip(before[column], values[-1], before[column - 1], strict=True)]
+
+
+def _between(values: list[list[float]], place: Place) -> list[float]:
+    """Return the values at a place between two columns."""
+    low, high, part = place
+    if not part:
+        return values[low]
+    return [a + (b - a) * part for a, b in zip(values[low], values[high], strict=True)]
+
+
+def _cheaper(values: list[float], usd: float, others: list[float]) -> list[float]:
+    """Return, by age, the values, or the others with what a change to them costs."""
+    return [usd + b if usd + b < a else a for a, b in zip(values, others, strict=True)]
 
 
 def _one_step(rates: tuple[float, float], step_h: float) -> tuple[float, float, float]:

@@ -18,6 +18,8 @@ from dlcloud.scheduling.simulation.traces import Window
 
 ROUNDS = 40
 """Halvings of the range of the price of work: more than the digits of a price."""
+DEAREST = 4.0
+"""The end of that range, in prices of on-demand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +38,14 @@ def least_cost_usd(job: SimulatedJob, window: Window) -> float:
     """Return a lower bound of the cost of doing the job's work in time in this window, in USD."""
     spans = _spans(job, window)
     regions = [pool.region for pool in window.pools]
-    sizes = [(span.hours, _sizes(job, span)) for span in spans] if job.maximum > 1 else []
+    if job.maximum > 1:
+        return _group_usd(job, spans)
     work_h = job.work_s / HOUR_S
-    low, high = 0.0, 4.0 * job.on_demand_usd
+    low, high = 0.0, DEAREST * job.on_demand_usd
     best = 0.0
     for _ in range(ROUNDS):
         price = (low + high) / 2
-        paid_usd, done_h = _workers(sizes, price) if sizes else _one_worker(job, spans, price, regions)
+        paid_usd, done_h = _one_worker(job, spans, price, regions)
         best = max(best, paid_usd - price * (done_h - work_h))
         if done_h >= work_h:
             high = price
@@ -109,17 +112,27 @@ def _one_worker(
     return cost, done
 
 
-def _workers(sizes: Sequence[tuple[float, Sequence[Size]]], price: float) -> tuple[float, float]:
-    """Return cost and hours done of the best sizes of a group of workers, changeovers left out.
+def _group_usd(job: SimulatedJob, spans: Sequence[_Span]) -> float:
+    """Return the bound of a group of workers, changeovers left out: the work is done where it is cheapest.
 
     Without changeovers the spans are independent, and a plan costs no more than with them.
     """
-    cost = done = 0.0
-    for hours, of_span in sizes:
-        _, usd, speed = min([(usd - price * speed, usd, speed) for usd, speed in of_span])
-        cost += usd * hours
-        done += speed * hours
-    return cost, done
+    hulls: dict[tuple[tuple[int, float], ...], Sequence[Size]] = {}
+    steps = []
+    for span in spans:
+        hull = hulls.get(span.pools) or hulls.setdefault(span.pools, _sizes(job, span))
+        steps += [
+            (_slope(slower, faster), span.hours * (faster[1] - slower[1]))
+            for slower, faster in pairwise(hull)
+        ]
+    dearest = DEAREST * job.on_demand_usd
+    usd, left_h = 0.0, job.work_s / HOUR_S
+    for price, work_h in sorted(steps):
+        if left_h <= 0:
+            break
+        usd += min(price, dearest) * min(work_h, left_h)
+        left_h -= work_h
+    return usd + dearest * max(0.0, left_h)
 
 
 def _sizes(job: SimulatedJob, span: _Span) -> Sequence[Size]:
