@@ -208,6 +208,12 @@ class ValueTable:
                 boths.append(both)
                 both_stops = never if pause is None else _between(boths, pause)
 
+            # After a loss of a part, so much of the value is the cell's own: its equation is solved for it.
+            # Such losses are so frequent that they would otherwise keep the values near those of the start.
+            nearest, own = 0, 0.0
+            if drops and pause is not None and pause[1] == column:
+                nearest, own = pause[0], pause[2] or 1.0
+
             # All on-demand without spot.
             value, next_on, off, held = 0.0, on[0], [0.0] * f, [0.0] * f
             done = off_before[column]
@@ -263,6 +269,8 @@ class ValueTable:
                     again = start_both_usd + (boths[low][0] + (boths[high][0] - boths[low][0]) * part)
                     lost = other * min(again, lost) + (1 - other) * lost
                 dropped = dears if pause is None else both_stops
+                if own:
+                    dropped = [(1 - own) * a for a in boths[nearest]]
                 value, held, both = 0.0, [0.0] * n, [0.0] * n
                 done = both_before[column]
                 for age, rate, older, rates in on_rates:
@@ -270,7 +278,7 @@ class ValueTable:
                     value = both_usd + chunk * done[age] + rate * lost
                     if drops:
                         value += drops * (stop_both_usd + dropped[age])
-                    held[age] = value = (value + following) / (rates + drops)
+                    held[age] = value = (value + following) / (rates + drops * (1 - own))
                     alone = stop_spot_usd + spot_stops[age]
                     if alone < value:
                         value = alone
@@ -295,6 +303,8 @@ class ValueTable:
                     spend = (1 - share) / (self.spares[column] - self.spares[column - 1])
             if column or is_full:
                 dropped = dears if pause is None else spot_stops
+                if own:
+                    dropped = [(1 - own) * a for a in spots[nearest]]
                 value, spent, held, spot = 0.0, spots[column - 1], [0.0] * n, [0.0] * n
                 done = spot_before[column]
                 for age, rate, older, _ in on_rates:
@@ -304,7 +314,9 @@ class ValueTable:
                         value += drops * (stop_spot_usd + dropped[age])
                     if spend:
                         value += spend * spent[age]
-                    held[age] = value = (value + following) / (gain + rate + older + drops + spend)
+                    held[age] = value = (value + following) / (
+                        gain + rate + older + drops * (1 - own) + spend
+                    )
                     if filled[age] < value:
                         value = filled[age]
                     spot[age] = value

@@ -47,6 +47,9 @@ def test_longer_changeovers_and_more_losses_cost_more():
     assert cost(replace(MODEL, changeover_h=0.2)) > cost(MODEL)
     partial = replace(MODEL, share=0.5, changeover_h=0.2)
     assert cost(replace(partial, drops=4.0), Mode.BOTH) > cost(partial, Mode.BOTH)
+    for mode in (Mode.SPOT, Mode.BOTH):
+        free = replace(partial, changeover_h=0.0)
+        assert cost(replace(free, drops=4.0), mode) == pytest.approx(cost(free, mode))
 
 
 @pytest.mark.parametrize("spare_h", [0.01, 4.0, 40.0])
