@@ -429,15 +429,14 @@ def test_nothing_is_allowed_that_no_call_needs(name, recorded):
     *others, document = POLICIES[name]
     content = json.loads(document)
     for index, statement in enumerate(content["Statement"]):
+        asked = [request for request in recorded[name] if request.action in actions_of(statement)]
         for key in ("Action", "Resource"):
             for part in as_list(statement[key]):
                 smaller = {**statement, key: [other for other in as_list(statement[key]) if other != part]}
                 changed = [*content["Statement"][:index], smaller, *content["Statement"][index + 1 :]]
                 policies = [*others, json.dumps({"Statement": changed})]
-                assert not all(is_allowed(policies, request) for request in recorded[name]), (
-                    statement["Sid"],
-                    part,
-                )
+                refused = not all(is_allowed(policies, request) for request in asked)
+                assert refused, (statement["Sid"], part)
 
 
 def test_without_our_tags_only_what_is_shared_is_allowed(name, recorded):
