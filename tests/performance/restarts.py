@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 from dlcloud.benchmarks.command import reporting  # noqa: E402  the path comes first
 from dlcloud.benchmarks.resume import install  # noqa: E402
 
-STEP_S, EVERY, LIMIT_S = 0.1, 10, 180.0
+STEP_S, EVERY, LIMIT_S = 0.1, 10, 240.0
 TRAINING = f"""
 import os, sys, time
 from pathlib import Path
