@@ -18,7 +18,7 @@ from dlcloud.prediction.predictor import (
     predict,
 )
 from dlcloud.prediction.resemblance import describe_by_facts, resemblances
-from dlcloud.prediction.rules import best_by_passmark
+from dlcloud.prediction.rules import first_choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +50,8 @@ class PredictedJob:
     Attributes:
         refused: Why nothing is predicted; empty if it is.
         resembles: The reference jobs or rules that it resembles most, with their probabilities.
-        by_rule: The type with the most PassMark per USD, where that rule is as good at naming the cheapest as
-            the model; else empty.
+        by_rule: The first choice by the mean of these predictions and PassMark per USD, where few types were
+            measured; else empty.
     """
 
     workload: str
@@ -168,7 +168,8 @@ def _predict_job(
                 if market in offer.hourly_usd and not offer.is_burstable
             }
             hourly = {name: usd for name, usd in hourly.items() if name in table.rows}
-            by_rule = best_by_passmark(table, hourly, len(on_cpus))
+            predicted = {one.estimate.instance_type: one.estimate.throughput for one in offers}
+            by_rule = first_choice(table, hourly, predicted, len(on_cpus))
     offers.sort(key=lambda offer: _middle(offer, market))
     return PredictedJob(
         workload=workload,

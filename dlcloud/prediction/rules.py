@@ -1,7 +1,7 @@
 """Simple rules next to the model: a type's speed by cores and clock, or by its PassMark.
 
-Evaluations print their errors next to the model's; the choice of candidates for a race has the best type by
-PassMark and price, which names the cheapest more often than the model does where few types were measured.
+Evaluations print their errors next to the model's. The first choice is by the mean of model and PassMark,
+which names the cheapest more often than either where few types were measured.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from dlcloud.prediction.measured_types import TypeTable
 PASSMARK = "passmark-summ_cpu"
 CORES_BY_CLOCK, BY_PASSMARK = "cores x clock", "PassMark"
 FEW_MEASURED = 4
-"""With more measured types the model names the cheapest more often than the rule.
+"""With more measured types the model alone names the cheapest more often.
 
 Source: with eight measured types, 63 against 57 % of the tests in a sketch of this model in NumPy.
 """
@@ -30,15 +30,18 @@ def rule_levels(table: TypeTable) -> dict[str, dict[str, float]]:
     return rules
 
 
-def best_by_passmark(table: TypeTable, hourly_usd: Mapping[str, float], measured: int) -> str:
-    """Return the type with the most PassMark per USD; empty where the model is better, or without a price.
+def first_choice(
+    table: TypeTable, hourly_usd: Mapping[str, float], predicted: Mapping[str, float], measured: int
+) -> str:
+    """Return the type with the most per USD by the mean of prediction and PassMark; empty without a ground.
 
     Args:
         table: Of the types.
         hourly_usd: Prices of the types that may be named.
+        predicted: The throughput of each.
         measured: How many types the job was measured on.
     """
     levels = rule_levels(table).get(BY_PASSMARK)
     if levels is None or not hourly_usd or measured > FEW_MEASURED:
         return ""
-    return max(hourly_usd, key=lambda name: levels[name] - log(hourly_usd[name]))
+    return max(hourly_usd, key=lambda name: levels[name] + log(predicted[name]) - 2 * log(hourly_usd[name]))

@@ -82,7 +82,7 @@ def _notes(job: PredictedJob, region: str, most: int, as_of: str) -> list[str]:
         likened = ", ".join(f"{name} ({chance:.0%})" for name, chance in job.resembles)
         notes.append(f"resembles most: {likened}")
     if job.by_rule:
-        notes.append(f"most PassMark per USD: {job.by_rule}; race it, too: --race has it among the first")
+        notes.append(f"first choice, by the mean of this and PassMark per USD: {job.by_rule}; --race has it")
     if len(job.offers) > most:
         notes.append(f"the {most} cheapest of {len(job.offers)} types; --all, or --output csv, has all")
     if len(measured) < FEW_MEASURED:
