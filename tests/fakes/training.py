@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -22,11 +23,14 @@ def free_port():
 
 
 def free_pair():
-    """Return a free port whose next one is free, too: a lighthouse's, and its ledger's."""
+    """Return a free port whose next one is free, too: a lighthouse's, and its ledger's.
+
+    Both lie below those that Linux gives to connections, one of which could take them meanwhile.
+    """
     while True:
+        port = secrets.randbelow(11_000) * 2 + 10_000
         with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
+            first.bind(("127.0.0.1", port))
             second.bind(("127.0.0.1", port + 1))
             return port
 
@@ -70,7 +74,11 @@ class Cluster:
         command += ["--ledger-port", str(self.ledger_port), "--ledger", str(ledger)]
         command += ["--records", str(self.journal)]
         self.lighthouse = self._spawn("lighthouse", [*command, *self.lighthouse_arguments], {})
-        wait_until(lambda: self._listens(self.port) and self._listens(self.ledger_port), "the lighthouse")
+        wait_until(self._is_up, "the lighthouse")
+
+    def _is_up(self):
+        assert self.lighthouse.poll() is None, (self.folder / "lighthouse.log").read_text()
+        return self._listens(self.port) and self._listens(self.ledger_port)
 
     @property
     def journal(self):
