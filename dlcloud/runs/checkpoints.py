@@ -43,7 +43,7 @@ PROGRAM = f"python3 -I -S {FOLDER}/checkpoints.py"
 CHECKPOINT, STORED, NOTICE = "checkpoint", "checkpoint_stored", "notice"
 """The kinds of the records that `templates/checkpoints.py` writes."""
 REBALANCE = "a rebalance recommendation"
-RESIZE = "dlcloud resize"
+RESIZE = "a resize"
 REPLACED = ("an interruption notice", REBALANCE)
 """The reasons of a notice for which another instance takes the place."""
 REFUSED = b"dlcloud: hint: undo the change to resume"
