@@ -28,7 +28,7 @@ from tests.fakes.local_ec2 import Rig
 from tests.fakes.machine import FakeDial
 from tests.fakes.samples import RECIPE, cluster, observed, recipe
 from tests.prefork import Daemons
-from tests.unit.local.test_instance_roles import cloud_of, owner_clients
+from tests.unit.local.test_instance_roles import cloud_of
 
 SEED = int(os.environ.get("DLCLOUD_CRASH_SEED") or random.SystemRandom().randrange(10**6))
 ONE_TYPE = RECIPE.replace("[c7i.xlarge, c6i.xlarge]", "[c7i.xlarge]").replace("count: 2", "count: 1")
@@ -71,7 +71,7 @@ def launcher(rig, tmp_path, monkeypatch):
     paths.host_secret(cluster_id).write_text(new_secret())
     yield Launcher(
         cluster=made,
-        cloud=cloud_of(owner_clients(rig)),
+        cloud=cloud_of(rig.clients()),
         store=Store(clusters=clusters, runs=Runs(database), paths=paths),
         dialer=FakeDial(),
         clock=SystemClock(),

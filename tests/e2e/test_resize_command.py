@@ -73,7 +73,8 @@ def test_what_cannot_be_resized_says_why(user):
 def test_an_instance_that_another_machine_has_launched_for_a_cluster_has_a_price(user):
     (user.home / "sized.yaml").write_text(RECIPE)
     user.run("up", "sized.yaml", "--keep", "--name", "sized")
-    (one, *_), *_ = (found["Instances"] for found in user.ec2.describe_instances()["Reservations"])
+    found = user.ec2.describe_instances(InstanceIds=user.alive()[:1])
+    (one,) = found["Reservations"][0]["Instances"]
     tags = [tag for tag in one["Tags"] if not tag["Key"].startswith("aws:")]
     user.ec2.run_instances(
         ImageId=one["ImageId"],

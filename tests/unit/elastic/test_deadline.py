@@ -283,7 +283,7 @@ def test_a_refused_pool_is_left_out_until_its_wait_is_over():
         (30, (9, 10**9), 0.17, False),  # hardly cheaper than on-demand here
         (30, (9, 5 * 10**13), 0.05, False),  # 50 TB
         (30, (0, 0), 0.05, True),  # nine steps of an hour, on four workers, are taken again
-        (27, (0, 0), 0.05, False),  # no time for them
+        (26, (0, 0), 0.05, False),  # no time for them
     ],
 )
 def test_a_region_without_spot_is_left_if_the_rest_costs_less_elsewhere(hours, newest, usd, leaves):
