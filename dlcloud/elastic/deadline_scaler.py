@@ -144,10 +144,10 @@ class DeadlineScaler:
         return self.base if self._decision is None else sum(self._decision.targets.values())
 
     def decide(self, workers: Sequence[TrainingInstance], *, is_launching: bool) -> ScalingDecision:
-        """Return what is to be done now; the policy is asked if something changed, or it is time.
+        """Return what to do now; the policy is asked if something changed, or it is time.
 
         Raises:
-            RegionLeftError: The training is to continue in another Region.
+            RegionLeftError: The training should continue in another Region.
         """
         now = self.clock.now()
         self._note_changes(workers, now)

@@ -64,7 +64,7 @@ def train(
 
     Raises:
         StateLostError: No instance has the model's state, and there are no checkpoints in S3.
-        RegionLeftError: It is to continue in another Region.
+        RegionLeftError: It should continue in another Region.
         InstanceError: Likewise, and the training was not launched again.
         RemoteCommandError: The program fails wherever it runs.
     """

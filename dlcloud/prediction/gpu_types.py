@@ -9,7 +9,7 @@ from math import exp, log, sqrt
 from statistics import fmean
 
 from dlcloud.model.instance import Accelerator
-from dlcloud.prediction.predictor import Estimate, Measurement, measured_estimate
+from dlcloud.prediction.predictor import Estimate, Measurement, estimate_from_logarithms, measured_estimate
 from dlcloud.prediction.serving import GPUS
 
 BANDWIDTHS = {
@@ -69,14 +69,7 @@ def predict_on_gpus(
             center = sum(w * one for w, one in zip(weights, all_of, strict=True)) / total
             spread = sum(w * (one - center) ** 2 for w, one in zip(weights, all_of, strict=True)) / total
             half = HALF * sqrt(spread + SCATTER**2 * (1 + 1 / len(measurements)))
-            estimates.append(
-                Estimate(
-                    instance_type=name,
-                    throughput=exp(center),
-                    low=exp(center - half),
-                    high=exp(center + half),
-                )
-            )
+            estimates.append(estimate_from_logarithms(name, center, half))
     return estimates
 
 

@@ -183,14 +183,7 @@ def predict(belief: Belief, names: Sequence[str], calibration: Calibration) -> l
         center, variance = _posterior(belief, name, factors, scattered)
         is_measured = belief.table.rows[name].measured
         half = sqrt(variance) * calibration.scale(is_measured=is_measured, is_language=belief.is_language)
-        estimates.append(
-            Estimate(
-                instance_type=name,
-                throughput=exp(center),
-                low=exp(center - half),
-                high=exp(center + half),
-            )
-        )
+        estimates.append(estimate_from_logarithms(name, center, half))
     return estimates
 
 
@@ -220,6 +213,12 @@ def _posterior(
     center = sum(map(mul, chances, centers))
     spread = sum(p * (c - center) ** 2 for p, c in zip(chances, centers, strict=True))
     return center, spread + sum(map(mul, chances, variances))
+
+
+def estimate_from_logarithms(name: str, center: float, half: float) -> Estimate:
+    """Return the estimate of a type from its logarithm of throughput, and half the width of its interval."""
+    low, high = exp(center - half), exp(center + half)
+    return Estimate(instance_type=name, throughput=exp(center), low=low, high=high)
 
 
 def measured_estimate(measurement: Measurement) -> Estimate:

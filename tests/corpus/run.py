@@ -200,7 +200,7 @@ def is_resuming(script: Path) -> bool:
 
 
 def lay_out(folder: Path, slower: int = 1) -> None:
-    """Copy the scripts into the folder of a run; their pauses take so many times as long."""
+    """Copy the scripts into the folder of a run; their pauses are multiplied by `slower`."""
     for path in FOLDER.iterdir():
         if path.is_file():
             (folder / path.name).write_text(path.read_text().replace("sleep(", f"sleep({slower} * "))

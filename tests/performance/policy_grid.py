@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--boots", type=float, nargs="+", default=(0.0, 31.0, 120.0))
     parser.add_argument("--half", choices=("choosing", "reporting"), default="reporting")
     parser.add_argument("--again", type=Path, metavar="FILE", help="only cells that lose in this output")
-    parser.add_argument("--sample", type=int, default=0, help="with --again: so many other cells, too")
+    parser.add_argument("--sample", type=int, default=0, help="with --again: also a sample of N other cells")
     options = parser.parse_args()
     begun, ratios = time.process_time(), []
     grid = [options.workers, options.changeovers, options.slacks, options.boots]
