@@ -415,7 +415,6 @@ class PoolHistory:
     _changed_at: datetime | None = None
     _has: bool = False
     _available: timedelta = field(default_factory=timedelta)
-    _spells: int = 0
     _on: SpellFit = field(default_factory=lambda: SpellFit(ON))
     _off: SpellFit = field(default_factory=lambda: SpellFit(OFF))
     _refusals: int = 0
@@ -472,7 +471,6 @@ class PoolHistory:
         return Availability(
             observed_s=(now - self._since).total_seconds(),
             available_s=available.total_seconds(),
-            spells=self._spells,
             unchanged_s=unchanged.total_seconds(),
             on_factor=self._on.factor(unchanged.total_seconds() if self._has else 0.0),
             off_factor=self._off.factor(0.0 if self._has else unchanged.total_seconds()),
@@ -493,7 +491,6 @@ class PoolHistory:
             spell = now - self._changed_at
             (self._on if self._has else self._off).end(spell.total_seconds())
             self._available += spell if self._has else timedelta()
-        self._spells += has
         self._has, self._changed_at = has, now
 
 

@@ -4,8 +4,6 @@ They aim at a deadline that is earlier by `refusal_s`, so that a refusal of on-d
 them late either; with a `refusal_s` of 0 they are as published.
 """
 
-from dataclasses import replace
-
 from dlcloud.model.instance import Market
 from dlcloud.scheduling.policies.situation import PoolDecision, Situation, kept, on_demand_too, spot_first
 
@@ -24,27 +22,24 @@ def greedy(situation: Situation) -> PoolDecision:
 
     Source: Wu et al., "Can't Be Late", NSDI 2024, section 3: Thrifty, Exploitation and Safety Net rules.
     """
-    situation = _guarded(situation)
-    net = _safety_net(situation)
-    if net is not None:
-        return net
+    room_s = _until_net(situation)
+    if room_s <= MARGIN_S:
+        return _safety_net(situation)
     targets = spot_first(situation, kept(situation), situation.maximum)
     reason = "spot while it lasts" if targets else "no spot instance to be had: waiting"
-    return PoolDecision(targets=targets, reason=reason, ask_again_s=_until_net(situation))
+    return PoolDecision(targets=targets, reason=reason, ask_again_s=room_s)
 
 
 def gang(situation: Situation) -> PoolDecision:
     """Run the full number on spot or nothing, and end on on-demand when time runs out."""
-    situation = _guarded(situation)
-    net = _safety_net(situation)
-    if net is not None:
-        return net
+    room_s = _until_net(situation)
+    if room_s <= MARGIN_S:
+        return _safety_net(situation)
     targets = spot_first(situation, kept(situation), situation.maximum)
-    again = _until_net(situation)
     if sum(targets.values()) < situation.maximum:
         reason = f"fewer than {situation.maximum} spot instances to be had: waiting"
-        return PoolDecision(targets=kept(situation), reason=reason, ask_again_s=again)
-    return PoolDecision(targets=targets, reason=f"all {situation.maximum} on spot", ask_again_s=again)
+        return PoolDecision(targets=kept(situation), reason=reason, ask_again_s=room_s)
+    return PoolDecision(targets=targets, reason=f"all {situation.maximum} on spot", ask_again_s=room_s)
 
 
 def uniform_progress(situation: Situation) -> PoolDecision:
@@ -56,62 +51,54 @@ def uniform_progress(situation: Situation) -> PoolDecision:
 
     Source: Wu et al., "Can't Be Late", NSDI 2024, section 5.2.2.
     """
-    situation = _guarded(situation)
-    net = _safety_net(situation)
-    if net is not None:
-        return net
+    room_s = _until_net(situation)
+    if room_s <= MARGIN_S:
+        return _safety_net(situation)
     behind_s = _behind(situation, 2 * situation.restart_s)
     if situation.present(Market.ON_DEMAND) and behind_s > 0:
         running = {pool.key: pool.present for pool in situation.pools if pool.present}
         targets = on_demand_too(situation, running, situation.maximum)
-        gain = situation.scaling.speed(situation.maximum) - situation.work_s / situation.allowed_s
+        gain = situation.scaling.speed(situation.maximum) - situation.work_s / _allowed_s(situation)
         again = max(MARGIN_S, behind_s / max(gain, 1e-6))
         return PoolDecision(
             targets=targets, reason="on-demand until the lead is two changeovers", ask_again_s=again
         )
     targets = spot_first(situation, kept(situation), situation.maximum)
     if sum(targets.values()) >= situation.maximum:
-        return PoolDecision(targets=targets, reason="spot is obtainable", ask_again_s=_until_net(situation))
+        return PoolDecision(targets=targets, reason="spot is obtainable", ask_again_s=room_s)
     ahead = -_behind(situation, 0.0)
     if ahead <= MARGIN_S / 1000:
         targets = on_demand_too(situation, targets, situation.maximum)
-        return PoolDecision(
-            targets=targets, reason="behind the line: on-demand", ask_again_s=_until_net(situation)
-        )
-    again = min(_until_net(situation), ahead * situation.allowed_s / situation.work_s + MARGIN_S)
+        return PoolDecision(targets=targets, reason="behind the line: on-demand", ask_again_s=room_s)
+    again = min(room_s, ahead * _allowed_s(situation) / situation.work_s + MARGIN_S)
     return PoolDecision(targets=targets, reason="ahead of the line: waiting for spot", ask_again_s=again)
 
 
-def _guarded(situation: Situation) -> Situation:
-    if not situation.refusal_s:
-        return situation
-    return replace(
-        situation,
-        allowed_s=max(MARGIN_S, situation.allowed_s - situation.refusal_s),
-        time_left_s=situation.time_left_s - situation.refusal_s,
-    )
+def _allowed_s(situation: Situation) -> float:
+    """Return the seconds from the beginning to the deadline that a policy aims at."""
+    return max(MARGIN_S, situation.allowed_s - situation.refusal_s)
 
 
 def _behind(situation: Situation, later_s: float) -> float:
     """Return how far the work is behind the line of `later_s` from now, in instance-seconds."""
-    elapsed_s = situation.allowed_s - situation.time_left_s
-    expected = (elapsed_s + later_s) * situation.work_s / situation.allowed_s
+    allowed_s = _allowed_s(situation)
+    elapsed_s = allowed_s - (situation.time_left_s - situation.refusal_s)
+    expected = (elapsed_s + later_s) * situation.work_s / allowed_s
     return expected - (situation.work_s - situation.work_left_s)
 
 
-def _safety_net(situation: Situation) -> PoolDecision | None:
-    """Return the decision to end on on-demand where less than two changeovers are to spare; None otherwise.
+def _until_net(situation: Situation) -> float:
+    """Return after how many seconds less than two changeovers are to spare."""
+    return situation.slack_s - situation.refusal_s - 2 * situation.restart_s
+
+
+def _safety_net(situation: Situation) -> PoolDecision:
+    """Return the decision to end on on-demand, where less than two changeovers are to spare.
 
     What makes progress on spot stays until it is lost.
     """
-    if situation.slack_s > 2 * situation.restart_s + MARGIN_S:
-        return None
     spot = {pool.key: pool.running for pool in situation.pools if pool.market is Market.SPOT and pool.running}
     targets = on_demand_too(situation, kept(situation) | spot, situation.maximum)
     present = sum([pool.present for pool in situation.pools])
     again = situation.restart_s if present < situation.maximum else float("inf")
     return PoolDecision(targets=targets, reason="no time to spare: on-demand to the end", ask_again_s=again)
-
-
-def _until_net(situation: Situation) -> float:
-    return max(MARGIN_S, situation.slack_s - 2 * situation.restart_s)

@@ -1,6 +1,7 @@
 """What a policy is given, what it answers, and how a number of instances is spread over pools.
 
-What is given is not frozen, though it is never changed: a replay makes thousands, and so in half the time.
+What is given holds until the policy returns. A replay then changes it, since a new one for each of its
+thousands of events would take longer than the policy; a policy never does.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,7 +34,6 @@ class Availability:
     Attributes:
         observed_s: How long the pool was watched.
         available_s: How much of that it had at least one instance to give.
-        spells: How often it began to have some.
         unchanged_s: How long it has been as it is now: having some, or none.
         on_factor: How many times as often as usual its spells with some end (`spells`).
         off_factor: The same of those with none.
@@ -42,7 +42,6 @@ class Availability:
 
     observed_s: float = 0.0
     available_s: float = 0.0
-    spells: int = 0
     unchanged_s: float = 0.0
     on_factor: float = 1.0
     off_factor: float = 1.0
@@ -70,6 +69,7 @@ class PoolState:
         usual_usd: The mean of its price over the time that is known; 0: nothing is known but `hourly_usd`.
         region: Where it is; empty if there is one Region only, or for on-demand instances, which every
             Region has.
+        key: Market and name.
     """
 
     market: Market
@@ -82,6 +82,10 @@ class PoolState:
     availability: Availability = field(default_factory=lambda: UNKNOWN)
     usual_usd: float = 0.0
     region: str = ""
+    key: PoolKey = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = (self.market, self.name)
 
     def expected_usd(self, hours: float) -> float:
         """Return the expected mean price of the next hours: it returns to its usual one, from that of now."""
@@ -89,10 +93,6 @@ class PoolState:
             return self.hourly_usd
         span = hours / PRICE_MEMORY_H
         return self.usual_usd + (self.hourly_usd - self.usual_usd) * -expm1(-span) / span
-
-    @property
-    def key(self) -> PoolKey:
-        return (self.market, self.name)
 
     @property
     def present(self) -> int:
@@ -220,7 +220,7 @@ def kept(situation: Situation) -> Targets:
     """Return what always runs: what the caller keeps, and as much as fits of what costs nothing."""
     targets: Targets = {pool.key: pool.keep for pool in situation.pools if pool.keep}
     free = [pool for pool in situation.pools if pool.hourly_usd <= 0]
-    return fill(targets, free, situation.maximum)
+    return fill(targets, free, situation.maximum) if free else targets
 
 
 def fill(targets: Targets, pools: Iterable[PoolState], size: int) -> Targets:
@@ -230,30 +230,19 @@ def fill(targets: Targets, pools: Iterable[PoolState], size: int) -> Targets:
     for pool in pools:
         if missing <= 0:
             break
-        added = min(missing, max(0, pool.obtainable - filled.get(pool.key, 0)))
-        if added:
-            filled[pool.key] = filled.get(pool.key, 0) + added
+        before = filled.get(pool.key, 0)
+        added = min(missing, pool.obtainable - before)
+        if added > 0:
+            filled[pool.key] = before + added
             missing -= added
     return filled
 
 
-def in_order(situation: Situation, market: Market, *, stay_usd: float = float("inf")) -> list[PoolState]:
-    """Return a market's pools, the cheapest first.
-
-    Args:
-        situation: The pools.
-        market: Which of them.
-        stay_usd: A pool where instances run counts as so much cheaper an hour; by default it comes first.
-    """
+def in_order(situation: Situation, market: Market) -> list[PoolState]:
+    """Return a market's pools: first those where instances run, and of each kind the cheapest first."""
     pools = [pool for pool in situation.pools if pool.market is market]
     if len(pools) > 1:
-        pools.sort(
-            key=lambda pool: (
-                pool.hourly_usd - (stay_usd if pool.present else 0.0),
-                pool.hourly_usd,
-                pool.name,
-            )
-        )
+        pools.sort(key=lambda pool: (not (pool.running or pool.starting), pool.hourly_usd, pool.name))
     return pools
 
 

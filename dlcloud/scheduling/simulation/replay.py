@@ -134,117 +134,117 @@ def replay(
 
 
 class _PoolRun:
-    """One pool while a job is replayed: what the trace gives now, and what runs there."""
+    """One pool while a job is replayed: what the trace gives now, and what runs there.
+
+    Attributes:
+        state: What policies are given. It changes from event to event: a new one for each took as long as
+            all else of a replay.
+        key: That of the state.
+        trace: None for on-demand.
+        next_s: When the trace's next run begins.
+        ready_s: When each instance that boots will join.
+    """
 
     __slots__ = (
-        "available_s",
-        "changed_s",
-        "cost_usd",
-        "drops",
-        "is_open",
-        "market",
-        "name",
+        "_available_s",
+        "_changed_s",
+        "_off",
+        "_on",
+        "_paid_since_s",
+        "_paid_usd_s",
+        "_place",
+        "key",
         "next_s",
-        "obtainable",
-        "off",
-        "on",
-        "paid_since_s",
-        "paid_usd_s",
-        "place",
-        "price_usd",
-        "region",
-        "running",
-        "spells",
-        "starting",
+        "ready_s",
+        "state",
         "trace",
     )
 
     def __init__(self, name: str, market: Market, price_usd: float, trace: PoolTrace | None) -> None:
-        self.name, self.market, self.price_usd, self.trace = name, market, price_usd, trace
-        self.region = "" if trace is None else trace.region
-        self.place = -1
+        self.state = PoolState(
+            market=market,
+            name=name,
+            hourly_usd=price_usd,
+            obtainable=0,
+            availability=UNKNOWN if trace is None else Availability(),
+            region="" if trace is None else trace.region,
+        )
+        self.key, self.trace = self.state.key, trace
         self.next_s = 0.0 if trace is not None else inf
-        self.obtainable = self.running = self.spells = 0
-        self.starting: list[float] = []
-        self.available_s = self.changed_s = 0.0
-        self.paid_usd_s = self.paid_since_s = 0.0
-        self.is_open = False
-        self.on, self.off, self.drops = SpellFit(ON), SpellFit(OFF), 0
+        self.ready_s: list[float] = []
+        self._place = -1
+        self._available_s = self._changed_s = 0.0
+        self._paid_usd_s = self._paid_since_s = 0.0
+        self._on, self._off = SpellFit(ON), SpellFit(OFF)
 
-    @property
-    def present(self) -> int:
-        return self.running + len(self.starting)
-
-    def step(self) -> None:
-        """Take the next run of the trace."""
-        trace = self.trace
+    def step(self) -> int:
+        """Take the next run of the trace; return how many instances are lost, those that boot first."""
+        trace, state = self.trace, self.state
         if trace is None:
-            return
-        now_s, self.place = self.next_s, self.place + 1
-        is_over = self.place >= len(trace.counts)
-        before = self.obtainable
-        self.obtainable = 0 if is_over else trace.counts[self.place]
-        if trace.prices is not None and not is_over:
-            self.paid_usd_s += self.price_usd * (now_s - self.paid_since_s)
-            self.price_usd, self.paid_since_s = trace.prices[self.place], now_s
-        following = self.place + 1
+            return 0
+        now_s, self._place = self.next_s, self._place + 1
+        is_over = self._place >= len(trace.counts)
+        before, count = state.obtainable, 0 if is_over else trace.counts[self._place]
+        state.obtainable = count
         if is_over:
             self.next_s = inf
         else:
+            following = self._place + 1
             self.next_s = trace.starts_s[following] if following < len(trace.counts) else trace.end_s
-        self.drops += 0 < self.obtainable < before
-        self._note_spell(now_s)
+            if trace.prices is not None:
+                self._paid_usd_s += state.hourly_usd * (now_s - self._paid_since_s)
+                state.hourly_usd, self._paid_since_s = trace.prices[self._place], now_s
+        if count < before and count:
+            state.availability.drops += 1
+        elif (count > 0) != (before > 0):
+            self._end_spell(now_s, was_open=before > 0)
+        lost = state.running + state.starting - count
+        if lost > 0:
+            booting = min(lost, state.starting)
+            del self.ready_s[state.starting - booting :]
+            state.starting -= booting
+            state.running -= lost - booting
+        return max(0, lost)
 
-    def _note_spell(self, now_s: float) -> None:
-        is_open = self.obtainable > 0
-        if is_open != self.is_open:
-            self.available_s += now_s - self.changed_s if self.is_open else 0.0
-            if now_s > 0:
-                (self.on if self.is_open else self.off).end(now_s - self.changed_s)
-            self.changed_s, self.is_open = now_s, is_open
-            self.spells += is_open
+    def _end_spell(self, now_s: float, *, was_open: bool) -> None:
+        past, length_s = self.state.availability, now_s - self._changed_s
+        self._changed_s = now_s
+        if was_open:
+            self._available_s += length_s
+            self._on.end(length_s)
+            past.on_factor = self._on.factor()
+        elif now_s > 0:
+            self._off.end(length_s)
+            past.off_factor = self._off.factor()
 
-    def lose(self) -> int:
-        """Take away what is no longer obtainable, those that boot first; return how many."""
-        lost = self.present - self.obtainable
-        if lost <= 0:
-            return 0
-        booting = min(lost, len(self.starting))
-        del self.starting[len(self.starting) - booting :]
-        self.running -= lost - booting
-        return lost
+    def look(self, now_s: float) -> None:
+        """Bring what the past says of the pool up to date."""
+        state, unchanged_s = self.state, now_s - self._changed_s
+        past = state.availability
+        past.observed_s, past.unchanged_s = now_s, unchanged_s
+        if state.obtainable:
+            past.available_s = self._available_s + unchanged_s
+            past.on_factor = self._on.factor(unchanged_s)
+        else:
+            past.available_s = self._available_s
+            past.off_factor = self._off.factor(unchanged_s)
+        if now_s > 0 and self.trace is not None and self.trace.prices is not None:
+            paid_usd_s = self._paid_usd_s + state.hourly_usd * (now_s - self._paid_since_s)
+            state.usual_usd = paid_usd_s / now_s
 
-    def view(self, now_s: float) -> PoolState:
-        availability = UNKNOWN
-        if self.trace is not None:
-            unchanged_s = now_s - self.changed_s
-            on_s, off_s = (unchanged_s, 0.0) if self.is_open else (0.0, unchanged_s)
-            availability = Availability(
-                observed_s=now_s,
-                available_s=self.available_s + on_s,
-                spells=self.spells,
-                unchanged_s=unchanged_s,
-                on_factor=self.on.factor(on_s),
-                off_factor=self.off.factor(off_s),
-                drops=self.drops,
-            )
-        return PoolState(
-            market=self.market,
-            name=self.name,
-            hourly_usd=self.price_usd,
-            obtainable=self.obtainable,
-            running=self.running,
-            starting=len(self.starting),
-            availability=availability,
-            usual_usd=self._usual_usd(now_s),
-            region=self.region,
-        )
+    def start(self, number: int, ready_s: float) -> None:
+        self.ready_s += [ready_s] * number
+        self.state.starting += number
 
-    def _usual_usd(self, now_s: float) -> float:
-        """Return the mean price so far; 0 if the trace has no prices."""
-        if self.trace is None or self.trace.prices is None or now_s <= 0:
-            return 0.0
-        return (self.paid_usd_s + self.price_usd * (now_s - self.paid_since_s)) / now_s
+    def join(self, now_s: float) -> int:
+        """Let those that have booted take part; return how many."""
+        booting = [at_s for at_s in self.ready_s if at_s > now_s]
+        ready = len(self.ready_s) - len(booting)
+        if ready:
+            self.ready_s = booting
+            self.state.starting -= ready
+            self.state.running += ready
+        return ready
 
 
 class _Run:
@@ -258,105 +258,107 @@ class _Run:
         self.pools = [*self.spot, self.on_demand]
         self.usd = self.spot_s = self.on_demand_s = 0.0
         self.interruptions = 0
-        self.region, self.moved_s = "", 0.0
+        self.moved_s = 0.0
         self.refusals: list[tuple[float, float]] = list(job.refusals)
         self.may_refuse_first = job.refuse_first_s > 0
         self.moments: list[Moment] | None = [] if keep_moments else None
-
-    def observe(self) -> None:
-        """Bring what happened until now into effect: the trace's changes, losses, workers that join."""
-        now_s, changed = self.now_s, False
-        for pool in self.spot:
-            while pool.next_s <= now_s:
-                pool.step()
-                lost = pool.lose()
-                self.interruptions += lost
-                changed = changed or lost > 0
-        for pool in self.pools:
-            if pool.starting:
-                ready = sum(at_s <= now_s for at_s in pool.starting)
-                pool.starting = pool.starting[ready:]
-                pool.running += ready
-                changed = changed or ready > 0
-                self._settle(pool, ready)
-        if changed:
-            self._pause()
-        refused = any(begin <= now_s < end for begin, end in self.refusals)
-        self.on_demand.obtainable = self.on_demand.present if refused else self.job.maximum
-
-    def situation(self) -> Situation:
-        job = self.job
-        return Situation(
+        self._situation = Situation(
             work_s=job.work_s,
-            work_left_s=self.work_left_s,
+            work_left_s=job.work_s,
             allowed_s=job.allowed_s,
-            time_left_s=job.allowed_s - self.now_s,
-            pools=tuple([pool.view(self.now_s) for pool in self.pools]),
+            time_left_s=job.allowed_s,
+            pools=tuple([pool.state for pool in self.pools]),
             minimum=job.minimum,
             maximum=job.maximum,
             changeover_s=job.changeover_s,
             boot_s=job.boot_s,
             refusal_s=job.refusal_s,
             scaling=job.scaling,
-            changing_s=max(0.0, self.paused_until_s - self.now_s) if self._running() else 0.0,
-            region=self.region,
             move=job.move,
         )
 
+    def observe(self) -> None:
+        """Bring what happened until now into effect: the trace's changes, losses, workers that join."""
+        now_s, changed = self.now_s, False
+        for pool in self.spot:
+            while pool.next_s <= now_s:
+                lost = pool.step()
+                self.interruptions += lost
+                changed = changed or lost > 0
+            pool.look(now_s)
+        for pool in self.pools:
+            if pool.ready_s and pool.join(now_s):
+                changed = True
+                self._settle(pool)
+        if changed:
+            self._pause()
+        refused = self.refusals and any(begin <= now_s < end for begin, end in self.refusals)
+        self.on_demand.state.obtainable = self.on_demand.state.present if refused else self.job.maximum
+
+    def situation(self) -> Situation:
+        """Return what a policy may know now; it holds until the next event."""
+        now_s, situation = self.now_s, self._situation
+        situation.work_left_s = self.work_left_s
+        situation.time_left_s = self.job.allowed_s - now_s
+        paused_s = self.paused_until_s - now_s
+        situation.changing_s = paused_s if paused_s > 0 and self._running() else 0.0
+        return situation
+
     def apply(self, decision: PoolDecision) -> None:
         """Make the instances as many as decided; what is replaced leaves once the other has joined."""
-        changed = self._grow(decision)
-        if not any(pool.starting for pool in self.pools):
-            changed = self._shrink(decision) or changed
+        targets, changed, surplus, booting = decision.targets, False, False, 0
+        for pool in self.pools:
+            state, desired = pool.state, targets.get(pool.key, 0)
+            present = state.running + state.starting
+            if desired > present:
+                if state.obtainable > present:
+                    changed = self._grow(pool, min(desired, state.obtainable) - present) or changed
+            elif desired < present:
+                surplus = True
+            booting += state.starting
+        if surplus and not booting:
+            for pool in self.pools:
+                desired = targets.get(pool.key, 0)
+                if pool.state.running > desired:
+                    pool.state.running = desired
+                    changed = True
         if changed:
             self._pause()
         if self.moments is not None:
             self._note(decision.reason)
 
-    def _grow(self, decision: PoolDecision) -> bool:
-        changed = False
-        for pool in self.pools:
-            desired = decision.targets.get((pool.market, pool.name), 0)
-            missing = min(desired, pool.obtainable) - pool.present
-            if missing <= 0 or (pool is self.on_demand and self._refuses_first()):
-                continue
-            boot_s = self.job.boot_s
-            if self.now_s <= 0 and self.job.first_boot_s is not None:
-                boot_s = self.job.first_boot_s
-            if boot_s > 0:
-                pool.starting += [self.now_s + boot_s] * missing
-            else:
-                pool.running += missing
-                changed = True
-                self._settle(pool, missing)
-        return changed
+    def _grow(self, pool: _PoolRun, missing: int) -> bool:
+        """Request instances of a pool; return whether they take part already."""
+        if pool is self.on_demand and self._refuses_first():
+            return False
+        boot_s = self.job.boot_s
+        if self.now_s <= 0 and self.job.first_boot_s is not None:
+            boot_s = self.job.first_boot_s
+        if boot_s > 0:
+            pool.start(missing, self.now_s + boot_s)
+            return False
+        pool.state.running += missing
+        self._settle(pool)
+        return True
 
-    def _settle(self, pool: _PoolRun, joined: int) -> None:
+    def _settle(self, pool: _PoolRun) -> None:
         """Bring the state to the Region of workers that have joined: another one's are left behind."""
-        if not joined or pool.region == self.region:
+        region, before = pool.state.region, self._situation.region
+        if region == before:
             return
-        if not self.region:
-            self.region = pool.region or self.spot[0].region
-        elif pool.region:
-            self.region = pool.region
+        if not before:
+            self._situation.region = region or self.spot[0].state.region
+        elif region:
+            self._situation.region = region
             self.usd += self.job.move.usd
             self.moved_s = self.job.move.seconds
-
-    def _shrink(self, decision: PoolDecision) -> bool:
-        changed = False
-        for pool in self.pools:
-            surplus = pool.present - decision.targets.get((pool.market, pool.name), 0)
-            if surplus > 0:
-                pool.running -= surplus
-                changed = True
-        return changed
 
     def _refuses_first(self) -> bool:
         if not self.may_refuse_first or self.now_s <= 0:
             return False
         self.may_refuse_first = False
         self.refusals.append((self.now_s, self.now_s + self.job.refuse_first_s))
-        self.on_demand.obtainable = self.on_demand.present
+        self.on_demand.state.obtainable = self.on_demand.state.present
         return True
 
     def _pause(self) -> None:
@@ -367,46 +369,52 @@ class _Run:
         """Let time pass until the next event or the end of the work; bill it."""
         until_s = self._next_event(decision.ask_again_s)
         running = self._running()
-        speed = self.job.scaling.speed(running) if running >= self.job.minimum else 0.0
-        begin_s = max(self.now_s, self.paused_until_s)
-        if speed > 0 and until_s > begin_s:
-            done_s = (until_s - begin_s) * speed
-            if done_s >= self.work_left_s:
-                until_s, done_s = begin_s + self.work_left_s / speed, self.work_left_s
-            self.work_left_s -= done_s
+        if running >= self.job.minimum and running:
+            speed = self.job.scaling.speed(running)
+            begin_s = max(self.now_s, self.paused_until_s)
+            if until_s > begin_s:
+                done_s = (until_s - begin_s) * speed
+                if done_s >= self.work_left_s:
+                    until_s, done_s = begin_s + self.work_left_s / speed, self.work_left_s
+                self.work_left_s -= done_s
         self._bill(until_s - self.now_s)
         self.now_s = until_s
 
     def _running(self) -> int:
-        return sum([pool.running for pool in self.pools])
+        running = 0
+        for pool in self.pools:
+            running += pool.state.running
+        return running
 
     def _next_event(self, ask_again_s: float) -> float:
         times = [self.now_s + max(ask_again_s, 1.0), GIVE_UP * self.job.allowed_s]
-        times += [pool.next_s for pool in self.spot]
-        times += [at_s for pool in self.pools for at_s in pool.starting]
-        times += [at_s for refusal in self.refusals for at_s in refusal if at_s > self.now_s]
+        for pool in self.pools:
+            times.append(pool.next_s)
+            times += pool.ready_s
+        for refusal in self.refusals:
+            times += [at_s for at_s in refusal if at_s > self.now_s]
         return min(times)
 
     def _bill(self, seconds: float) -> None:
-        hourly_usd, spot = 0.0, 0
-        for pool in self.spot:
-            present = pool.present
-            if present:
-                spot += present
-                hourly_usd += present * pool.price_usd
-        fixed = self.on_demand.present
-        hourly_usd += fixed * self.job.on_demand_usd
+        hourly_usd, present = 0.0, 0
+        for pool in self.pools:
+            state = pool.state
+            here = state.running + state.starting
+            if here:
+                present += here
+                hourly_usd += here * state.hourly_usd
+        fixed = self.on_demand.state.present
         if self.job.traffic_usd:
-            most = max(pool.present for pool in self.pools)
-            hourly_usd += (spot + fixed - most) * self.job.traffic_usd
+            most = max(pool.state.present for pool in self.pools)
+            hourly_usd += (present - most) * self.job.traffic_usd
         self.usd += hourly_usd * seconds / HOUR_S
-        self.spot_s += spot * seconds
+        self.spot_s += (present - fixed) * seconds
         self.on_demand_s += fixed * seconds
 
     def _note(self, reason: str, *, is_last: bool = False) -> None:
         if self.moments is None:
             return
-        spot, on_demand = sum(pool.present for pool in self.spot), self.on_demand.present
+        spot, on_demand = sum(pool.state.present for pool in self.spot), self.on_demand.state.present
         if self.moments and not is_last:
             last = self.moments[-1]
             if (last.spot, last.on_demand) == (spot, on_demand):

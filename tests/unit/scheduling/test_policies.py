@@ -109,7 +109,7 @@ def test_a_running_pool_is_left_when_another_saves_more_than_the_stop():
 @pytest.mark.parametrize(("slack_h", "moves"), [(24, True), (0.9, False)])
 def test_a_move_costs_the_more_the_less_spare_time_is_left(slack_h, moves):
     """It was priced by its minutes alone, and took the spare time that the loss of spot needs later."""
-    old = Availability(observed_s=36000.0, available_s=36000.0, spells=1, unchanged_s=36000.0)
+    old = Availability(observed_s=36000.0, available_s=36000.0, unchanged_s=36000.0)
     running = replace(SPOT, running=1, obtainable=1, availability=old)
     cheaper = replace(SPOT, name="b", hourly_usd=0.6, obtainable=1, availability=old)
     now = situation(spot=running, more=(cheaper,), slack_h=slack_h, changeover_s=720.0, refusal_s=0.0)
@@ -119,7 +119,7 @@ def test_a_move_costs_the_more_the_less_spare_time_is_left(slack_h, moves):
 @pytest.mark.parametrize(("usual_usd", "moves"), [(0.6, True), (4.8, False), (0.0, True)])
 def test_a_pool_is_left_for_what_another_usually_costs(usual_usd, moves):
     """Both have the same price now as in the other cases; one is cheap for the moment only."""
-    old = Availability(observed_s=36000.0, available_s=36000.0, spells=1, unchanged_s=36000.0)
+    old = Availability(observed_s=36000.0, available_s=36000.0, unchanged_s=36000.0)
     running = replace(SPOT, running=1, obtainable=1, availability=old, usual_usd=0.97)
     cheaper = replace(SPOT, name="b", hourly_usd=0.6, obtainable=1, availability=old, usual_usd=usual_usd)
     now = situation(spot=running, more=(cheaper,), slack_h=24, changeover_s=720.0, refusal_s=0.0)
