@@ -34,13 +34,17 @@ SHRINK = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A model, in billions of parameters: all, and those that one token uses; bytes of cache of a token."""
+    """A model, in billions of parameters: all, and those that one token uses; bytes of cache of a token.
+
+    Over `cache_heads` GPUs at most the cache is divided; more have copies. A latent cache is one head.
+    """
 
     name: str
     parameters: float
     active: float
     layers: int
     cache_bytes: int
+    cache_heads: int = 8
 
     @property
     def hidden(self) -> float:
@@ -61,16 +65,20 @@ class Gpu:
 
 
 MODELS = (
-    ServedModel(name="DeepSeek-R1", parameters=671, active=37, layers=61, cache_bytes=70272),
+    ServedModel(name="DeepSeek-R1", parameters=671, active=37, layers=61, cache_bytes=70272, cache_heads=1),
     ServedModel(name="MiniMax-M2.5", parameters=230, active=10, layers=62, cache_bytes=253952),
     ServedModel(name="gpt-oss-120b", parameters=117, active=5.1, layers=36, cache_bytes=73728),
     ServedModel(name="Llama-3.1-70B", parameters=70.6, active=70.6, layers=80, cache_bytes=327680),
     ServedModel(name="Llama-3.1-8B", parameters=8.03, active=8.03, layers=32, cache_bytes=131072),
     ServedModel(name="Qwen3-32B", parameters=32.8, active=32.8, layers=64, cache_bytes=262144),
-    ServedModel(name="Qwen3-235B-A22B", parameters=235, active=22, layers=94, cache_bytes=192512),
-    ServedModel(name="Qwen3.5-397B-A17B", parameters=397, active=17, layers=60, cache_bytes=30720),
-    ServedModel(name="Kimi-K2.5", parameters=1027, active=32, layers=61, cache_bytes=70272),
-    ServedModel(name="GLM-5", parameters=744, active=40, layers=78, cache_bytes=89856),
+    ServedModel(
+        name="Qwen3-235B-A22B", parameters=235, active=22, layers=94, cache_bytes=192512, cache_heads=4
+    ),
+    ServedModel(
+        name="Qwen3.5-397B-A17B", parameters=397, active=17, layers=60, cache_bytes=30720, cache_heads=2
+    ),
+    ServedModel(name="Kimi-K2.5", parameters=1027, active=32, layers=61, cache_bytes=70272, cache_heads=1),
+    ServedModel(name="GLM-5", parameters=744, active=40, layers=78, cache_bytes=89856, cache_heads=1),
 )
 """By their published configurations."""
 GPUS = {
@@ -139,6 +147,7 @@ def _described(config: Mapping[str, Any], name: str) -> ServedModel:
         query, cached = number.get("q_lora_rank") or hidden, latent + rope
         attention = hidden * (query + cached + heads * value)
         attention += heads * (query * (plain + rope) + latent * (plain + value))
+    cache_heads = 1 if latent else key_heads
     experts = max(number.get(key, 0) for key in ("n_routed_experts", "num_experts", "num_local_experts"))
     plain_layers = number.get("first_k_dense_replace", 0) if experts else layers
     shared = number.get("shared_expert_intermediate_size", number.get("n_shared_experts", 0) * (expert or 0))
@@ -154,7 +163,12 @@ def _described(config: Mapping[str, Any], name: str) -> ServedModel:
             return listed
     active = (common + used * one) / 1e9
     return ServedModel(
-        name=name, parameters=parameters, active=active, layers=layers, cache_bytes=cache_bytes
+        name=name,
+        parameters=parameters,
+        active=active,
+        layers=layers,
+        cache_bytes=cache_bytes,
+        cache_heads=cache_heads,
     )
 
 
@@ -238,7 +252,7 @@ def place_of(concurrency: int, prompt: int, answer: int, gpus: int) -> tuple[flo
 
 
 def parts_of(demand: Demand, setup: Setup) -> tuple[list[float], list[float]]:
-    """Return the seconds, up to factors, that make up a token and the first token."""
+    """Return the seconds, up to factors, that make up a token, and the first token but for others' steps."""
     model, gpu = demand.model, GPUS[setup.gpu]
     flops = {"bf16": 1.0, "fp8": gpu.fp8, "int4": gpu.four_bits}[demand.precision] * gpu.tflops * 1e12
     flops *= setup.gpus
@@ -255,7 +269,7 @@ def parts_of(demand: Demand, setup: Setup) -> tuple[list[float], list[float]]:
     prompt_s = 2e9 * model.active * demand.prompt / flops
     turn = many / demand.answer  # prompts that are read while one token of each request is written
     token = [
-        *(weights, others, cache / bandwidth),
+        *(weights, others, cache / (gpu.bandwidth * 1e9 * min(setup.gpus, model.cache_heads))),
         *(layers, layers * is_shared, layers * many**0.5, layers * is_sparse),
         *(turn * prompt_s, turn * prompt_s * is_sparse, turn * layers * 10, turn * exchange * demand.prompt),
         many * exchange,
@@ -287,8 +301,10 @@ class ServingTable:
         return result
 
     def sums(self, demand: Demand, setup: Setup) -> tuple[float, float]:
-        token, first = parts_of(demand, setup)
-        return sum(map(mul, self.token, token)), sum(map(mul, self.first[setup.server], first))
+        parts, first = parts_of(demand, setup)
+        token = sum(map(mul, self.token, parts))
+        # A request also waits for steps of the others.
+        return token, sum(map(mul, self.first[setup.server], (*first, token)))
 
     def estimate(self, demand: Demand, setup: Setup) -> tuple[float, float, bool]:
         """Return the seconds of a token and of the first token, and whether they were published as such."""
@@ -389,7 +405,7 @@ def serve_on_gpus(table: ServingTable, demand: Demand, name: str, gpu: str, coun
     best, fits = None, False
     for gpus, server in product((1, 2, 4, 8), SERVERS):
         for many in CONCURRENCIES if gpus <= count else ():
-            if size + many * cache > sheet.memory * gpus * USED_MEMORY:
+            if size / gpus + many * cache / min(gpus, demand.model.cache_heads) > sheet.memory * USED_MEMORY:
                 break
             fits = True
             setup = Setup(gpu=gpu, gpus=gpus, concurrency=many, server=server)

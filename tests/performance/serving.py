@@ -128,8 +128,9 @@ def _is_possible(key: tuple, token_s: float) -> bool:
 def fit(rows: list[PublishedRow]) -> ServingTable:
     """Return the table with the factors that leave the least errors, as logarithms; none is negative."""
     parts = [parts_of(demand_of(row), setup_of(row)) for row in rows]
-    token = _fit(np.array([part for part, _ in parts]), np.log([row.token_s for row in rows]))
-    firsts, times = np.array([part for _, part in parts]), np.log([row.first_token_s for row in rows])
+    tokens, times = np.array([part for part, _ in parts]), np.log([row.first_token_s for row in rows])
+    token = _fit(tokens, np.log([row.token_s for row in rows]))
+    firsts = np.column_stack([[part for _, part in parts], tokens @ np.exp(token)])
     every = _fit(firsts, times)
     first = {server: _rounded(every) for server in SERVERS}
     for server in {row.server for row in rows}:

@@ -75,10 +75,15 @@ def prices_of_types(
 ) -> Mapping[str, Mapping[Market, Decimal]]:
     """Return the hourly prices of the region's types: of AWS, or dated ones of the bundled table.
 
+    Accelerators that jobs are not predicted on (g4ad, inf2) are left out: as CPU types they would be dear.
+
     Raises:
         RecipeError: The bundled table has no prices of that region, or of spot.
     """
-    return prices_of(context, sorted({*table.rows, *gpu_types()}), region, market, live=live)
+    accelerated = {one.name for one in Catalog().every() if one.accelerator is not None}
+    names = {*gpu_types(), *(table.rows.keys() - accelerated)}
+    prices = prices_of(context, sorted(names), region, market, live=live)
+    return {name: of_type for name, of_type in prices.items() if name in names}
 
 
 def gpu_types() -> dict[str, Accelerator]:

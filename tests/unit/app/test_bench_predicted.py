@@ -31,3 +31,5 @@ def test_gpu_types_are_measured_next_to_cpu_types_one_of_each_gpu():
 def test_a_type_without_a_ground_is_refused():
     with pytest.raises(RecipeError, match=r"g6f\.large"):
         choose("g6f.large")
+    with pytest.raises(RecipeError, match=r"g4ad\.xlarge"):
+        choose("g4ad.xlarge")  # its processor would be predicted, its GPU is paid

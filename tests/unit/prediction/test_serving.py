@@ -95,6 +95,13 @@ def test_more_gpus_and_more_bandwidth_never_take_longer_by_the_parts_alone(table
     assert GPUS["H200"].bandwidth > GPUS["H100"].bandwidth
 
 
+def test_more_gpus_divide_a_cache_of_heads_and_copy_a_latent_one(table):
+    latent = demand("DeepSeek-R1", tokens="100000/1000")
+    heads = replace(latent, model=replace(latent.model, cache_heads=8))
+    setup = Setup(gpu="H200", gpus=8, concurrency=64, server="sglang")
+    assert table.sums(latent, setup)[0] > 1.2 * table.sums(heads, setup)[0]
+
+
 def test_without_fp8_memory_or_time_there_is_no_answer(table):
     assert serve_on_gpus(table, demand(), "p4d.24xlarge", "A100", 8) == "A100 has no fp8"
     assert "memory" in serve_on_gpus(table, demand("671B-A37B", "bf16"), "p5.4xlarge", "H100", 1)
