@@ -13,7 +13,7 @@ one by one: every worker is on-demand within one restart of the first loss. With
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil, log2
+from math import ceil, inf, log2
 from typing import NamedTuple
 
 from dlcloud.model.instance import Market
@@ -40,6 +40,9 @@ PRIOR_DROPS = 0.2
 SHARES = 4
 """Models differ by a quarter of the workers and of a probability, by a twentieth of a price, and by powers of
 2 of times and rates, so that few tables are computed."""
+
+_SPOT, _ON_DEMAND = Market.SPOT, Market.ON_DEMAND
+"""A member is looked up in its class more slowly than it is compared, and a decision compares many."""
 
 Candidate = tuple[float, float, PoolState, int]
 """USD an hour and instance, stops of all workers an hour, a pool, and how many of its instances."""
@@ -71,21 +74,22 @@ def spot_by_cost(situation: Situation, dearest_usd: float) -> tuple[list[Offer],
     changeovers are expected to cost an hour: all workers stop when a spell ends, and once more to get there.
     Pools that are dearer than on-demand are left out.
     """
-    left_h = situation.least_time_s / HOUR_S
+    left_h, maximum = situation.least_time_s / HOUR_S, situation.maximum
     candidates: list[Candidate] = []
     for pool in situation.pools:
-        if pool.market is not Market.SPOT or not 0 < pool.hourly_usd < dearest_usd:
+        obtainable = pool.obtainable
+        if not obtainable or pool.market is not _SPOT or not 0 < pool.hourly_usd < dearest_usd:
             continue
-        stays = min(pool.present, pool.obtainable)
-        more = min(pool.obtainable, situation.maximum) - stays
+        stays = min(pool.running + pool.starting, obtainable)
+        more = min(obtainable, maximum) - stays
         losses = losses_per_h(pool)
         usd = pool.expected_usd(min(left_h, 1 / losses))
         if stays:
             candidates.append((usd, losses, pool, stays))
         if more > 0:
             candidates.append((usd, 2 * losses, pool, more))
-    pause_usd = situation.maximum * situation.restart_s / HOUR_S * dearest_usd
-    return in_order_of_cost(candidates, pause_usd, situation.maximum), candidates
+    pause_usd = maximum * situation.restart_s / HOUR_S * dearest_usd
+    return in_order_of_cost(candidates, pause_usd, maximum), candidates
 
 
 def in_order_of_cost(candidates: Sequence[Candidate], pause_usd: float, missing: int) -> list[Offer]:
@@ -97,12 +101,14 @@ def in_order_of_cost(candidates: Sequence[Candidate], pause_usd: float, missing:
     """
     left, offers = list(candidates), []
     while left and missing > 0:
-        _, _, place = min(
-            [
-                (usd + pause_usd * stops / min(count, missing), pool.name, place)
-                for place, (usd, stops, pool, count) in enumerate(left)
-            ]
-        )
+        place = 0
+        if len(left) > 1:
+            _, _, place = min(
+                [
+                    (usd + pause_usd * stops / min(count, missing), pool.name, place)
+                    for place, (usd, stops, pool, count) in enumerate(left)
+                ]
+            )
         _, _, pool, count = left.pop(place)
         offers.append((pool, min(count, missing)))
         missing -= count
@@ -111,9 +117,11 @@ def in_order_of_cost(candidates: Sequence[Candidate], pause_usd: float, missing:
 
 def on_demand_usd(situation: Situation) -> float:
     """Return the price of an on-demand instance-hour; infinite if there is none."""
-    pools = situation.pools
-    prices = [p.hourly_usd for p in pools if p.market is Market.ON_DEMAND and p.hourly_usd > 0]
-    return min(prices, default=float("inf"))
+    dearest_usd = inf
+    for pool in situation.pools:
+        if pool.market is _ON_DEMAND and 0 < pool.hourly_usd < dearest_usd:
+            dearest_usd = pool.hourly_usd
+    return dearest_usd
 
 
 def losses_per_h(pool: PoolState) -> float:
@@ -133,26 +141,33 @@ def forecast(situation: Situation, offers: Sequence[Offer], spare_s: float, dear
         spare_s: The spare time at the start.
         dearest_usd: Price of an on-demand instance-hour.
     """
-    spot = [pool for pool in situation.pools if pool.market is Market.SPOT and pool.hourly_usd > 0]
+    spot = [pool for pool in situation.pools if pool.market is _SPOT and pool.hourly_usd > 0]
     first = offers[0][0] if offers else min(spot, key=lambda pool: (pool.hourly_usd, pool.name))
-    past = first.availability
+    past, boot_s, changeover_s = first.availability, situation.boot_s, situation.changeover_s
     share, usd = _share_and_price(situation, offers, first)
-    usd = round(20 * usd / dearest_usd) / 20
-    expected_drops = past.drops + (PRIOR_DROPS if situation.maximum > 1 else 0.0)
-    drops = 2 * expected_drops * HOUR_S / (past.available_s + HOUR_S)
+    drops = past.drops + (PRIOR_DROPS if situation.maximum > 1 else 0.0)
+    drops = 2 * drops * HOUR_S / (past.available_s + HOUR_S)
+    off_factor, unavailable_s, none = 0.0, inf, 1.0
+    for pool in spot:
+        pool_past = pool.availability
+        off_factor += pool_past.off_factor
+        unavailable_s = min(unavailable_s, pool_past.unchanged_s)
+        if pool is not first:  # it has capacity as often as it had it so far
+            none *= 1 - (PRIOR_S * PRIOR_AVAILABILITY + pool_past.available_s) / (
+                PRIOR_S + pool_past.observed_s
+            )
     model = MarkovModel(
         on_factor=_power_of_2(past.on_factor, roots=2),
-        off_factor=_power_of_2(sum([pool.availability.off_factor for pool in spot]), roots=2),
-        other=_other(spot, first),
+        off_factor=_power_of_2(off_factor, roots=2),
+        other=round((1 - none) * SHARES) / SHARES,
         share=share,
         drops=_power_of_2(drops) if drops > 1 / 4 else 0.0,
-        spot_usd=usd,
-        changeover_h=situation.changeover_s / HOUR_S,
-        boot_h=situation.boot_s / HOUR_S,
+        spot_usd=round(20 * usd / dearest_usd) / 20,
+        changeover_h=changeover_s / HOUR_S,
+        boot_h=boot_s / HOUR_S,
         work_h=situation.work_s / situation.scaling.speed(situation.maximum) / HOUR_S,
         spare_h=spare_s / HOUR_S,
     )
-    unavailable_s = min([pool.availability.unchanged_s for pool in spot])
     return Forecast(
         model=model,
         on_age=ON.age_class(past.unchanged_s / HOUR_S),
@@ -181,17 +196,6 @@ def _share_and_price(situation: Situation, offers: Sequence[Offer], first: PoolS
     mean_usd = usd / count if count else first.expected_usd(left_h)
     share = ceil(SHARES * count / room) / SHARES if count else 1.0
     return share, mean_usd
-
-
-def _other(pools: Sequence[PoolState], first: PoolState) -> float:
-    """Return the probability that another pool has capacity, as often as they had it so far."""
-    none = 1.0
-    for pool in pools:
-        if pool is not first:
-            past = pool.availability
-            share = (PRIOR_S * PRIOR_AVAILABILITY + past.available_s) / (PRIOR_S + past.observed_s)
-            none *= 1 - share
-    return round((1 - none) * SHARES) / SHARES
 
 
 def _power_of_2(value: float, *, roots: int = 1) -> float:
@@ -253,8 +257,7 @@ class _Plan:
 
     def cost_h(self, mode: Mode, lost_h: float = 0.0, *, stays: bool = False) -> float:
         """Return the plan's cost from a mode on, after some spare time was lost."""
-        is_off = mode in {Mode.WAIT, Mode.OFF}
-        age = self.expected.off_age if is_off else self.expected.on_age
+        age = self.expected.off_age if mode <= Mode.OFF else self.expected.on_age
         return self.table.value(mode, age, self.work_h, self.spare_h - lost_h, stays=stays)
 
 
@@ -266,7 +269,7 @@ def elastic(situation: Situation) -> PoolDecision:
     first_s = situation.allowed_s - situation.work_s / situation.scaling.speed(situation.maximum) - safe_s
     if sum(base.values()) >= situation.maximum:
         return PoolDecision(targets=base, reason="all that is paid for anyway", ask_again_s=HOUR_S)
-    regions = {pool.region for pool in situation.pools if pool.market is Market.SPOT and pool.hourly_usd > 0}
+    regions = {pool.region for pool in situation.pools if pool.market is _SPOT and pool.hourly_usd > 0}
     if spare_s <= 0 or first_s <= 0 or not regions:
         reason = "the latest safe moment: all on-demand" if regions else "there is no spot pool"
         everything = on_demand_too(situation, base, situation.maximum)
@@ -321,13 +324,13 @@ def _seen_from(region: str, situation: Situation, *, alone: bool = False) -> Sit
     `alone`: Nothing is expected of other Regions later, either.
     """
     moves = bool(situation.region) and region != situation.region
-    own = [pool for pool in situation.pools if pool.market is not Market.SPOT or pool.region == region]
+    own = [pool for pool in situation.pools if pool.market is not _SPOT or pool.region == region]
     others = [
         replace(pool, obtainable=0, running=0, starting=0)
         for pool in situation.pools
-        if pool.market is Market.SPOT and pool.region != region
+        if pool.market is _SPOT and pool.region != region
     ]
-    has_spot = any(pool.market is Market.SPOT and pool.obtainable for pool in own)
+    has_spot = any(pool.market is _SPOT and pool.obtainable for pool in own)
     pools = own if alone and not has_spot and len(own) > 1 else [*own, *others]
     lost_s = situation.move.seconds if moves else 0.0
     return replace(situation, pools=tuple(pools), time_left_s=situation.time_left_s - lost_s)
@@ -348,7 +351,7 @@ def _make_plan(situation: Situation, base: Targets, spare_s: float, first_s: flo
     spot = spread(offers, base, situation.maximum)
     held = on_demand = 0
     for pool in situation.pools:
-        if pool.market is Market.SPOT:
+        if pool.market is _SPOT:
             held += min(pool.present, spot.get(pool.key, 0))
         elif pool.hourly_usd > 0:
             on_demand += max(0, pool.present - pool.keep)
@@ -474,7 +477,7 @@ def _joined(plan: _Plan, base: Targets, mode: Mode) -> Targets:
     lasting_h = min(plan.work_h, 1 / plan.expected.losses_per_h)
     if saved * lasting_h > stopped * pauses_h and plan.can_lose(_pause_h(plan)):
         return plan.spot
-    running = {p.key: min(p.present, p.obtainable) for p in plan.situation.pools if p.market is Market.SPOT}
+    running = {p.key: min(p.present, p.obtainable) for p in plan.situation.pools if p.market is _SPOT}
     return base | {key: count for key, count in running.items() if count}
 
 

@@ -13,13 +13,13 @@ Source: Kushner and Dupuis, "Numerical Methods for Stochastic Control Problems i
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from itertools import chain, pairwise
-from math import exp, expm1, inf
+from math import exp, expm1, inf, nan
+from typing import NamedTuple
 
-from dlcloud.scheduling.spells import OFF, ON
+from dlcloud.scheduling.spells import OFF, ON, Hazard
 
 WORK_STEPS = 8
 SPARE_STEPS = 80
@@ -34,12 +34,16 @@ have 5 steps for an hour of spare time, but at least this many."""
 TABLES_KEPT = 1024
 FULL = 0.999
 """A larger share is all."""
+NEVER = 1e300
+"""The cost of what cannot be: finite, so that it may be interpolated."""
 
-Row = Sequence["array[float]"]
-"""By mode: USD by column, and for each by class of age. An array is one object for the garbage collector,
-which stopped decisions for 200 ms when a table had a list for each column."""
 Place = tuple[int, int, float]
 """A column, the next one, and the part of the way to it; without a part, the same one twice."""
+Rates = tuple[tuple[float, float], ...]
+"""By class of age: how often an hour a spell ends, and how often it gets into the next class."""
+Step = tuple[int, float, float, float, float]
+"""A class of age, how often an hour it ends in the next one, the probability that nothing happens in a step,
+and half of those of a change and of ageing."""
 
 
 class Mode(IntEnum):
@@ -57,8 +61,7 @@ class Mode(IntEnum):
     BOTH = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkovModel:
+class MarkovModel(NamedTuple):
     """What is believed of spot, and what the run pays; 1 USD is an hour of all workers on-demand.
 
     Attributes:
@@ -96,9 +99,13 @@ class ValueTable:
     """Expected cost to the end of the run.
 
     `best[mode]` is that of the best decisions from now on; `stay[mode]` that of changing nothing until
-    something happens. Rows are by work left, columns by spare time. Both are computed when they are asked
-    for, since no cell depends on one with more work or more spare time, and a run has ever less of both. All
-    values are finite: without spare time, to change nothing costs what has to follow immediately.
+    something happens. Each is an array by work left (rows), spare time (columns), and class of age. Rows and
+    columns are computed when they are asked for, since no cell depends on one with more work or more spare
+    time, and a run has ever less of both. All are finite then: without spare time, to change nothing costs
+    what has to follow immediately.
+
+    The garbage collector looks through few objects for a table. With lists by column it stopped decisions
+    for 200 ms, with small tuples and arrays by row for 50 ms.
     """
 
     def __init__(self, model: MarkovModel) -> None:
@@ -107,56 +114,46 @@ class ValueTable:
         self.steps = SPARE_STEPS if is_plain else min(MOST_STEPS, max(LEAST_STEPS, round(5 * model.spare_h)))
         end = expm1(CURVE)
         self.works = [model.work_h * expm1(CURVE * row / WORK_STEPS) / end for row in range(WORK_STEPS + 1)]
-        self.spares = [
-            model.spare_h * expm1(CURVE * step / self.steps) / end for step in range(self.steps + 1)
+        self.spares = tuple(
+            [model.spare_h * expm1(CURVE * step / self.steps) / end for step in range(self.steps + 1)]
+        )
+        self._on = _rates(ON, model.on_factor)
+        self._off = _rates(OFF, model.off_factor)
+        self._pauses = _places(self.spares, model.changeover_h)
+        self._restarts = _places(self.spares, model.changeover_h + model.boot_h)
+        self._waits_on = _waits(self._on, self.spares)
+        self._waits_off = _waits(self._off, self.spares)
+        self._columns = [len(self.spares), *[0] * WORK_STEPS]
+        self.best, self.stay = self._empty(), self._empty()
+
+    def _empty(self) -> "list[array[float]]":
+        """Return the values by mode: 0 without work, else unknown."""
+        columns, f, n = len(self.spares), len(self._off), len(self._on)
+        modes = [
+            array("d", [0.0]) * (columns * ages) + array("d", [nan]) * (WORK_STEPS * columns * ages)
+            for ages in (f, f, n, n, n, n)
         ]
-        self._on = [
-            (model.on_factor * hourly, older) for hourly, older in zip(ON.hourly, ON.ageing(), strict=True)
-        ]
-        self._off = [
-            (model.off_factor * hourly, older) for hourly, older in zip(OFF.hourly, OFF.ageing(), strict=True)
-        ]
-        self._restarts = [self._place(s - model.changeover_h - model.boot_h) for s in self.spares]
-        self._pauses = [self._place(s - model.changeover_h) for s in self.spares]
-        steps = [0.0, *(end - begin for begin, end in pairwise(self.spares))]
-        self._waits_off = [tuple([_one_step(rates, step) for rates in reversed(self._off)]) for step in steps]
-        self._waits_on = [tuple([_one_step(rates, step) for rates in reversed(self._on)]) for step in steps]
-        columns = len(self.spares)
-        nothing = [
-            array("d", bytes(8 * ages * columns)) for ages in (*[len(OFF.hourly)] * 2, *[len(ON.hourly)] * 4)
-        ]
-        self.best: list[Row] = [nothing, *([array("d") for _ in Mode] for _ in range(WORK_STEPS))]
-        self.stay: list[Row] = [nothing, *([array("d") for _ in Mode] for _ in range(WORK_STEPS))]
-        if model.share >= FULL:  # spot leaves no workers to on-demand
-            for rows in (self.best, self.stay):
-                rows[:] = [[*row[: Mode.BOTH], row[Mode.SPOT]] for row in rows]
+        if self.model.share >= FULL:  # spot leaves no workers to on-demand
+            modes[Mode.BOTH] = modes[Mode.SPOT]
+        return modes
 
     def value(self, mode: Mode, age: int, work_h: float, spare_h: float, *, stays: bool = False) -> float:
         """Return the expected cost from one state on; below the safe moment all is on-demand."""
-        place = self._place(spare_h)
+        place = _place(self.spares, spare_h)
         if place is None:
             return inf if stays else work_h
-        row = min(bisect_right(self.works, work_h) - 1, WORK_STEPS - 1)
+        row = min(bisect_right(self.works, work_h), WORK_STEPS) - 1
         column, _, step = place
-        ages = len(self._off if mode <= Mode.OFF else self._on)
-        if len(self.best[row + 1][mode]) < (column + 2) * ages:
+        if self._columns[row + 1] < column + 2:
             for above in range(1, row + 2):
                 self._extend(above, column + 2)
-        rows = self.stay if stays else self.best
-        part = (work_h - self.works[row]) / (self.works[row + 1] - self.works[row])
-        lower, upper, cell = rows[row][mode], rows[row + 1][mode], column * ages + age
-        low = lower[cell] + (lower[cell + ages] - lower[cell]) * step
-        high = upper[cell] + (upper[cell + ages] - upper[cell]) * step
-        return low + (high - low) * part
-
-    def _place(self, spare_h: float) -> Place | None:
-        """Return the place of some spare time; None below the safe moment."""
-        if spare_h < 0:
-            return None
-        column = min(bisect_right(self.spares, spare_h) - 1, self.steps - 1)
-        step = self.spares[column + 1] - self.spares[column]
-        part = min(1.0, (spare_h - self.spares[column]) / step)
-        return column, column + 1 if part else column, part
+        values = (self.stay if stays else self.best)[mode]
+        ages = len(self._off if mode <= Mode.OFF else self._on)
+        width = len(self.spares) * ages
+        low, high = row * width + column * ages + age, (row + 1) * width + column * ages + age
+        lower = values[low] + (values[low + ages] - values[low]) * step
+        upper = values[high] + (values[high + ages] - values[high]) * step
+        return lower + (upper - lower) * (work_h - self.works[row]) / (self.works[row + 1] - self.works[row])
 
     def _extend(self, row: int, columns: int) -> None:
         """Compute the values of a row up to a number of columns, from little spare time to much.
@@ -181,41 +178,46 @@ class ValueTable:
         on_rates = [(age, rate, older, chunk + rate + older) for age, (rate, older) in enumerate(self._on)]
         off_rates.reverse()
         on_rates.reverse()
-        before, best, stay = self.best[row - 1], self.best[row], self.stay[row]
-        wait_before, off_before = (_by_column(before[mode], f) for mode in (Mode.WAIT, Mode.OFF))
+        first = self._columns[row]
+        wait_before, off_before = (self._by_column(mode, row - 1, columns) for mode in (Mode.WAIT, Mode.OFF))
         idle_before, on_before, spot_before, both_before = (
-            _by_column(before[mode], n) for mode in (Mode.IDLE, Mode.ON, Mode.SPOT, Mode.BOTH)
+            self._by_column(mode, row - 1, columns) for mode in (Mode.IDLE, Mode.ON, Mode.SPOT, Mode.BOTH)
         )
-        waits, offs = (_by_column(best[mode], f) for mode in (Mode.WAIT, Mode.OFF))
+        waits, offs = (self._by_column(mode, row, first) for mode in (Mode.WAIT, Mode.OFF))
         idles, ons, spots, boths = (
-            _by_column(best[mode], n) for mode in (Mode.IDLE, Mode.ON, Mode.SPOT, Mode.BOTH)
+            self._by_column(mode, row, first) for mode in (Mode.IDLE, Mode.ON, Mode.SPOT, Mode.BOTH)
         )
-        first = len(spots)
         held_by_mode: list[list[float]] = [[] for _ in Mode]
         stay_wait, stay_off, stay_idle, stay_on, stay_spot, stay_both = held_by_mode
-        dears, never = [dear] * n, [inf] * n
+        dears, never = [dear] * n, [NEVER] * n
         for column in range(first, columns):
             restart, pause = self._restarts[column], self._pauses[column]
+            is_near = pause is not None and pause[1] == column
             # Of this column, what is read before it is computed.
             wait = _extrapolated(wait_before, waits, more)
             idle = _extrapolated(idle_before, idles, more)
-            on = _extrapolated(on_before, ons, more)
-            spot = _extrapolated(spot_before, spots, more)
-            spots.append(spot)
-            spot_stops = never if pause is None else _between(spots, pause)
+            next_on = on_before[0][0] + more
+            if column:
+                next_on = on_before[column][0] + ons[-1][0] - on_before[column - 1][0]
+            if is_near:
+                spots.append(_extrapolated(spot_before, spots, more))
+            spot_stops = both_stops = never
+            if pause is not None:
+                spot_stops = _between(spots, pause)
             if not is_full:
-                both = _extrapolated(both_before, boths, more)
-                boths.append(both)
-                both_stops = never if pause is None else _between(boths, pause)
+                if is_near:
+                    boths.append(_extrapolated(both_before, boths, more))
+                if pause is not None:
+                    both_stops = _between(boths, pause)
 
             # After a loss of a part, so much of the value is the cell's own: its equation is solved for it.
             # Such losses are so frequent that they would otherwise keep the values near those of the start.
-            nearest, own = 0, 0.0
-            if drops and pause is not None and pause[1] == column:
-                nearest, own = pause[0], pause[2] or 1.0
+            nearest, rest = 0, 1.0
+            if drops and is_near and pause is not None:
+                nearest, rest = pause[0], 1 - (pause[2] or 1.0)
 
             # All on-demand without spot.
-            value, next_on, off, held = 0.0, on[0], [0.0] * f, [0.0] * f
+            value, off, held = 0.0, [0.0] * f, [0.0] * f
             done = off_before[column]
             for age, rate, older, rates in off_rates:
                 value = 1.0 + chunk * done[age] + rate * next_on + older * value
@@ -227,39 +229,41 @@ class ValueTable:
             stay_off += held
 
             # Nothing, while a step of spare time passes; events are midway.
-            started = [restart_h + a for a in (dears[:f] if restart is None else _between(offs, restart))]
-            lost_off, held = started[0], started
-            if column:
-                past, held = waits[-1], [0.0] * f
-                changing = idles[-1][0] + idle[0]
-                for (age, _, older, _), (same, changed, aged) in zip(
-                    off_rates, self._waits_off[column], strict=True
-                ):
+            lows, highs, part = dears, dears, 0.0
+            if restart is not None:
+                lows, highs, part = offs[restart[0]], offs[restart[1]], restart[2]
+            lost_off = restart_h + (lows[0] + (highs[0] - lows[0]) * part)
+            past, held = waits[-1] if column else wait, [0.0] * f
+            changing = idles[-1][0] + idle[0] if column else 0.0
+            for age, older, same, changed, aged in self._waits_off[column]:
+                value = start = restart_h + (lows[age] + (highs[age] - lows[age]) * part)
+                if column:
                     value = same * past[age] + changed * changing
                     if older:
                         value += aged * (past[age + 1] + wait[age + 1])
-                    held[age] = value
-                    wait[age] = started[age] if started[age] < value else value
-            else:
-                wait = started
+                held[age] = value
+                wait[age] = start if start < value else value
             waits.append(wait)
             stay_wait += held
 
             # All on-demand, while spot is to be had; spot joins while they train.
-            joined = _cheaper(idle, start_spot_usd, spot_stops)
-            if not is_full:
-                joined = _cheaper(joined, beside_usd, both_stops)
-            value, next_off, held = 0.0, off[0], [0.0] * n
+            value, next_off, on, held = 0.0, off[0], [0.0] * n, [0.0] * n
             done = on_before[column]
             for age, rate, older, rates in on_rates:
                 value = 1.0 + chunk * done[age] + rate * next_off + older * value
                 held[age] = value = value / rates
-                if joined[age] < value:
-                    value = joined[age]
+                start = start_spot_usd + spot_stops[age]
+                if start < value:
+                    value = start
+                if not is_full:
+                    start = beside_usd + both_stops[age]
+                    if start < value:
+                        value = start
+                if idle[age] < value:
+                    value = idle[age]
                 on[age] = value
             ons.append(on)
             stay_on += held
-            on_restarts = dears if restart is None else _between(ons, restart)
 
             # Spot, and on-demand for the rest of the workers; a loss of all spot leaves on-demand to start.
             if not is_full:
@@ -268,29 +272,30 @@ class ValueTable:
                     low, high, part = restart
                     again = start_both_usd + (boths[low][0] + (boths[high][0] - boths[low][0]) * part)
                     lost = other * min(again, lost) + (1 - other) * lost
-                dropped = dears if pause is None else both_stops
-                if own:
-                    dropped = [(1 - own) * a for a in boths[nearest]]
+                dropped = dears if pause is None else boths[nearest] if is_near else both_stops
                 value, held, both = 0.0, [0.0] * n, [0.0] * n
                 done = both_before[column]
                 for age, rate, older, rates in on_rates:
                     following = older * value
                     value = both_usd + chunk * done[age] + rate * lost
                     if drops:
-                        value += drops * (stop_both_usd + dropped[age])
-                    held[age] = value = (value + following) / (rates + drops * (1 - own))
+                        value += drops * (stop_both_usd + rest * dropped[age])
+                    held[age] = value = (value + following) / (rates + drops * rest)
                     alone = stop_spot_usd + spot_stops[age]
                     if alone < value:
                         value = alone
                     both[age] = value
-                boths[column] = both
+                boths[column:] = [both]
                 stay_both += held
                 both_restarts = never if restart is None else _between(boths, restart)
 
             # Spot alone; what it lacks of all workers spends spare time.
+            lows, highs, part = dears, dears, 0.0
+            if restart is not None:
+                lows, highs, part = ons[restart[0]], ons[restart[1]], restart[2]
             lost = wait[0] if wait[0] < lost_off else lost_off
             if other:
-                again = restart_h + on_restarts[0]
+                again = restart_h + (lows[0] + (highs[0] - lows[0]) * part)
                 if restart is not None:
                     low, high, part = restart
                     onto = start_spot_usd + (spots[low][0] + (spots[high][0] - spots[low][0]) * part)
@@ -302,61 +307,61 @@ class ValueTable:
                 if column:
                     spend = (1 - share) / (self.spares[column] - self.spares[column - 1])
             if column or is_full:
-                dropped = dears if pause is None else spot_stops
-                if own:
-                    dropped = [(1 - own) * a for a in spots[nearest]]
-                value, spent, held, spot = 0.0, spots[column - 1], [0.0] * n, [0.0] * n
+                dropped = dears if pause is None else spots[nearest] if is_near else spot_stops
+                value, spent, held, spot = 0.0, spots[column - 1] if column else never, [0.0] * n, [0.0] * n
                 done = spot_before[column]
                 for age, rate, older, _ in on_rates:
                     following = older * value
                     value = spot_usd + gain * done[age] + rate * lost
                     if drops:
-                        value += drops * (stop_spot_usd + dropped[age])
+                        value += drops * (stop_spot_usd + rest * dropped[age])
                     if spend:
                         value += spend * spent[age]
-                    held[age] = value = (value + following) / (
-                        gain + rate + older + drops * (1 - own) + spend
-                    )
+                    held[age] = value = (value + following) / (gain + rate + older + drops * rest + spend)
                     if filled[age] < value:
                         value = filled[age]
                     spot[age] = value
             else:
                 spot = held = filled
-            spots[column] = spot
+            spots[column:] = [spot]
             stay_spot += held
 
             # Nothing, while spot is to be had.
-            started = [restart_h + a for a in on_restarts]
-            if restart is not None:
-                started = _cheaper(started, start_spot_usd, _between(spots, restart))
+            spot_restarts = never if restart is None else _between(spots, restart)
+            changing = waits[-2][0] + wait[0] if column else 0.0
+            past, held = idles[-1] if column else idle, [0.0] * n
+            for age, older, same, changed, aged in self._waits_on[column]:
+                start = restart_h + (lows[age] + (highs[age] - lows[age]) * part)
+                onto = start_spot_usd + spot_restarts[age]
+                if onto < start:
+                    start = onto
                 if not is_full:
-                    started = _cheaper(started, start_both_usd, both_restarts)
-            held = started
-            if column:
-                past, held = idles[-1], [0.0] * n
-                changing = waits[-2][0] + wait[0]
-                for (age, _, older, _), (same, changed, aged) in zip(
-                    on_rates, self._waits_on[column], strict=True
-                ):
+                    onto = start_both_usd + both_restarts[age]
+                    if onto < start:
+                        start = onto
+                value = start
+                if column:
                     value = same * past[age] + changed * changing
                     if older:
                         value += aged * (past[age + 1] + idle[age + 1])
-                    held[age] = value
-                    idle[age] = started[age] if started[age] < value else value
-            else:
-                idle = started
+                held[age] = value
+                idle[age] = start if start < value else value
             idles.append(idle)
             stay_idle += held
         for mode, by_column in zip(Mode, (waits, offs, idles, ons, spots, boths), strict=True):
             if mode is not Mode.BOTH or not is_full:
-                best[mode].extend(chain.from_iterable(by_column[first:]))
-                stay[mode].extend(held_by_mode[mode])
+                ages = len(by_column[0])
+                begin, end = ((row * len(self.spares) + column) * ages for column in (first, columns))
+                self.best[mode][begin:end] = array("d", chain.from_iterable(by_column[first:]))
+                self.stay[mode][begin:end] = array("d", held_by_mode[mode])
+        self._columns[row] = columns
 
-
-def _by_column(values: "array[float]", ages: int) -> list[list[float]]:
-    """Return the values of a row, which are faster to read so, by column."""
-    flat = values.tolist()
-    return [flat[place : place + ages] for place in range(0, len(flat), ages)]
+    def _by_column(self, mode: Mode, row: int, columns: int) -> list[list[float]]:
+        """Return the first columns of a row, which are faster to read so."""
+        ages = len(self._off if mode <= Mode.OFF else self._on)
+        begin = row * len(self.spares) * ages
+        flat = self.best[mode][begin : begin + columns * ages].tolist()
+        return [flat[place : place + ages] for place in range(0, len(flat), ages)]
 
 
 def _extrapolated(before: list[list[float]], values: list[list[float]], more: float) -> list[float]:
@@ -375,14 +380,40 @@ def _between(values: list[list[float]], place: Place) -> list[float]:
     return [a + (b - a) * part for a, b in zip(values[low], values[high], strict=True)]
 
 
-def _cheaper(values: list[float], usd: float, others: list[float]) -> list[float]:
-    """Return, by age, the values, or the others with what a change to them costs."""
-    return [usd + b if usd + b < a else a for a, b in zip(values, others, strict=True)]
+# Tables of one job share what follows.
 
 
-def _one_step(rates: tuple[float, float], step_h: float) -> tuple[float, float, float]:
-    """Return the probability that nothing happens in a step, and half of those of a change and of ageing."""
-    rate, older = rates
-    same = exp(-(rate + older) * step_h)
-    changed = rate / (rate + older) * (1 - same)
-    return same, changed / 2, (1 - same - changed) / 2 if older else 0.0
+def _rates(hazard: Hazard, factor: float) -> Rates:
+    ageing = hazard.ageing()
+    return tuple([(factor * hourly, older) for hourly, older in zip(hazard.hourly, ageing, strict=True)])
+
+
+def _place(spares: Sequence[float], spare_h: float) -> Place | None:
+    """Return the place of some spare time; None below the safe moment."""
+    if spare_h < 0:
+        return None
+    column = min(bisect_right(spares, spare_h), len(spares) - 1) - 1
+    begin = spares[column]
+    part = min(1.0, (spare_h - begin) / (spares[column + 1] - begin))
+    return column, column + 1 if part else column, part
+
+
+@lru_cache(maxsize=TABLES_KEPT)
+def _places(spares: tuple[float, ...], lost_h: float) -> Sequence[Place | None]:
+    """Return the place of each column after a loss of time."""
+    return [_place(spares, spare_h - lost_h) for spare_h in spares]
+
+
+@lru_cache(maxsize=TABLES_KEPT)
+def _waits(rates: Rates, spares: tuple[float, ...]) -> Sequence[Sequence[Step]]:
+    """Return what happens in the step of waiting that ends in each column, by class of age, oldest first."""
+    columns = []
+    for step_h in (0.0, *(end - begin for begin, end in pairwise(spares))):
+        steps = []
+        for age in range(len(rates) - 1, -1, -1):
+            rate, older = rates[age]
+            same = exp(-(rate + older) * step_h)
+            changed = rate / (rate + older) * (1 - same)
+            steps.append((age, older, same, changed / 2, (1 - same - changed) / 2 if older else 0.0))
+        columns.append(steps)
+    return columns

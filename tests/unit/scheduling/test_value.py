@@ -1,4 +1,3 @@
-from dataclasses import replace
 from itertools import product
 from math import isfinite
 
@@ -38,18 +37,18 @@ def test_more_spare_time_and_older_spells_cost_less():
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_cost_lies_between_all_spot_and_all_on_demand(share):
-    model = replace(MODEL, share=share, drops=0.5)
+    model = MODEL._replace(share=share, drops=0.5)
     for mode in (Mode.SPOT, Mode.BOTH, Mode.ON):
         assert 0.3 * 20.0 < cost(model, mode) <= 20.0 + MODEL.changeover_h
 
 
 def test_longer_changeovers_and_more_losses_cost_more():
-    assert cost(replace(MODEL, changeover_h=0.2)) > cost(MODEL)
-    partial = replace(MODEL, share=0.5, changeover_h=0.2)
-    assert cost(replace(partial, drops=4.0), Mode.BOTH) > cost(partial, Mode.BOTH)
+    assert cost(MODEL._replace(changeover_h=0.2)) > cost(MODEL)
+    partial = MODEL._replace(share=0.5, changeover_h=0.2)
+    assert cost(partial._replace(drops=4.0), Mode.BOTH) > cost(partial, Mode.BOTH)
     for mode in (Mode.SPOT, Mode.BOTH):
-        free = replace(partial, changeover_h=0.0)
-        assert cost(replace(free, drops=4.0), mode) == pytest.approx(cost(free, mode))
+        free = partial._replace(changeover_h=0.0)
+        assert cost(free._replace(drops=4.0), mode) == pytest.approx(cost(free, mode))
 
 
 @pytest.mark.parametrize("spare_h", [0.01, 4.0, 40.0])
@@ -57,18 +56,17 @@ def test_longer_changeovers_and_more_losses_cost_more():
 @pytest.mark.parametrize("changeover_h", [0.0, 0.0005, 0.2])
 def test_every_cell_of_the_table_is_a_number(spare_h, share, changeover_h):
     """Infinite costs were interpolated to NaN, which is sorted first: the policy waited for spot."""
-    model = replace(MODEL, spare_h=spare_h, share=share, changeover_h=changeover_h, drops=1.0, other=0.5)
+    model = MODEL._replace(spare_h=spare_h, share=share, changeover_h=changeover_h, drops=1.0, other=0.5)
     table = ValueTable(model)
     table.value(Mode.WAIT, 0, model.work_h, spare_h)
-    arrays = [values for rows in (table.best, table.stay) for row in rows for values in row]
-    cells = [cell for values in arrays for cell in values]
+    cells = [cell for by_mode in (table.best, table.stay) for values in by_mode for cell in values]
     assert len(cells) == 2 * (WORK_STEPS + 1) * (table.steps + 1) * 26
     assert all(map(isfinite, cells))
 
 
 @pytest.mark.parametrize("share", [0.25, 1.0])
 def test_between_the_cells_every_cost_is_a_number_too(share):
-    table = ValueTable(replace(MODEL, share=share))
+    table = ValueTable(MODEL._replace(share=share))
     for mode, stays in product(Mode, (False, True)):
         for age in range(3 if mode in {Mode.WAIT, Mode.OFF} else 5):
             for work_h, spare_h in product((0.001, 11.0, 24.0), (0.0, 1e-6, 0.01, 1.0, 3.99, 4.0, 9.0)):
