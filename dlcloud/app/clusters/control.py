@@ -21,7 +21,7 @@ from dlcloud.detached.handover import HandOver
 from dlcloud.detached.standby import StandbyPreparer, WatchedStandbys
 from dlcloud.elastic.controller import TrainingControl
 from dlcloud.launch.acquire import resolve_cluster
-from dlcloud.launch.data_access import prepare_access
+from dlcloud.launch.data_access import prepare_access, replicating
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.cluster import Cluster, Member
 from dlcloud.model.errors import DlcloudError, RecipeError
@@ -55,11 +55,12 @@ def run(context: Context, *, recipe: str, name: str, cidrs: tuple[str, ...]) -> 
                 prepare_access(launcher, workload.recipe)
                 members = launcher.launch(plan).members
             context.paths.in_charge(launcher.cluster_id).touch()
-            if workload.is_elastic:
-                control = _own_control(context, launcher, workload, plan, term=term)
-                workload.train(launcher, plan, members, control)
-            else:
-                _measure(context, launcher, workload, plan, members)
+            with replicating(launcher, workload.recipe):
+                if workload.is_elastic:
+                    control = _own_control(context, launcher, workload, plan, term=term)
+                    workload.train(launcher, plan, members, control)
+                else:
+                    _measure(context, launcher, workload, plan, members)
     if workload.is_elastic:
         # Only now is the bill of every other instance known.
         print_training(context, cluster.name, Format.TABLE, command="control")

@@ -30,7 +30,7 @@ from dlcloud.app.termination import destroy_at_end, files_left, stop_ending
 from dlcloud.elastic.controller import TrainingControl
 from dlcloud.elastic.rescue import bring_home
 from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluster
-from dlcloud.launch.data_access import prepare_access
+from dlcloud.launch.data_access import prepare_access, replicating
 from dlcloud.launch.launcher import Launcher
 from dlcloud.model.cluster import Cluster, ClusterState, Member
 from dlcloud.model.errors import (
@@ -46,7 +46,7 @@ from dlcloud.model.events import PREFLIGHT, Info, Warned, stage
 from dlcloud.model.instance import Market
 from dlcloud.model.money import billed_seconds
 from dlcloud.planning.plan import Plan
-from dlcloud.planning.regions import dearest
+from dlcloud.planning.regions import dearest, second_region
 from dlcloud.recipe.batch import describe_batch, refuse_no_batch
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.recipe.recipe import Recipe
@@ -200,7 +200,7 @@ class Up:
                 regions = self._regions()
             if len(regions) > 1:
                 plan, *self.moves.elsewhere[:] = self._plan_everywhere(regions)
-                workload.place(plan.region)
+                workload.place(plan.region, second_region(plan))
             else:
                 workload.place(regions[0])
                 plan = self._launcher(cluster).plan(self._recipe, cidrs=self.cidrs)
@@ -270,7 +270,7 @@ class Up:
         """
         while True:
             following = self.moves.following(plan, lambda: self._plan_everywhere(self._regions()))
-            self.workload.place(following.region)
+            self.workload.place(following.region, second_region(following))
             try:
                 return self._launcher(None).check(following, self._recipe)
             except CloudError as error:
@@ -307,10 +307,11 @@ class Up:
                     self.moves.begin(acquired.cluster)
                     if acquired.kept:
                         stop_ending(launcher, members)
-                    if workload.is_elastic:
-                        self._train(launcher, plan, members)
-                    else:
-                        self.measure(launcher, plan, members)
+                    with replicating(launcher, workload.recipe):
+                        if workload.is_elastic:
+                            self._train(launcher, plan, members)
+                        else:
+                            self.measure(launcher, plan, members)
         except (CapacityError, QuotaError):
             if not self.moves.can_leave(acquired.cluster, plan, workload.recipe):
                 raise

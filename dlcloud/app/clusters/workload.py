@@ -65,10 +65,18 @@ class RecipeWorkload:
     def recipe(self) -> Recipe:
         return self.file.recipe
 
-    def place(self, region: str) -> None:
-        """Let the cluster be launched in one of the recipe's regions; a recipe of one region stays there."""
-        if self.recipe.regions and region != self.recipe.region:
-            recipe = self.recipe.in_region(region)
+    def place(self, region: str, second: str = "") -> None:
+        """Let the cluster be launched in one of the recipe's regions; a recipe of one region stays there.
+
+        Checkpoints are replicated to the `second` one, by default the first other one that the recipe names.
+        """
+        recipe = self.recipe
+        if recipe.replicated:
+            second = second or next(name for name in recipe.regions if name != region)
+        if recipe.regions and (region, second or None) != (recipe.region, recipe.replica_region):
+            recipe = recipe.in_region(region)
+            if recipe.replicated:
+                recipe = recipe.model_copy(update={"replica_region": second})
             self.file = replace(self.file, recipe=recipe, text=recipe.to_yaml())
 
     @property
@@ -215,7 +223,8 @@ class RecipeWorkload:
         if recipe.checkpoints is None or not self.is_elastic:
             return 0
         buckets = self.context.clouds.cloud(recipe.cloud, recipe.region).buckets
-        return buckets.last_step(recipe.checkpoints, training_of(recipe, self.folder, run="").digest)
+        program = training_of(recipe, self.folder, run="").digest
+        return max(buckets.last_step(uri, program) for uri in recipe.checkpoint_places.values())
 
     def train(self, launcher: Launcher, plan: Plan, members: list[Member], control: TrainingControl) -> None:
         """Train on a cluster that is up; see `dlcloud.elastic.train.train`."""

@@ -7,7 +7,7 @@ one JSON document that several dlcloud homes change; no home overwrites the chan
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -18,6 +18,7 @@ from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.faults import translate_errors
 from dlcloud.model.errors import CloudError
 from dlcloud.recipe.data import DataSet, split_uri
+from dlcloud.system.parallel import fan_out
 
 MANIFEST = re.compile(r"manifest-(?P<step>\d{12})-[0-9a-f]{32}-(?P<size>\d+)\.json")
 UPLOADED = re.compile(r"step-\d{12}-[0-9a-f]{32}\.pt|[0-9a-f]{64}")
@@ -27,6 +28,10 @@ STATE = re.compile(r"state-(\d{1,15})\.json")
 GONE = {"NoSuchUpload"}
 LOCAL_SHELL = 'eval "$(dlcloud local start | grep ^export)"; '
 """Lets a shell's AWS clients use the local EC2."""
+MOST_COPIED = 5 * 2**30
+PART = 2**30
+PARTS_AT_ONCE = 10
+"""S3 copies an object of more than 5 GiB in parts. Source: S3 API reference, CopyObject."""
 TRIES = 12
 """Attempts at a change while others change it, too."""
 CONFLICTS = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
@@ -74,6 +79,63 @@ class S3Buckets:
         if not sizes:
             raise CloudError(f"data: there is nothing below {uri}/", f"aws s3 ls {uri}/")
         return DataSet(uri=uri, region=region, files=len(sizes), size=sum(sizes))
+
+    def mirror(self, source: str, target: str) -> int:
+        """Let S3 make a prefix equal to another one with checkpoints; return the bytes that it copied.
+
+        No byte comes here. A manifest is copied after what it names and removed before that, so that it
+        never names what is not there. What the source has no more is removed only after a newer manifest
+        came: a source that is being emptied takes nothing along.
+
+        Raises:
+            CloudError: A bucket is missing, or no permission.
+        """
+        with translate_errors(f"copying {source} to {target} (s3:GetObject, s3:PutObject, s3:DeleteObject)"):
+            there, here = dict(self._objects(source)), dict(self._objects(target))
+            region = self._known_region(target)
+            new = [
+                name
+                for name, (size, changed_at) in there.items()
+                if name not in here or here[name][0] != size or here[name][1] < changed_at
+            ]
+            for name in sorted(new, key=_is_manifest):
+                self._copy(region, _object(source, name), _object(target, name), there[name][0])
+            is_newer = any(_is_manifest(name) for name in new)
+            old = here.keys() - there.keys() if is_newer else ()
+            for name in sorted(old, key=_is_manifest, reverse=True):
+                self._clients.get("s3", region).delete_object(**_object(target, name))
+        return sum(there[name][0] for name in new)
+
+    def _objects(self, uri: str) -> Iterator[tuple[str, tuple[int, Any]]]:
+        """Yield the path of each object below a prefix, with its size and when it was stored."""
+        bucket, prefix = split_uri(uri)
+        pages = self._clients.get("s3", self._known_region(uri)).get_paginator("list_objects_v2")
+        for page in pages.paginate(Bucket=bucket, Prefix=_folder(prefix)):
+            for item in page.get("Contents", ()):
+                yield item["Key"].removeprefix(_folder(prefix)), (item["Size"], item["LastModified"])
+
+    def _copy(self, region: str, source: dict[str, str], target: dict[str, str], size: int) -> None:
+        """Let S3 copy an object to a bucket of a region; a large one in parts."""
+        if size <= MOST_COPIED:
+            self._clients.get("s3", region).copy_object(**target, CopySource=source)
+            return
+        begun = self._clients.get("s3", region).create_multipart_upload(**target)
+        upload = {**target, "UploadId": begun["UploadId"]}
+
+        def copy_part(begin: int) -> dict[str, Any]:
+            number, span = begin // PART + 1, f"bytes={begin}-{min(begin + PART, size) - 1}"
+            part = {"PartNumber": number, "CopySource": source, "CopySourceRange": span}
+            copied = self._clients.get("s3", region).upload_part_copy(**upload, **part)
+            return {"PartNumber": number, "ETag": copied["CopyPartResult"]["ETag"]}
+
+        try:
+            parts = [one.value for one in fan_out(copy_part, range(0, size, PART), width=PARTS_AT_ONCE)]
+            self._clients.get("s3", region).complete_multipart_upload(
+                **upload, MultipartUpload={"Parts": parts}
+            )
+        except BaseException:
+            self._clients.get("s3", region).abort_multipart_upload(**upload)
+            raise
 
     def newest_step(self, uri: str) -> int:
         """Return the committed steps of the newest whole checkpoint below a prefix; 0 if there is none.
@@ -212,6 +274,10 @@ def checkpoint_name(manifest: str) -> str:
     """Return the name of the checkpoint that a manifest is of."""
     _, step, digest, _ = manifest.split("-")
     return f"step-{step}-{digest}.pt"
+
+
+def _is_manifest(name: str) -> bool:
+    return name.endswith(".json")
 
 
 def _object(uri: str, name: str) -> dict[str, str]:

@@ -41,9 +41,13 @@ STORAGE = "iam_policy_storage.json"
 BATCH = "iam_policy_batch.json"
 # Source: Service Authorization Reference, Amazon S3: the actions that these operations need.
 ACTIONS = {
+    "CompleteMultipartUpload": "PutObject",
+    "CopyObject": "PutObject",
+    "CreateMultipartUpload": "PutObject",
     "HeadBucket": "ListBucket",
     "ListMultipartUploads": "ListBucketMultipartUploads",
     "ListObjectsV2": "ListBucket",
+    "UploadPartCopy": "PutObject",
 }
 PRIVATE = "iam_policy_private.json"
 # Signed for a websocket: no call of boto3 bears the name.

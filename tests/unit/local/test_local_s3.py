@@ -221,6 +221,39 @@ def test_unfinished_uploads_of_checkpoints_are_aborted_and_no_others(s3, user):
         S3Buckets(PrefixClients(user(allow("s3:ListBucket", "data")))).abort_uploads("s3://data/run")
 
 
+def test_checkpoints_are_mirrored_between_regions_by_who_has_the_printed_policy(rig, s3, monkeypatch):
+    west = rig.client("s3", "us-west-2", **V4)
+    west.create_bucket(Bucket="mirror-west", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    key = rig.user(*json.loads(iam_policy("iam_policy_storage.json"))["Statement"])
+    buckets, source, target = S3Buckets(rig.clients(key=key)), "s3://data/mirrored", "s3://mirror-west/copy"
+
+    def put(name, content):
+        s3.put_object(Bucket="data", Key=f"mirrored/0/{name}", Body=content)
+
+    def there():
+        listed = west.list_objects_v2(Bucket="mirror-west", Prefix="copy/0/").get("Contents", [])
+        return {item["Key"].removeprefix("copy/0/") for item in listed}
+
+    put("objects/" + "a" * 64, b"x" * (11 * MIB))
+    put("state-1.json", b"{}")
+    monkeypatch.setattr("dlcloud.cloud.storage.buckets.MOST_COPIED", 10 * MIB)
+    monkeypatch.setattr("dlcloud.cloud.storage.buckets.PART", 6 * MIB)
+    assert buckets.mirror(source, target) == 11 * MIB + 2
+    assert there() == {"objects/" + "a" * 64, "state-1.json"}
+    copied = west.get_object(Bucket="mirror-west", Key="copy/0/objects/" + "a" * 64)["Body"].read()
+    assert copied == b"x" * (11 * MIB)
+    assert buckets.mirror(source, target) == 0
+    # A source that is being emptied takes nothing along; a newer state takes the place of an older one.
+    s3.delete_object(Bucket="data", Key="mirrored/0/objects/" + "a" * 64)
+    assert buckets.mirror(source, target) == 0
+    assert len(there()) == 2
+    s3.delete_object(Bucket="data", Key="mirrored/0/state-1.json")
+    put("objects/" + "b" * 64, b"y")
+    put("state-2.json", b"{}")
+    assert buckets.mirror(source, target) == 3
+    assert there() == {"objects/" + "b" * 64, "state-2.json"}
+
+
 def test_who_may_list_is_answered_that_an_object_is_missing(s3, user):
     s3.delete_object(Bucket="data", Key="none")
     client = user(allow("s3:GetObject", "data/*"), allow("s3:ListBucket", "data"))

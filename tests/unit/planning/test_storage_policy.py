@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import PurePosixPath
 
 import pytest
@@ -11,7 +12,7 @@ from dlcloud.local.api.policy import AccessRequest, is_allowed
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.instance import Image
 from dlcloud.planning.policies import storage_policy
-from dlcloud.planning.storage import copy_key, describe_data, describe_room, run_name
+from dlcloud.planning.storage import copy_key, describe_data, describe_replicas, describe_room, run_name
 from dlcloud.recipe.data import DataSet
 from dlcloud.recipe.recipe import read_recipe
 from tests.fakes.samples import hardware
@@ -109,6 +110,53 @@ def test_a_training_with_checkpoints_has_one_name_on_every_cluster():
         run_name(read, "a") == run_name(read, "b") != run_name(recipe("checkpoints: s3://bucket-b/z\n"), "a")
     )
     assert run_name(recipe(), "a") == "a"
+
+
+REPLICATED = """\
+region: [us-east-1, eu-west-1]
+checkpoints: {to: "s3://runs-{region}/x", replicate: yes}
+"""
+
+
+def test_replicated_checkpoints_are_in_the_bucket_of_the_clusters_region():
+    written = recipe(REPLICATED)
+    placed = written.in_region("eu-west-1")
+    again = read_recipe(placed.to_yaml(), "again")
+    assert [one.checkpoints for one in (written, placed, again)] == [
+        "s3://runs-us-east-1/x",
+        "s3://runs-eu-west-1/x",
+        "s3://runs-eu-west-1/x",
+    ]
+    assert written.hash == placed.hash == again.hash
+    assert run_name(written, "a") == run_name(again, "b")
+    for region in ("us-east-1", "eu-west-1"):
+        request = AccessRequest(action="s3:PutObject", resource=f"arn:aws:s3:::runs-{region}/x/a", context={})
+        assert is_allowed([storage_policy(again).replace("@PARTITION@", "aws")], request)
+
+
+@pytest.mark.parametrize(
+    ("more", "fault"),
+    [
+        ("", "replicate needs regions by name"),
+        ("region: any\n", "replicate needs regions by name"),
+        ("region: [us-east-1, us-west-2]\ncheckpoints: {to: s3://one/x, replicate: yes}\n", "in each region"),
+        ("region: [us-east-1, us-west-2]\ncheckpoints: {replicate: yes}\n", "in each region|write s3://"),
+        (
+            "region: [us-east-1, us-west-2]\ncheckpoints: {to: 's3://a-{region}/x', copy: yes}\n",
+            "write s3://",
+        ),
+    ],
+)
+def test_checkpoints_that_cannot_be_replicated_are_refused(more, fault):
+    place = "" if "checkpoints" in more else REPLICATED.partition("\n")[2]
+    with pytest.raises(RecipeError, match=fault):
+        recipe(more + place)
+
+
+def test_the_plan_states_the_traffic_of_copies():
+    text, usd = describe_replicas(10**9, recipe(REPLICATED + "budget: {max_hours: 2}\n"))
+    assert "traffic 0.02 USD per GB: 1.20 USD per hour, 2.40 at most" in text
+    assert usd == Decimal("2.40")
 
 
 def test_a_copy_is_named_by_source_and_place():
