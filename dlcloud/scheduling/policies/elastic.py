@@ -101,15 +101,12 @@ def in_order_of_cost(candidates: Sequence[Candidate], pause_usd: float, missing:
     """
     left, offers = list(candidates), []
     while left and missing > 0:
-        place = 0
-        if len(left) > 1:
-            _, _, place = min(
-                [
-                    (usd + pause_usd * stops / min(count, missing), pool.name, place)
-                    for place, (usd, stops, pool, count) in enumerate(left)
-                ]
-            )
-        _, _, pool, count = left.pop(place)
+        best, least_usd = -1, inf
+        for place, (usd, stops, pool, count) in enumerate(left):
+            cost_usd = usd + pause_usd * stops / (count if count < missing else missing)  # noqa: FURB136  speed
+            if cost_usd < least_usd or (cost_usd == least_usd and pool.name < left[best][2].name):
+                best, least_usd = place, cost_usd
+        _, _, pool, count = left.pop(best)
         offers.append((pool, min(count, missing)))
         missing -= count
     return offers

@@ -9,8 +9,8 @@ Source: Bertsimas and Tsitsiklis, "Introduction to Linear Optimization", section
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from dlcloud.scheduling.policies.situation import HOUR_S
 from dlcloud.scheduling.simulation.replay import SimulatedJob
@@ -22,8 +22,7 @@ DEAREST = 4.0
 """The end of that range, in prices of on-demand."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Span:
+class _Span(NamedTuple):
     """A part of the window in which nothing changes: hours, and (count, price) of each pool."""
 
     hours: float
@@ -55,21 +54,21 @@ def least_cost_usd(job: SimulatedJob, window: Window) -> float:
 
 
 def _spans(job: SimulatedJob, window: Window) -> list[_Span]:
-    cuts = {0.0, job.allowed_s}
-    for pool in window.pools:
-        cuts.update(at_s for at_s in (*pool.starts_s, pool.end_s) if at_s < job.allowed_s)
-    ordered = sorted(cuts)
-    places = [0] * len(window.pools)
-    spans = []
-    for begin_s, end_s in pairwise(ordered):
-        values = []
-        for which, pool in enumerate(window.pools):
-            while places[which] + 1 < len(pool.starts_s) and pool.starts_s[places[which] + 1] <= begin_s:
-                places[which] += 1
-            count = pool.counts[places[which]] if begin_s < pool.end_s else 0
-            price = pool.prices[places[which]] if pool.prices is not None else job.spot_usd
-            values.append((count, price))
-        spans.append(_Span(hours=(end_s - begin_s) / HOUR_S, pools=tuple(values)))
+    changes: list[tuple[float, int, tuple[int, float]]] = []
+    for which, pool in enumerate(window.pools):
+        prices = pool.prices if pool.prices is not None else [job.spot_usd] * len(pool.counts)
+        runs = list(zip(pool.counts, prices, strict=True))
+        changes += [(at_s, which, run) for at_s, run in zip(pool.starts_s, runs, strict=True)]
+        changes.append((pool.end_s, which, (0, runs[-1][1])))
+    pools, begin_s, spans = [(0, job.spot_usd)] * len(window.pools), 0.0, []
+    for at_s, which, run in sorted(changes):
+        until_s = min(at_s, job.allowed_s)
+        if until_s > begin_s:
+            spans.append(_Span(hours=(until_s - begin_s) / HOUR_S, pools=tuple(pools)))
+            begin_s = until_s
+        pools[which] = run
+    if job.allowed_s > begin_s:
+        spans.append(_Span(hours=(job.allowed_s - begin_s) / HOUR_S, pools=tuple(pools)))
     return spans
 
 

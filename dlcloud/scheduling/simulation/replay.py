@@ -367,49 +367,38 @@ class _Run:
 
     def advance(self, decision: PoolDecision) -> None:
         """Let time pass until the next event or the end of the work; bill it."""
-        until_s = self._next_event(decision.ask_again_s)
-        running = self._running()
-        if running >= self.job.minimum and running:
-            speed = self.job.scaling.speed(running)
-            begin_s = max(self.now_s, self.paused_until_s)
-            if until_s > begin_s:
-                done_s = (until_s - begin_s) * speed
-                if done_s >= self.work_left_s:
-                    until_s, done_s = begin_s + self.work_left_s / speed, self.work_left_s
-                self.work_left_s -= done_s
-        self._bill(until_s - self.now_s)
-        self.now_s = until_s
-
-    def _running(self) -> int:
-        running = 0
-        for pool in self.pools:
-            running += pool.state.running
-        return running
-
-    def _next_event(self, ask_again_s: float) -> float:
-        times = [self.now_s + max(ask_again_s, 1.0), GIVE_UP * self.job.allowed_s]
+        job, now_s = self.job, self.now_s
+        times = [now_s + max(decision.ask_again_s, 1.0), GIVE_UP * job.allowed_s]
+        hourly_usd, running, present, most = 0.0, 0, 0, 0
         for pool in self.pools:
             times.append(pool.next_s)
             times += pool.ready_s
-        for refusal in self.refusals:
-            times += [at_s for at_s in refusal if at_s > self.now_s]
-        return min(times)
-
-    def _bill(self, seconds: float) -> None:
-        hourly_usd, present = 0.0, 0
-        for pool in self.pools:
             state = pool.state
             here = state.running + state.starting
             if here:
+                running += state.running
                 present += here
+                most = max(most, here)
                 hourly_usd += here * state.hourly_usd
-        fixed = self.on_demand.state.present
-        if self.job.traffic_usd:
-            most = max(pool.state.present for pool in self.pools)
-            hourly_usd += (present - most) * self.job.traffic_usd
+        for refusal in self.refusals:
+            times += [at_s for at_s in refusal if at_s > now_s]
+        until_s = min(times)
+        begin_s = max(now_s, self.paused_until_s)
+        if running and running >= job.minimum and until_s > begin_s:
+            speed = job.scaling.speed(running)
+            done_s = (until_s - begin_s) * speed
+            if done_s >= self.work_left_s:
+                until_s, done_s = begin_s + self.work_left_s / speed, self.work_left_s
+            self.work_left_s -= done_s
+        seconds, fixed = until_s - now_s, self.on_demand.state.present
+        hourly_usd += (present - most) * job.traffic_usd
         self.usd += hourly_usd * seconds / HOUR_S
         self.spot_s += (present - fixed) * seconds
         self.on_demand_s += fixed * seconds
+        self.now_s = until_s
+
+    def _running(self) -> int:
+        return sum([pool.state.running for pool in self.pools])
 
     def _note(self, reason: str, *, is_last: bool = False) -> None:
         if self.moments is None:
