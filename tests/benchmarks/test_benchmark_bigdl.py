@@ -126,6 +126,7 @@ def test_a_missing_python_is_named(tmp_path, monkeypatch):
         preparation.build_environment(requirements, version="3.2", report=lambda _message: None)
 
 
+@pytest.mark.long
 def test_an_environment_is_built_once_and_rebuilt_if_incomplete(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     requirements = tmp_path / "none.txt"

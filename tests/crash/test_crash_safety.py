@@ -171,6 +171,7 @@ def test_an_up_that_cleans_up_after_itself_is_finished_by_the_next(homes, instan
     try_points(homes, lambda home, n: home.run("up", recipe(home, instances), kill_at=n), check)
 
 
+@pytest.mark.long
 @both
 def test_a_second_down_leaves_nothing(homes, instances):
     def kill(home, number):
@@ -215,6 +216,7 @@ def test_any_command_after_a_killed_resize_ends_in_one_right_cluster(homes, inst
     try_points(homes, kill, check)
 
 
+@pytest.mark.long
 @both
 def test_a_second_gc_removes_what_a_killed_one_left(homes, instances):
     def kill(home, number):
@@ -229,6 +231,7 @@ def test_a_second_gc_removes_what_a_killed_one_left(homes, instances):
     try_points(homes, kill, check)
 
 
+@pytest.mark.long
 @both
 def test_gc_with_an_empty_store_finds_and_removes_what_a_lost_laptop_left(homes, instances):
     home = homes[0]

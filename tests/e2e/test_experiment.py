@@ -106,6 +106,7 @@ def test_a_trial_that_lags_is_pruned_and_named_so(user):
     assert user.alive() == []
 
 
+@pytest.mark.long
 def test_no_finished_trial_is_lost_or_repeated_when_up_is_killed(user):
     path = recipe(user, f"matrix: {{x: {[*range(12)]}, seconds: [0.3]}}", name="killed")
     killed = user.begin("up", path)

@@ -122,6 +122,7 @@ def test_why_nothing_starts_is_said_until_there_is_capacity(user):
     assert left_over(user) == []
 
 
+@pytest.mark.long
 def test_a_killed_up_and_a_lost_instance_lose_no_trial(user):
     path = recipe(
         user,

@@ -14,7 +14,9 @@ LONGEST_S = {"up": 8.0, "resize": 6.0, "detach": 20.0}
 """What the commands take, about; later kills meet none."""
 
 
-@pytest.mark.parametrize("number", range(KILLS))
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(number, marks=pytest.mark.long) for number in range(1, KILLS))]
+)
 def test_what_a_killed_command_has_launched_is_terminated_by_the_next(user, number):
     chance, name = random.Random(f"{SEED} {number}"), f"killed-{number}"
     kind = ("up", "resize", "detach")[number % 3]

@@ -29,6 +29,11 @@ def recipe(name):
 
 
 MEASURED = [name for name in recipe_names() if recipe(name).workload.elastic is None]
+IN_TINY_FORM = [
+    pytest.param(name, marks=[pytest.mark.long] if name == "quantization-int8" else [])
+    for name in MEASURED
+    if recipe(name).workload.nodes is None
+]
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -52,7 +57,7 @@ def test_every_type_of_a_recipe_can_be_planned(user: User, name):
     assert len(refused) < len(types)
 
 
-@pytest.mark.parametrize("name", [name for name in MEASURED if recipe(name).workload.nodes is None])
+@pytest.mark.parametrize("name", IN_TINY_FORM)
 def test_a_recipe_runs_in_its_tiny_form(user: User, name):
     read = recipe(name)
     if name not in CHEAP and not ALL:

@@ -92,7 +92,7 @@ def test_no_region_has_capacity_and_nothing_is_left(newcomer):
     assert newcomer.run("status").stdout == "nothing is up\n"
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.long)])
 def test_an_up_that_is_killed_on_its_way_to_another_region_leaves_nothing(newcomer, kills):
     write(newcomer)
     limit(newcomer, "us-east-1")

@@ -17,6 +17,7 @@ def test_it_proves_a_round_trip_and_leaves_nothing(user):
     assert user.json("status")["result"]["records"] == []
 
 
+@pytest.mark.long
 def test_a_refused_launch_is_reported_and_leaves_nothing(user):
     user.run("local", "capacity", "t3.micro", "1")
     done = user.run("selftest", "--cloud", "local", "--output", "json", expect=5)
@@ -30,6 +31,7 @@ def test_a_type_that_would_cost_more_is_refused(user):
     assert "the budget buys 0 minutes" in done.stderr
 
 
+@pytest.mark.long
 def test_one_ctrl_c_ends_what_it_launched_and_a_second_adds_a_line(user):
     user.run("local", "capacity", "t3.micro")
     process = user.begin("selftest", "--cloud", "local")
@@ -48,6 +50,7 @@ def test_one_ctrl_c_ends_what_it_launched_and_a_second_adds_a_line(user):
     assert user.run("status").stdout == "nothing is up\n"
 
 
+@pytest.mark.long
 def test_an_instance_whose_launcher_is_killed_ends_itself(user):
     user.run("local", "start")
     user.control.set_minute(1.0)  # 15 of them are the life of an instance

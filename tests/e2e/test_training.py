@@ -24,7 +24,7 @@ instances:
   market: spot
   on_demand_base: 1
 workload:
-  command: sh -c 'echo token $TOKEN; exec python3 -m trainer.examples.digits --epochs 12 --delay-ms 20'
+  command: sh -c 'echo token $TOKEN; exec python3 -m trainer.examples.digits --epochs 6 --delay-ms 150'
   elastic: {checkpoint_seconds: 10, leave_seconds: 4}
   secrets: {TOKEN: env:MY_TOKEN}
 rehearsal:
@@ -48,10 +48,8 @@ def begun(user: User, workload: str):
     return False
 
 
-LOST = (
-    RECIPE.replace("name: elastic", "name: lost")
-    .replace("--epochs 12 --delay-ms 20", "--epochs 6 --delay-ms 150")
-    .replace("{after: 2, interrupt: 0, grace: 8}", "{after: 3, kill: coordinator}")
+LOST = RECIPE.replace("name: elastic", "name: lost").replace(
+    "{after: 2, interrupt: 0, grace: 8}", "{after: 3, kill: coordinator}"
 )
 
 

@@ -6,6 +6,7 @@ where no package index can be reached. DLCLOUD_TEST_WHEEL names a wheel that was
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.programs import find
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 900
 FASTEST = "uv"
-UV = find(FASTEST)
+UV = find(FASTEST) or shutil.which(FASTEST, path=Path(sys.executable).parent)
 UNREACHABLE = re.compile(
     "NewConnectionError|Temporary failure in name resolution|Network is unreachable|Connection refused"
     "|timed out|dns error|error sending request|network was disabled|Failed to fetch"

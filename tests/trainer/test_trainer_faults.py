@@ -25,6 +25,7 @@ def some_steps(cluster, name, count=5):
     cluster.wait_for_step(name, newest(cluster, name) + count)
 
 
+@pytest.mark.long
 def test_workers_turn_to_a_new_coordinator_with_their_state(trainer_python, alone):
     """The instance with lighthouse, ledger and a worker is gone at once; a newcomer has none of it."""
     script, all_three = [*DIGITS, "--epochs", "8", "--shards", "2"], ["--minimum", "3"]

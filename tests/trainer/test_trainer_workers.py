@@ -5,9 +5,9 @@ import signal
 from tests.fakes.lives import STEPS_PER_EPOCH, samples
 from tests.fakes.training import Cluster, check_exactly_once, read_records, wait_until
 
-EPOCHS = 8
+EPOCHS = 5
 VECTOR_BYTES = 4 * (160 + 4640 + 32832 + 650 + 8)  # the parameters of each layer, and what else is summed
-DIGITS = ["-m", "trainer.examples.digits", "--delay-ms", "30"]
+DIGITS = ["-m", "trainer.examples.digits", "--delay-ms", "60"]
 
 
 def held(cluster, name, *, step):

@@ -110,7 +110,7 @@ def is_left_out(path, points):
 
 
 @needs("strace")
-@pytest.mark.parametrize("level", [Level.NAMESPACES, Level.NONE])
+@pytest.mark.parametrize("level", [Level.NAMESPACES, pytest.param(Level.NONE, marks=pytest.mark.long)])
 def test_hostile_trees_poison_every_path_that_the_daemon_touches(tmp_path, level):
     paths = touched(trace(tmp_path, level))
     assert {"home/.ssh/authorized_keys", "var/log/cloud-init-output.log", "run/nologin"} <= paths
