@@ -8,13 +8,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dlcloud.app.context import Context
+from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import CloudError, RecipeError
-from dlcloud.model.instance import Market, Price
+from dlcloud.model.events import stage
+from dlcloud.model.instance import InstanceType, Market, Price
 from dlcloud.planning.choice import Choice, match_types
 from dlcloud.recipe.instances import Requirements
 from dlcloud.recipe.recipe import Recipe, RecipeFile
 from dlcloud.system.parallel import all_or_raise, fan_out
+
+MOST_FILTERED = 200
+"""Values of one filter. Source: EC2 API reference, "Filter"."""
 
 
 def with_chosen_types(context: Context, file: RecipeFile) -> tuple[RecipeFile, tuple[str, ...]]:
@@ -67,14 +72,14 @@ def choose_types(
     notes: tuple[str, ...] = ()
     try:
         places = [context.clouds.cloud(cloud, region) for region in regions]
-        offered = all_or_raise(fan_out(lambda place: place.types.offered(), places, failures=CloudError))
-        matches = match_types(
-            requirements, list({one.name: one for types in offered for one in types}.values())
-        )
+        where = regions[0] if len(regions) == 1 else f"{len(regions)} regions"
+        with stage(context.emit, context.clock, f"looking which instance types {where} offer"):
+            matches = match_types(requirements, _offered(places))
         names = matches.names
-        lists = all_or_raise(
-            fan_out(lambda place: place.prices.find(names, markets), places if names else [])
-        )
+        with stage(context.emit, context.clock, f"looking at the prices of {len(names)} types"):
+            lists = all_or_raise(
+                fan_out(lambda place: place.prices.find(names, markets), places if names else [])
+            )
         prices = [price for listed in lists for price in listed]
     except CloudError as error:
         notes = (f"types and prices are those of the bundled tables: {error.message}",)
@@ -82,6 +87,27 @@ def choose_types(
         prices = _bundled_prices(matches.names, regions[0])
     choice = matches.cheapest(prices, markets)
     return replace(choice, notes=(*choice.notes, *notes))
+
+
+def _offered(places: Sequence[Ec2Cloud]) -> list[InstanceType]:
+    """Return every type that one of the Regions offers.
+
+    Hardware is the same everywhere: all types are described in the first Region, in megabytes of XML, and in
+    the others those that the first one lacks.
+    """
+
+    def ask(place: Ec2Cloud) -> tuple[list[InstanceType], list[str]]:
+        return (place.types.offered(), []) if place is places[0] else ([], place.types.names())
+
+    answers = all_or_raise(fan_out(ask, places, failures=CloudError))
+    offered = [*answers[0][0]]
+    described = {one.name for one in offered}
+    for place, (_, names) in zip(places, answers, strict=True):
+        lacking = [name for name in names if name not in described]
+        for begin in range(0, len(lacking), MOST_FILTERED):
+            offered += place.types.offered(lacking[begin : begin + MOST_FILTERED])
+        described.update(lacking)
+    return offered
 
 
 def with_bundled_types(recipe: Recipe) -> Recipe:
