@@ -22,8 +22,10 @@ from dlcloud.planning.storage import GB
 from dlcloud.recipe.deadline import Deadline, Work
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.scheduling.deadline_scaling import (
+    LEAVING_S,
     OnDemandRecord,
     follow_targets,
+    leave_region,
     pool_of,
     probability_of_deadline,
     spot_pool,
@@ -67,9 +69,6 @@ RESERVE_SHARE = 0.1
 WORK_TOLERANCE = 0.01
 
 _PRESENT = frozenset({InstanceStage.ARRIVING, InstanceStage.TRAINING, InstanceStage.AT_RISK})
-
-LEAVING_S = 60.0
-"""To terminate a cluster and plan in another Region; the first boot there comes on top. An assumption."""
 
 UNKNOWN_USD = 1000.0
 """An hour in a pool without a known price: the policy asks it last."""
@@ -190,23 +189,14 @@ class DeadlineScaler:
         move = move_of_state(size / GB, usd_per_gb=float(REGION_TRAFFIC_USD_PER_GB))
         lost_s = max(0, self.registry.step - step) / speed / scaling.speed(self.size[1])
         begin_s = LEAVING_S + max(self._boots_s, default=situation.boot_s)
-        there = [
-            PoolState(market=Market.SPOT, name=region, hourly_usd=usd, obtainable=self.size[1], region=region)
-            for region, usd in elsewhere.hourly_usd.items()
-        ]
-        own = [
-            replace(pool, region=elsewhere.home) if pool.market is Market.SPOT else pool
-            for pool in situation.pools
-        ]
-        decision = self.policy(
-            replace(
-                situation,
-                pools=(*own, *there),
-                region=elsewhere.home,
-                move=replace(move, seconds=move.seconds + lost_s + begin_s),
-            )
+        decision = leave_region(
+            self.policy,
+            situation,
+            home=elsewhere.home,
+            elsewhere=elsewhere.hourly_usd,
+            move=replace(move, seconds=move.seconds + lost_s + begin_s),
         )
-        if any(decision.targets.get(pool.key) for pool in there):
+        if decision is not None:
             message = f"{elsewhere.home} has no spot capacity, leaving it at step {step}: {decision.reason}"
             self.emit(Info(message=message))
             raise RegionLeftError(message)

@@ -12,9 +12,11 @@ from math import erf, exp, sqrt
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Instance, Market
 from dlcloud.planning.plan import Plan
-from dlcloud.scheduling.policies.situation import PoolDecision, PoolKey, Situation
+from dlcloud.scheduling.policies.situation import Move, Policy, PoolDecision, PoolKey, PoolState, Situation
 from dlcloud.scheduling.scaling import InstanceStage, ScalingDecision, TrainingInstance, choose_coordinator
 
+LEAVING_S = 60.0
+"""To terminate a cluster and plan in another Region; the first boot there comes on top. An assumption."""
 REFUSAL_MEAN_S = 900.0
 """Prior of how long a refusal of on-demand instances lasts. An assumption: AWS publishes no figure, and asks
 to "wait a few minutes" (EC2 user guide, "Insufficient instance capacity")."""
@@ -82,6 +84,27 @@ def follow_targets(
                 pools=pools,
             )
     return ScalingDecision(launch=0, drain=drain, retry_at=None, reasons=tuple(reasons))
+
+
+def leave_region(
+    policy: Policy, situation: Situation, *, home: str, elsewhere: Mapping[str, float], move: Move
+) -> PoolDecision | None:
+    """Ask a policy, once no spot pool of a Region has capacity, about other Regions; None if it stays.
+
+    Args:
+        policy: It weighs the move against waiting here.
+        situation: That of the Region `home`.
+        home: Where the training is.
+        elsewhere: What spot costs in each other Region; capacity there is believed in.
+        move: What it takes to train there: the state, the boots, the steps that are taken again.
+    """
+    there = [
+        PoolState(market=Market.SPOT, name=name, hourly_usd=usd, obtainable=situation.maximum, region=name)
+        for name, usd in elsewhere.items()
+    ]
+    own = [replace(one, region=home) if one.market is Market.SPOT else one for one in situation.pools]
+    decision = policy(replace(situation, pools=(*own, *there), region=home, move=move))
+    return decision if any(decision.targets.get(pool.key) for pool in there) else None
 
 
 def limit_plan(plan: Plan, market: Market, names: Collection[str], size: int) -> Plan:
