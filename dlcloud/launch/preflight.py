@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from dlcloud.cloud.account.limits import Ec2Account
-from dlcloud.cloud.compute.images import Images
+from dlcloud.cloud.compute.images import AUTO, Images
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.offers.prices import Prices
 from dlcloud.model.cluster import CLUSTER_TAG, MANAGED_TAG
@@ -89,7 +89,7 @@ def run_preflight(
     """
     types = recipe.instances.types
     hardware = Once(lambda: cloud.types.hardware(types))
-    image = Once(lambda: _find_image(recipe, cloud, hardware.value))
+    image = Once(lambda: _find_image(recipe, cloud, hardware.value, may_be_kept=shared is not None))
     network = Once(lambda: _find_network(recipe, account))
     together = share_questions(recipe, cloud, account) if shared is None else shared
     questions: dict[str, Callable[[], Any]] = {
@@ -300,11 +300,21 @@ def find_image(
     return images.resolve(image, **_kind(types, hardware))
 
 
-def _find_image(recipe: Recipe, cloud: Ec2Cloud, hardware: Callable[[], Mapping[str, InstanceType]]) -> Image:
-    """Find a recipe's image together with its types: again only if EC2 describes these in another way."""
+def _find_image(
+    recipe: Recipe,
+    cloud: Ec2Cloud,
+    hardware: Callable[[], Mapping[str, InstanceType]],
+    *,
+    may_be_kept: bool,
+) -> Image:
+    """Find a recipe's image together with its types: again only if EC2 describes these in another way.
+
+    With `may_be_kept`, as of many Regions, SSM is not asked for AWS's newest image twice a day.
+    """
     name, types = recipe.instances.image, recipe.instances.types
     expected = _expected_kind(recipe, cloud)
-    early = Once(lambda: cloud.images.resolve(name, **expected))
+    kept = cloud.images.last(name, **expected) if may_be_kept and name == AUTO else None
+    early = Once(lambda: kept or cloud.images.resolve(name, **expected))
     with suppress(CloudError):
         early.value()
     described = _kind(types, hardware())

@@ -70,6 +70,9 @@ def test_a_region_whose_dry_run_is_refused_is_left_out_on_the_way(newcomer):
     newcomer.run("up", "wide.yaml", "--dry-run")
     asked = newcomer.control.calls()
     assert asked["CreateSecurityGroup (dry run)"] == 1, "EC2 is asked in the first region only"
+    assert asked["GetParameters"] == 3
+    newcomer.run("plan", "wide.yaml")
+    assert newcomer.control.calls()["GetParameters"] == 3, "the newest image is asked for once a day"
     limit(newcomer, "us-east-1")
     # The first call makes the group in us-east-1, the second is the dry run in us-west-2.
     newcomer.control.add_fault("CreateSecurityGroup", "InvalidParameterValue", times=1, skip=1)
