@@ -366,6 +366,7 @@ def parse_serving(text: str) -> ServingTable:
 class Source(StrEnum):
     """What a figure rests on."""
 
+    MEASURED = "measured"
     PUBLISHED = "published"
     PREDICTED = "predicted"
 

@@ -1,6 +1,7 @@
 """`dlcloud predict --model`: what a language model costs on GPU and CPU types, before anything is measured.
 
 It needs no account and no results: the ground is what others published, and prices of the bundled table.
+What the language benchmark measured of that model itself takes the place of these figures.
 """
 
 from collections.abc import Mapping
@@ -9,10 +10,12 @@ from math import hypot, log
 
 from dlcloud.app.context import Context
 from dlcloud.app.results.predict import prices_of
+from dlcloud.app.results.rows import load_rows
 from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.instance import Accelerator, InstanceType, Market, is_burstable
 from dlcloud.prediction.gpu_types import has_sheet, predict_on_gpus
+from dlcloud.prediction.measured_servings import measured_servings
 from dlcloud.prediction.measured_types import TypeTable
 from dlcloud.prediction.predictor import Measurement
 from dlcloud.prediction.serving import (
@@ -30,6 +33,7 @@ from dlcloud.prediction.serving import (
 from dlcloud.report.served_types import served_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.type_table import gpu_levels, serving_table, type_table
+from dlcloud.store.measurements import Selection
 
 FEW = 15
 GB_PER_MIB = 1.048576e-3
@@ -63,6 +67,12 @@ def run_model(
     hardware = {one.name: one for one in catalog.every()}
     prices = prices_of(context, sorted(hardware), region, market, live=live)
     served, refused = answers(demand, table, {name: hardware[name] for name in prices if name in hardware})
+    rows = load_rows(context.measurements, Selection(), context.clock.now(), newest=True)
+    own = {name: answer for name, answer in measured_servings(rows, demand).items() if name in prices}
+    served = [one for one in served if one.instance_type not in own]
+    served += [answer for answer in own.values() if isinstance(answer, ServedType)]
+    refused = {name: reason for name, reason in refused.items() if name not in own}
+    refused |= {name: answer for name, answer in own.items() if isinstance(answer, str)}
     report = served_report(
         served,
         refused,

@@ -10,6 +10,7 @@ from dlcloud.app.results.predict_model import answers
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market
+from dlcloud.prediction.measured_servings import measured_servings
 from dlcloud.prediction.measured_types import Kind, Reference
 from dlcloud.prediction.serving import (
     GPUS,
@@ -25,6 +26,8 @@ from dlcloud.prediction.serving import (
 from dlcloud.report.served_types import served_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.type_table import find_model, serving_table, type_table
+from tests.fakes.samples import run
+from tests.unit.report.conftest import lines, metric, result
 
 
 @pytest.fixture(scope="module")
@@ -139,3 +142,42 @@ def test_the_table_says_what_each_figure_rests_on_and_why_the_others_are_missing
     text = render(report, Format.TABLE, 120)
     assert "g6f.large: nothing is published of it" in text
     assert "t3.large: it slows down" in text
+
+
+def served(name, case, facts, rate, *, setting="vllm fp8", **of):
+    job = replace(run(), instance_type=name, rank=0, **of)
+    measured = metric(rate, 0.9 * rate, 1.1 * rate, "tokens/s")
+    return lines(result(setting, case=case, throughput=measured, facts=facts), of=job)
+
+
+def test_own_results_of_the_model_are_marked_as_measured():
+    asked = demand("Llama-3.1-8B", tokens="1000/200", ttft="1s", tpot="50ms")
+    read = {"prompt_tokens": 1024, "streams": 8}
+    load = {
+        "prompt_bytes": 4000,
+        "generated_tokens": 200,
+        "requests_per_s": 2.0,
+        "first_token_p95_ms": 400.0,
+        "between_tokens_p50_ms": 20.0,
+    }
+    title = "Llama-3.1-8B-Instruct"
+    rows = [
+        *served("g5.xlarge", f"{title} prompt 1024 streams 8", read, 16000.0),
+        *served("g5.xlarge", f"{title} generate 128", read | {"generated_tokens": 128}, 400.0),
+        *served("g6.xlarge", f"{title} serving 4000+200", load, 300.0),
+        *served("g6e.xlarge", f"{title} serving 4000+200", load | {"first_token_p95_ms": 1500.0}, 900.0),
+        *served("p5.4xlarge", f"{title} generate 128", read | {"generated_tokens": 128}, 400.0),
+        *served("c7i.xlarge", f"{title} serving 4000+200", load, 30.0, cloud="local"),
+        *served("c7a.xlarge", "llama-3.1-70b serving 4000+200", load, 30.0),
+        *served("c6a.xlarge", f"{title} serving 4000+200", load, 30.0, setting="vllm bf16"),
+        *served("c6i.xlarge", f"{title} serving 400+20", load | {"prompt_bytes": 400}, 30.0),
+    ]
+    found = measured_servings(rows, asked)
+    assert set(found) == {"g5.xlarge", "g6.xlarge", "g6e.xlarge"}
+    assert found["g6e.xlarge"] == "measured: the goals are missed"
+    apart, loaded = found["g5.xlarge"], found["g6.xlarge"]
+    assert (apart.source, loaded.source) == (Source.MEASURED, Source.MEASURED)
+    assert (apart.first_token_s, apart.token_s) == pytest.approx((0.5, 0.02))
+    assert apart.tokens_s == pytest.approx(8 * 200 / 4.5)
+    assert (loaded.tokens_s, loaded.first_token_s, loaded.token_s) == pytest.approx((300.0, 0.4, 0.02))
+    assert loaded.error == pytest.approx(0.1, abs=0.01)
