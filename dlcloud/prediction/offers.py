@@ -3,10 +3,12 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import zip_longest
 from types import MappingProxyType
 
 from dlcloud.analysis.cost import ResultRow, usd_per_million
 from dlcloud.model.instance import Accelerator, Market
+from dlcloud.prediction.entrants import choose_entrants
 from dlcloud.prediction.gpu_types import predict_on_gpus
 from dlcloud.prediction.measured_types import Kind, Reference, TypeTable
 from dlcloud.prediction.predictor import (
@@ -18,7 +20,7 @@ from dlcloud.prediction.predictor import (
     predict,
 )
 from dlcloud.prediction.resemblance import describe_by_facts, resemblances
-from dlcloud.prediction.rules import first_choice
+from dlcloud.prediction.rules import BY_PASSMARK, FEW_MEASURED, rankings_by_passmark, rule_levels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,7 @@ class PredictedJob:
         resembles: The reference jobs or rules that it resembles most, with their probabilities.
         by_rule: The first choice by the mean of these predictions and PassMark per USD, where few types were
             measured; else empty.
+        race: The types to race, the most important first.
     """
 
     workload: str
@@ -62,6 +65,7 @@ class PredictedJob:
     refused: str = ""
     resembles: tuple[tuple[str, float], ...] = ()
     by_rule: str = ""
+    race: tuple[str, ...] = ()
 
 
 NO_GPUS: Mapping[str, Accelerator] = MappingProxyType({})
@@ -96,35 +100,39 @@ def predict_jobs(
 MOST_RACED = 24
 """Candidates that a prediction leaves: in each a machine is launched.
 
-Source: `tests/performance/prediction.py`: of 16 the best is at most 10 % dearer than the cheapest of all in
-88 % of the described jobs, of 24 in 94 %.
+Source: `tests/performance/prediction.py`.
 """
 
 
 def candidates_of(jobs: Sequence[PredictedJob], market: Market, most: int = MOST_RACED) -> tuple[str, ...]:
-    """Return the types that can be the cheapest by their intervals, the cheapest first.
+    """Return the types that can be the cheapest by their intervals, in the order in which to race them.
 
-    The one that a simple rule names is among the first. Burstable types are none. The settings of one case
+    Those that simple rules name are among the first. Burstable types are none. The settings of one case
     compete; of several cases each names its own.
     """
-    best: dict[str, float] = {}
+    best: dict[str, tuple[int, Decimal]] = {}
     for case in {(job.workload, job.case, job.unit) for job in jobs}:
-        rows = [
-            (offer.estimate.instance_type, figures)
-            for job in jobs
-            if (job.workload, job.case, job.unit) == case
-            for offer in job.offers
-            if not offer.is_burstable and (figures := offer.usd_per_million(market)) is not None
-        ]
-        ceiling = min((high for _, (_, _, high) in rows), default=Decimal(0))
-        cheapest = min((middle for _, (_, middle, _) in rows), default=Decimal(1))
-        by_rule = {job.by_rule for job in jobs if (job.workload, job.case, job.unit) == case}
-        for name, (low, middle, _) in rows:
-            if name in by_rule:
-                best[name] = min(best.get(name, 1.0), 1.0)
-            elif low <= ceiling:
-                best[name] = min(best.get(name, float("inf")), float(middle / cheapest))
-    return tuple(sorted(best, key=lambda name: best[name])[:most])
+        mine = [job for job in jobs if (job.workload, job.case, job.unit) == case]
+        figures = {id(job): _figures(job.offers, market) for job in mine}
+        every = [usd for of_job in figures.values() for usd in of_job.values()]
+        ceiling = min((high for _, _, high in every), default=Decimal(0))
+        for job in mine:
+            open_to = {name: usd for name, (low, usd, _) in figures[id(job)].items() if low <= ceiling}
+            entrants = [name for name in job.race if open_to and name in figures[id(job)]]
+            rest = sorted((usd, name) for name, usd in open_to.items() if name not in entrants)
+            for place, name in enumerate((*entrants, *(name for _, name in rest))):
+                own = place, figures[id(job)][name][1]
+                best[name] = min(best.get(name, own), own)
+    return tuple(sorted(best, key=best.__getitem__)[:most])
+
+
+def _figures(offers: Sequence[PredictedOffer], market: Market) -> dict[str, tuple[Decimal, Decimal, Decimal]]:
+    """Return low, middle and high USD of a million items on each type that may be named."""
+    return {
+        offer.estimate.instance_type: usd
+        for offer in offers
+        if not offer.is_burstable and (usd := offer.usd_per_million(market)) is not None
+    }
 
 
 def _predict_job(
@@ -141,7 +149,7 @@ def _predict_job(
     on_gpus = [one for name, one in measurements.items() if name in gpus]
     on_cpus = [one for name, one in measurements.items() if name not in gpus]
     offers: list[PredictedOffer] = []
-    by_rule = ""
+    by_rule, entrants = "", list[str]()
     if on_gpus:
         offers = [
             PredictedOffer(
@@ -161,16 +169,20 @@ def _predict_job(
             )
             for estimate in predict(belief, names, Calibration())
         ]
-        if not belief.is_language:
-            hourly = {
-                offer.estimate.instance_type: float(offer.hourly_usd[market])
-                for offer in offers
-                if market in offer.hourly_usd and not offer.is_burstable
-            }
-            hourly = {name: usd for name, usd in hourly.items() if name in table.rows}
-            predicted = {one.estimate.instance_type: one.estimate.throughput for one in offers}
-            by_rule = first_choice(table, hourly, predicted, len(on_cpus))
+        may_race = {
+            name: offer
+            for offer in offers
+            if (name := offer.estimate.instance_type) in table.rows
+            if market in offer.hourly_usd and not offer.is_burstable
+        }
+        hourly = {name: float(offer.hourly_usd[market]) for name, offer in may_race.items()}
+        predicted = {name: offer.estimate.throughput for name, offer in may_race.items()}
+        by_rule, entrants = race_of(belief, hourly, predicted, rule_levels(table).get(BY_PASSMARK))
     offers.sort(key=lambda offer: _middle(offer, market))
+    figures = _figures(offers, market)
+    ceiling = min((high for _, _, high in figures.values()), default=Decimal(0))
+    on_sheets = [name for name, (low, _, _) in figures.items() if name in gpus and low <= ceiling]
+    race = [name for pair in zip_longest(entrants, on_sheets) for name in pair if name]
     return PredictedJob(
         workload=workload,
         case=case,
@@ -180,7 +192,42 @@ def _predict_job(
         refused=refused,
         resembles=_resembled(belief) if on_cpus else (),
         by_rule=by_rule,
+        race=tuple(race),
     )
+
+
+LIKELY = (60, 30, 15)
+"""How many types may race: the cheapest as predicted, by the first choice's rule, and by PassMark."""
+
+
+def race_of(
+    belief: Belief,
+    hourly_usd: Mapping[str, float],
+    predicted: Mapping[str, float],
+    passmark: Mapping[str, float] | None,
+    most: int = MOST_RACED,
+) -> tuple[str, list[str]]:
+    """Return the first choice, if a rule makes it, and the CPU types to race, the most important first.
+
+    Args:
+        belief: After the measurements.
+        hourly_usd: Prices of the types that may be named.
+        predicted: The throughput of each.
+        passmark: The logarithm of each one's PassMark; None without a table of it.
+        most: How many may race.
+    """
+    cheapest = sorted(hourly_usd, key=lambda name: hourly_usd[name] / predicted[name])
+    by_rules: list[list[str]] = []
+    few = len(belief.measurements) <= FEW_MEASURED
+    if hourly_usd and passmark is not None and few and not belief.is_language:
+        by_rules = rankings_by_passmark(passmark, hourly_usd, predicted)
+    rankings = [cheapest, *by_rules]
+    likely = dict.fromkeys(
+        name for ranking, count in zip(rankings, LIKELY, strict=False) for name in ranking[:count]
+    )
+    first = dict.fromkeys(ranking[0] for ranking in by_rules or rankings if ranking)
+    race = choose_entrants(belief, {name: hourly_usd[name] for name in likely}, [*first], most)
+    return race[0] if by_rules else "", race
 
 
 MOST_RESEMBLED = 3

@@ -30,18 +30,18 @@ def rule_levels(table: TypeTable) -> dict[str, dict[str, float]]:
     return rules
 
 
-def first_choice(
-    table: TypeTable, hourly_usd: Mapping[str, float], predicted: Mapping[str, float], measured: int
-) -> str:
-    """Return the type with the most per USD by the mean of prediction and PassMark; empty without a ground.
+def rankings_by_passmark(
+    passmark: Mapping[str, float], hourly_usd: Mapping[str, float], predicted: Mapping[str, float]
+) -> list[list[str]]:
+    """Return the types by what they do per USD, by the mean of prediction and PassMark and by PassMark alone.
 
     Args:
-        table: Of the types.
+        passmark: The logarithm of each type's PassMark.
         hourly_usd: Prices of the types that may be named.
         predicted: The throughput of each.
-        measured: How many types the job was measured on.
     """
-    levels = rule_levels(table).get(BY_PASSMARK)
-    if levels is None or not hourly_usd or measured > FEW_MEASURED:
-        return ""
-    return max(hourly_usd, key=lambda name: levels[name] + log(predicted[name]) - 2 * log(hourly_usd[name]))
+    prices = {name: log(usd) for name, usd in hourly_usd.items()}
+    return [
+        sorted(prices, key=lambda name: 2 * prices[name] - passmark[name] - log(predicted[name])),
+        sorted(prices, key=lambda name: prices[name] - passmark[name]),
+    ]

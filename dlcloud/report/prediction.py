@@ -16,6 +16,7 @@ from dlcloud.report.page import BLUE, DESCRIPTION, GREY, ORANGE, Chart, Spec, fi
 from dlcloud.report.table import Cell, Report, Section
 
 FEW_MEASURED = 3
+FEW_RACED = 3
 ATTRIBUTION = "table of types derived from measurements (c) Spare Cores, CC BY-SA 4.0"
 
 
@@ -82,7 +83,10 @@ def _notes(job: PredictedJob, region: str, most: int, as_of: str) -> list[str]:
         likened = ", ".join(f"{name} ({chance:.0%})" for name, chance in job.resembles)
         notes.append(f"resembles most: {likened}")
     if job.by_rule:
-        notes.append(f"first choice, by the mean of this and PassMark per USD: {job.by_rule}; --race has it")
+        notes.append(f"first choice, by the mean of this and PassMark per USD: {job.by_rule}")
+    if len(job.race) > 1:
+        few = ", ".join(job.race[:FEW_RACED])
+        notes.append(f"to be surer, measure {few}: they are chosen to err differently; --race does so")
     if len(job.offers) > most:
         notes.append(f"the {most} cheapest of {len(job.offers)} types; --all, or --output csv, has all")
     if len(measured) < FEW_MEASURED:

@@ -64,6 +64,14 @@ NAMES = {
 DEVELOPMENT = {"DeepSeek-R1", "gpt-oss-120b", "Llama-3.1-70B", "MiniMax-M2.5", "Qwen3-32B"}
 STEPS, ROBUST = 25, 0.15
 WAITING = 0.4
+OF_EIGHT = {
+    "H100": "p5.48xlarge",
+    "H200": "p5en.48xlarge",
+    "B200": "p6-b200.48xlarge",
+    "B300": "p6-b300.48xlarge",
+}
+GOALS_S = (0.01, 0.02, 0.03, 0.05, 0.1)
+FEWEST_GPUS = 2
 MOST_GPUS = 8
 
 
@@ -183,6 +191,53 @@ def evaluate(rows: list[PublishedRow]) -> None:
         print(f"{kind} left out, models that development did not look at: {_text(later)}")
 
 
+def evaluate_choice(rows: list[PublishedRow]) -> None:
+    """Print how dear the type and the set-ups are that are named for a model that was left out of the fit.
+
+    A job is a model, a precision, tokens and a goal of TPOT. Each published set-up (GPU, number, server) can
+    be raced; it costs what its cheapest published concurrency within the goal costs, by the whole GPUs' price
+    on demand. A race of three tries three set-ups over their concurrencies.
+    """
+    with (ROOT / "dlcloud" / "cloud" / "offers" / "on_demand.csv").open() as file:
+        prices = {one["instance_type"]: float(one["usd_hr_us_east_1"]) for one in csv.DictReader(file)}
+    hourly = {gpu: prices[name] / 8 for gpu, name in OF_EIGHT.items()}
+    excesses: dict[str, list[float]] = defaultdict(list)
+    counts: list[int] = []
+    for name in sorted({row.model for row in rows}):
+        table = fit([row for row in rows if row.model != name])
+        jobs: dict[tuple, list[PublishedRow]] = defaultdict(list)
+        for row in (row for row in rows if row.model == name):
+            jobs[row.precision, row.prompt, row.answer].append(row)
+        for some, goal in product(jobs.values(), GOALS_S):
+            true: dict[tuple, float] = {}
+            predicted: dict[tuple, float] = {}
+            for row in some:
+                times = table.estimate(demand_of(row), setup_of(row))[:2]
+                setup = row.gpu, row.gpus, row.server
+                for costs, (token, first) in (
+                    (true, (row.token_s, row.first_token_s)),
+                    (predicted, times),
+                ):
+                    usd = hourly[row.gpu] * row.gpus * (first / row.answer + token) / row.concurrency
+                    if token <= goal:
+                        costs[setup] = min(costs.get(setup, usd), usd)
+            if len({gpu for gpu, _, _ in true}) < FEWEST_GPUS:
+                continue
+            counts.append(len(true))
+            ranked = sorted(predicted, key=predicted.__getitem__)
+            for title, tried in (
+                ("the type named", [one for one in true if ranked and one[0] == ranked[0][0]]),
+                ("the set-up named", ranked[:1]),
+                ("the best of three raced", ranked[:3]),
+            ):
+                best = min((true[one] for one in tried if one in true), default=float("inf"))
+                excesses[title].append(best / min(true.values()) - 1)
+    print(f"set-ups of a job: {np.mean(counts):.1f}")
+    for title, some in excesses.items():
+        share = np.mean(np.array(some) <= 0.1)
+        print(f"{title}: within 10 % of the cheapest in {share:.0%} of {len(some)} jobs (goal 90 %)")
+
+
 def _text(errors: list[tuple[float, float]]) -> str:
     token, first = np.median(np.abs(np.exp(errors) - 1), axis=0)
     return f"median error of a token {token:.1%} (goal 8 %), of the first {first:.1%} (goal 20 %)"
@@ -256,6 +311,7 @@ def main() -> None:
         evaluate_one_request(options.folder)
         evaluate_gpu_types(options.folder)
         evaluate(rows)
+        evaluate_choice(rows)
         return
     table, place = fit(rows), ROOT / "dlcloud" / "prediction"
     lines = [

@@ -20,7 +20,12 @@ def test_a_race_is_left_those_whose_intervals_reach_the_cheapest():
     assert candidates_of([], Market.ON_DEMAND) == ()
 
 
-OFFERS = (offer("b", 90, 100, 110),)
+def test_a_race_begins_with_the_types_chosen_for_it_and_the_rest_follows_by_cost():
+    offers = (offer("best", 90, 100, 110), offer("near", 80, 88, 95), offer("other", 40, 50, 60))
+    job = PredictedJob(
+        workload="w", case="c", setting="s", unit="i/s", offers=offers, race=("best", "other", "unsold")
+    )
+    assert candidates_of([job], Market.ON_DEMAND) == ("best", "other", "near")
 
 
 def test_settings_of_one_case_compete_for_the_race():

@@ -12,9 +12,10 @@ from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.instance import Market
 from dlcloud.prediction.linear import factor, solve_lower, solve_upper
 from dlcloud.prediction.measured_types import Kind, format_table, parse_table
-from dlcloud.prediction.offers import candidates_of, predict_jobs
+from dlcloud.prediction.offers import candidates_of, predict_jobs, race_of
 from dlcloud.prediction.predictor import Belief, Calibration, Measurement, choose_types, learn, predict
 from dlcloud.prediction.resemblance import resemblances
+from dlcloud.prediction.rules import BY_PASSMARK, rule_levels
 from dlcloud.report.prediction import prediction_report
 from dlcloud.report.table import Format, render
 from dlcloud.resources.type_table import type_table
@@ -151,7 +152,31 @@ def test_a_program_resembles_programs_and_the_rule_is_raced_where_few_types_were
     names = ("c7i.xlarge", "c7a.4xlarge", "m6i.8xlarge", "c8g.large")
     (job,) = predict_jobs(rows(**measured), table, prices(*names), Market.ON_DEMAND)
     assert job.resembles[0][0] not in {"a language model", "a language model that generates"}
-    assert job.by_rule in candidates_of([job], Market.ON_DEMAND)
+    assert job.by_rule == candidates_of([job], Market.ON_DEMAND)[0]
+    assert set(job.race) <= {*names}
     by_type = {offer.estimate.instance_type: offer.estimate for offer in job.offers}
     gained = by_type["m6i.8xlarge"].throughput / by_type["c7i.xlarge"].throughput
     assert gained == pytest.approx(1.0, abs=0.4)  # one thread: sixteen cores gain nothing
+
+
+def test_entrants_of_a_race_err_differently(table):
+    j = next(j for j, one in enumerate(table.references) if one.name == "geekbench-a-clang")
+    belief = Belief(table=table, resemblances=resemblances(table.references, None))
+    rates = {name: exp(row.levels[j]) for name, row in table.rows.items() if row.measured}
+    belief = learn(belief, [Measurement(instance_type=name, throughput=rates[name]) for name in TYPES])
+    hourly = {
+        price.instance_type: float(price.hourly_usd)
+        for price in Catalog().listed_prices("us-east-1")
+        if price.instance_type in rates and ".metal" not in price.instance_type
+    }
+    predicted = {one.instance_type: one.throughput for one in predict(belief, list(hourly), Calibration())}
+    passmark = rule_levels(table)[BY_PASSMARK]
+    by_rule, race = race_of(belief, hourly, predicted, passmark, 6)
+    assert race[0] == by_rule
+    assert len({*race}) == len(race) <= 6
+    cheapest = sorted(hourly, key=lambda name: hourly[name] / predicted[name])[:6]
+    designs = [{table.rows[name].traits.processor.design for name in some} for some in (race, cheapest)]
+    assert len(designs[0]) > len(designs[1])
+    least = min(hourly[name] / rates[name] for name in hourly)
+    assert min(hourly[name] / rates[name] for name in race) <= 1.1 * least
+    assert race_of(belief, hourly, predicted, passmark, 6) == (by_rule, race)
