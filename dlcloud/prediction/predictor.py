@@ -14,7 +14,7 @@ from math import exp, log, sqrt
 from operator import mul
 
 from dlcloud.prediction.linear import factor, solve_lower
-from dlcloud.prediction.measured_types import DEVIATIONS, TypeTable, covariance
+from dlcloud.prediction.measured_types import DEVIATIONS, Traits, TypeTable, covariance
 from dlcloud.prediction.resemblance import Resemblance
 
 FREE_LEVEL = 25.0
@@ -52,21 +52,22 @@ MANY_CORES = 64
 class Calibration:
     """What intervals are scaled by.
 
-    On types that the table measured, on those that it estimates; `programs`: if the job most probably is no
-    language model, on types of up to 64 cores and of more, where it errs most.
+    If the job most probably is a language model: on types that the table measured, on those that it
+    estimates, each for x86 and for Arm, where small models scatter most. Else `programs`: on types of up to
+    64 cores and of more.
 
-    Source: `tests/performance/prediction.py`, `--undescribed` and `--programs`: 90th percentile of
-    |error| / standard deviation of jobs that were left out.
+    Source: `tests/performance/prediction.py`: 90th percentile of |error| / standard deviation of jobs that
+    were left out; of `programs` those of `--programs` and, as they look like programs, of `--undescribed`.
     """
 
-    measured: float = 1.26
-    estimated: float = 1.11
-    programs: tuple[float, float] = (1.4, 1.75)
+    measured: tuple[float, float] = (1.2, 1.5)
+    estimated: tuple[float, float] = (1.0, 1.35)
+    programs: tuple[float, float] = (1.6, 1.9)
 
-    def scale(self, *, is_measured: bool, is_language: bool, cores: int) -> float:
+    def scale(self, traits: Traits, *, is_measured: bool, is_language: bool) -> float:
         if not is_language:
-            return self.programs[cores > MANY_CORES]
-        return self.measured if is_measured else self.estimated
+            return self.programs[traits.cores > MANY_CORES]
+        return (self.measured if is_measured else self.estimated)[traits.processor.vendor == "arm"]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -188,7 +189,7 @@ def predict(belief: Belief, names: Sequence[str], calibration: Calibration) -> l
         center, variance = _posterior(belief, name, factors, scattered)
         row = belief.table.rows[name]
         half = sqrt(variance) * calibration.scale(
-            is_measured=row.measured, is_language=belief.is_language, cores=row.traits.cores
+            row.traits, is_measured=row.measured, is_language=belief.is_language
         )
         estimates.append(estimate_from_logarithms(name, center, half))
     return estimates

@@ -57,7 +57,7 @@ PARTS = 4
 RACED = (3, 8, 12, 24)
 FEWEST_HELD = 20
 SIZES = (2, 8, 32, 64, 1000)
-UNIT = Calibration(measured=1.0, estimated=1.0, programs=(1.0, 1.0))
+UNIT = Calibration(measured=(1.0, 1.0), estimated=(1.0, 1.0), programs=(1.0, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,18 +175,18 @@ def _with_costs(outcome, costs, prices, ranked, chosen) -> Outcome:
     return replace(outcome, excess=costs[ranked[0]] / best - 1, raced=raced)
 
 
-def calibration(outcomes: Iterable[Outcome]) -> Calibration:
-    """Return the 90th percentile of the scaled errors, each test weighing alike."""
-    scores: dict[bool, list[float]] = defaultdict(list)
+def calibration(outcomes: Iterable[Outcome], traits: dict[str, Traits]) -> Calibration:
+    """Return the 90th percentiles of the scaled errors, each value weighing alike."""
+    scores: dict[tuple[bool, bool], list[float]] = defaultdict(list)
     for one in outcomes:
-        for is_measured, score in zip(
-            one.measured, np.abs(one.errors) / np.maximum(one.deviations, 1e-6), strict=True
-        ):
-            scores[is_measured].append(float(score))
-    return Calibration(
-        measured=float(np.quantile(scores[True], 0.9)) if scores[True] else 1.645,
-        estimated=float(np.quantile(scores[False], 0.9)) if scores[False] else 1.645,
+        ratios = np.abs(one.errors) / np.maximum(one.deviations, 1e-6)
+        for name, is_measured, score in zip(one.names, one.measured, ratios, strict=True):
+            scores[is_measured, traits[name].processor.vendor == "arm"].append(float(score))
+    ends = {key: float(np.quantile(some, 0.9)) for key, some in scores.items()}
+    measured, estimated = (
+        (ends.get((kind, False), 1.645), ends.get((kind, True), 1.645)) for kind in (True, False)
     )
+    return Calibration(measured=measured, estimated=estimated)
 
 
 def relative(outcome: Outcome) -> np.ndarray:
@@ -208,12 +208,12 @@ def print_errors(title: str, outcomes: Sequence[Outcome], *, held: bool) -> None
     )
 
 
-def print_intervals(outcomes: Sequence[Outcome], scales: dict[str, Calibration]) -> None:
+def print_intervals(
+    outcomes: Sequence[Outcome], scales: dict[str, Calibration], traits: dict[str, Traits]
+) -> None:
     inside: dict[str, list[bool]] = defaultdict(list)
     for one in outcomes:
-        scale = scales[one.model]
-        factors = np.where(one.measured, scale.measured, scale.estimated)
-        hits = np.abs(one.errors) <= one.deviations * factors
+        hits = _inside(one, scales[one.model], traits)
         for name, hit, held in zip(one.names, hits, one.held, strict=True):
             inside["all"].append(bool(hit))
             inside[f"model {one.model}"].append(bool(hit))
@@ -265,7 +265,7 @@ def print_types(
 def _inside(outcome: Outcome, scale: Calibration, traits: dict[str, Traits]) -> np.ndarray:
     """Return whether each value is within its interval."""
     factors = [
-        scale.scale(is_measured=measured, is_language=outcome.is_language, cores=traits[name].cores)
+        scale.scale(traits[name], is_measured=measured, is_language=outcome.is_language)
         for name, measured in zip(outcome.names, outcome.measured, strict=True)
     ]
     return np.abs(outcome.errors) <= outcome.deviations * factors
@@ -288,7 +288,7 @@ def print_choices(outcomes: Sequence[Outcome]) -> None:
 
 
 def print_cut_off(outcomes: Sequence[Outcome], scales: dict[str, Calibration]) -> None:
-    scores = list(chain.from_iterable(((s, scales[o.model].estimated) for s in o.cut) for o in outcomes))
+    scores = list(chain.from_iterable(((s, scales[o.model].estimated[0]) for s in o.cut) for o in outcomes))
     if scores:
         slow = np.mean([score <= 0 for score, _ in scores])
         possible = np.mean([score <= scale for score, scale in scores])
@@ -435,12 +435,12 @@ def main() -> None:
         print_programs(data, outcomes, held=options.kept_back)
         return
     data = read_data(options.folder, repository=options.repository)
-    described = not options.undescribed
+    described, traits = not options.undescribed, {one.name: one for one in data.traits}
     outcomes = leave_out(data, "" if options.other else options.only, described=described)
     scales = {
-        m: calibration(o for o in outcomes if o.model != m) or UNIT for m in {o.model for o in outcomes}
+        m: calibration((o for o in outcomes if o.model != m), traits) for m in {o.model for o in outcomes}
     }
-    everything = calibration(outcomes)
+    everything = calibration(outcomes, traits)
     if options.other:
         other = read_data(options.other, hardware=None)
         outcomes = other_folder(data, other, described=described)
@@ -449,11 +449,11 @@ def main() -> None:
         print_errors(model, [one for one in outcomes if one.model == model], held=False)
     print_errors("all models", outcomes, held=False)
     print_errors("all models, left-out families", outcomes, held=True)
-    print_intervals(outcomes, scales)
+    print_intervals(outcomes, scales, traits)
     print_types(data, outcomes, scales, held=True)
     print_cut_off(outcomes, scales)
     print_choices(outcomes)
-    print(f"scale of intervals: measured {everything.measured:.3f}, estimated {everything.estimated:.3f}")
+    print(f"scale of intervals, x86 and Arm: {everything}")
 
 
 if __name__ == "__main__":
