@@ -256,7 +256,7 @@ def gather_checkpoints(managed: ManagedCluster, recipe: Recipe) -> None:
             message = f"checkpoints in {region} are left out: {error.message}"
             managed.emit(Warned(message=message))
     best = max(newest, key=lambda region: (newest[region], region == recipe.region))
-    if not any(newest.values()):
+    if not any(newest[best]):
         return
     if best != recipe.region:
         with stage(managed.emit, managed.clock, f"copying the newest checkpoint from {best}"):
