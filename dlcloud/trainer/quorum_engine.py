@@ -74,7 +74,7 @@ class QuorumEngine:
         self._timing, self._history = timing, history
         self._id = f"{name}:{uuid.uuid4().hex[:12]}"
         self._instance, self._mates = instance or self._id, mates
-        self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=5))
+        self._store = _make_store(host)
         self._server = StateServer(host, history)
         self._probes = Probes()
         self._group: WorkerGroup | None = None
@@ -272,6 +272,27 @@ class QuorumEngine:
         if group is not None:
             group.close()
 
+
+def _make_store(host: str) -> TCPStore:
+    """Make the store at which the workers of a quorum find each other.
+
+    A store that opens its own socket listens on `::`, and looks up the name of each worker that connects, one
+    after another. An address such as `::ffff:127.0.0.1` is in no hosts file: if the name server is slow, the
+    workers of a large quorum do not connect in time.
+    """
+    listener = socket.create_server((host, 0), backlog=LONGEST_QUEUE)
+    return TCPStore(
+        host,
+        listener.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=5),
+        master_listen_fd=listener.detach(),
+    )
+
+
+LONGEST_QUEUE = 4096
+"""Workers that connect to a store at the same time."""
 
 SLICE_S = 0.1
 
