@@ -8,6 +8,7 @@ import subprocess
 import threading
 from pathlib import Path
 
+from dlcloud.trainer.instance.processes import end_with_parent
 from tests.fakes.training import LIMIT_S, RUN, free_pair, read_records, write_control_file
 
 
@@ -38,7 +39,13 @@ class Agents:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         with (self.folder / f"{name}.log").open("ab") as log:
             self.agents[name] = subprocess.Popen(
-                command, cwd=self.folder, env=environment, stdout=log, stderr=log, start_new_session=True
+                command,
+                cwd=self.folder,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - a killed test leaves no workers
             )
 
     def kill(self, name):

@@ -13,8 +13,10 @@ import os
 import shutil
 import signal
 import statistics
+import sys
 import tempfile
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -26,6 +28,8 @@ from tests.fakes.training import wait_until
 PACKAGE = ROOT / "dlcloud" / "trainer"
 LIMIT_S = 1500.0
 SCRIPT = """
+import time
+
 import torch
 from torch.utils.data import TensorDataset
 from trainer.training import train
@@ -35,7 +39,8 @@ torch.set_num_threads(1)
 model = torch.nn.Linear(4, 1)
 data = TensorDataset(torch.ones(96000, 4), torch.ones(96000, 1))
 loss = lambda model, batch: ((model(batch[0]) - batch[1]) ** 2).mean()
-train(model, torch.optim.SGD(model.parameters(), 0.01), data, loss, batch=96, epochs=1000)
+train(model, torch.optim.SGD(model.parameters(), 0.01), data, loss, batch=96, epochs=1000,
+      after_step=lambda *_: time.sleep(0.5))  # as if on a GPU: leaves the processor to newcomers
 """
 
 
@@ -57,6 +62,7 @@ def main() -> None:
     parser.add_argument("--instances", type=int, default=12)
     parser.add_argument("--workers", type=int, default=8)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through the end of `Agents`
     names = [f"instance-{number}" for number in range(arguments.instances)]
     many, last = ["--workers", str(arguments.workers)], names[-1]
     python = python_with(PACKAGE / "requirements" / "elastic.txt")
@@ -71,11 +77,13 @@ def main() -> None:
                 return bool(steps) and steps[-1]["world_size"] == count * arguments.workers
 
             for number, name in enumerate(names):
+                begun_at = time.monotonic()
                 options = ["--lighthouse"] if not number else []
                 if name == last:
                     options += ["--metadata", service.url, "--margin", "60", "--last-seconds", "5"]
                 agents.start(name, *many, *options)
                 wait_until(lambda count=number + 1: has_size(count), f"{name} to join", LIMIT_S)
+                print(f"{name} joined after {time.monotonic() - begun_at:.1f} s", flush=True)
             memory = sum(memory_gb(agent.pid) for agent in agents.agents.values())
             at = datetime.now(UTC) + timedelta(seconds=90)
             service.documents[NOTICE] = json.dumps({"action": "terminate", "time": at.isoformat()})
