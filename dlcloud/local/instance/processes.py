@@ -39,6 +39,8 @@ _PACKAGE_SOURCE = re.compile(
     "PIP_(CERT|CONFIG_FILE|DEFAULT_TIMEOUT|EXTRA_INDEX_URL|FIND_LINKS|INDEX_URL|NO_INDEX|PROXY|TRUSTED_HOST)"
     "|(HTTPS?|NO)_PROXY|(https?|no)_proxy|SSL_CERT_FILE"
 )
+# How idle threads wait: instances share this machine's cores, and what one of them spins away, another lacks.
+_THREADS_WAIT = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 _POLL_S = 0.02
 _KILL_S = 5.0
 
@@ -83,9 +85,13 @@ def shell_path() -> str:
 def instance_environment(
     root: Path, *, cache: Path, metadata_url: str, user: str, minute_s: float = 60.0
 ) -> dict[str, str]:
-    """Return the whole environment of an instance's processes; only package sources are inherited."""
+    """Return the whole environment of an instance's processes.
+
+    Only where packages come from, and how idle threads wait, are inherited from this process.
+    """
     return {
         **package_sources(os.environ),
+        **{name: os.environ[name] for name in _THREADS_WAIT if name in os.environ},
         "HOME": str(root / "home"),
         "PATH": f"{root / 'bin'}:{_SYSTEM_PATH}",
         "USER": user,

@@ -18,7 +18,7 @@ from dlcloud.local.instance.addresses import AddressPool
 from dlcloud.local.instance.cloudinit import read_user_data
 from dlcloud.local.instance.container import Container
 from dlcloud.local.instance.metadata import MetadataService
-from dlcloud.local.instance.processes import package_sources, start_process
+from dlcloud.local.instance.processes import instance_environment, package_sources, start_process
 from dlcloud.local.instance.sshd import LoginFiles, SshServer
 from dlcloud.local.site_files import SiteState, read_state, write_state
 from dlcloud.local.tree import instance_tree
@@ -184,6 +184,16 @@ def test_an_instance_gets_its_packages_from_where_this_machine_does(tmp_path):
     config.touch()
     assert package_sources(own) == {"PIP_FIND_LINKS": "/wheels", "PIP_CONFIG_FILE": str(config)}
     assert package_sources({**own, "PIP_CONFIG_FILE": "/dev/null"})["PIP_CONFIG_FILE"] == "/dev/null"
+
+
+def test_idle_threads_of_an_instance_wait_as_those_of_its_daemon(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    environment = instance_environment(tmp_path, cache=tmp_path, metadata_url="http://x", user="ubuntu")
+    assert {name: value for name, value in environment.items() if "OMP" in name} == {
+        "OMP_WAIT_POLICY": "PASSIVE"
+    }
 
 
 @pytest.mark.parametrize("rounds", range(8))
