@@ -222,7 +222,7 @@ def _folder_of_run(file: Path, script: Script) -> Path:
         return file.parent
     places = [folder, *(folder / path for path in script.paths)]
     missing = set(script.foreign(own_names(script.modules, places)))
-    in_src = own_names(missing, [here, here / "src"])
+    in_src = own_names(script.modules, [here, here / "src"]) & missing
     text = file.read_text("utf-8", "replace")
     return Path() if in_src or _named_files(here, text) - _named_files(folder, text) else file.parent
 
@@ -354,10 +354,10 @@ def read_program(program: Program) -> Reading:
         places.extend(root / path for root in (base, folder) for path in script.paths)
         for name in sorted(script.modules):
             source = own_module(name, [*places, *added])
-            if source is None and "." not in name and name not in sys.stdlib_module_names:
+            if source is None and name.partition(".")[0] not in sys.stdlib_module_names:
                 added.extend(place for place in (base, base / "src") if own_module(name, [place]))
                 source = own_module(name, added)
-            if source is not None and source.is_file():
+            if source is not None:
                 yield source, name
 
     if program.text is not None or not sources:

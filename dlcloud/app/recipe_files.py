@@ -33,25 +33,22 @@ def is_script(file: Path) -> bool:
 
 
 def own_module(name: str, places: Sequence[Path]) -> Path | None:
-    """Return the file of a user's own module in the first of some folders that has it; None if none has.
-
-    Of a package without `__init__.py` it is the folder: Python needs no such file.
-    """
+    """Return the file of a user's own module in the first of some folders that has it; None if none has."""
     parts = name.split(".")
     for place in places:
         path = place.joinpath(*parts)
         candidates = (path / "__init__.py", path.with_name(f"{path.name}.py"))
         if (file := next((file for file in candidates if file.is_file()), None)) is not None:
             return file
-        if path.is_dir() and next(path.rglob("*.py"), None) is not None:
-            return path
     return None
 
 
 def own_names(modules: Iterable[str], places: Sequence[Path]) -> frozenset[str]:
-    """Return which of some imports are the user's own modules, files and folders with Python."""
-    roots = {module.partition(".")[0] for module in modules}
-    return frozenset(name for name in roots if own_module(name, places) is not None)
+    """Return the top names of those imports that are files of the user.
+
+    A folder without `__init__.py` counts if an import is a file in it: a folder named `torch` hides no torch.
+    """
+    return frozenset(name.partition(".")[0] for name in modules if own_module(name, places) is not None)
 
 
 def read_recipe_file(name: str) -> RecipeFile:

@@ -201,6 +201,16 @@ def test_folders_without_init_are_the_users_own_and_are_sent(folder):
     assert "pyyaml==" in text, "what own modules import is installed, too"
 
 
+def test_a_folder_named_as_a_framework_hides_no_framework(folder, monkeypatch):
+    (folder / "torch").mkdir()
+    file = write(folder / "torch", "import torch\nfrom torch import nn")
+    monkeypatch.chdir(folder)
+    program = program_of(file.relative_to(folder))
+    assert (program.command, str(program.target)) == ("python3 train.py", "torch/train.yaml")
+    _, notes = recipe_of_program(program, ScriptTrial())
+    assert any("torch" in note for note in notes if note.startswith(("packages", "not installed")))
+
+
 def test_a_src_layout_is_found_by_pythonpath(folder):
     (folder / "src" / "mine").mkdir(parents=True)
     write(folder / "src" / "mine", "", "__init__.py")
