@@ -57,7 +57,7 @@ class BatchCluster:
         with stage(launcher.emit, clock, "making the compute environment and the queue of AWS Batch"):
             intent_id = clusters.begin_intent(cluster.cluster_id, BATCH, "", clock.now())
             disk_gib = max(SMALLEST_DISK_GIB, self.recipe.instances.disk_gib)
-            clusters.set_disk(cluster.cluster_id, disk_gib)
+            launcher.set_disk(disk_gib)
             group = launcher.create_group(plan.machine.network.vpc_id)
             request = BatchRequest(
                 cluster_id=cluster.cluster_id,

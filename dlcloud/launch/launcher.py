@@ -211,7 +211,7 @@ class Launcher(ManagedCluster):
 
     def _provisioner(self, plan: Plan) -> Provisioner:
         """Return what requests the plan's instances, its security group made."""
-        self.store.clusters.set_disk(self.cluster_id, plan.machine.disk_gib)
+        self.set_disk(plan.machine.disk_gib)
         group_id = self.create_group(plan.machine.network.vpc_id)
         return Provisioner(managed=self, plan=plan, security_group_id=group_id)
 

@@ -86,6 +86,11 @@ class ManagedCluster:
         """Store that no command works on the cluster, which stays up."""
         self.store.clusters.set_state(self.cluster_id, ClusterState.READY)
 
+    def set_disk(self, disk_gib: int) -> None:
+        """Remember the size of the volumes as launched, which every price counts."""
+        self.store.clusters.set_disk(self.cluster_id, disk_gib)
+        self.cluster = replace(self.cluster, disk_gib=disk_gib)
+
     def is_ending(self) -> bool:
         """True once its termination has begun, by this command or another."""
         stored = self.store.clusters.find(self.cluster_id)

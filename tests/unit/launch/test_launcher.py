@@ -1,5 +1,7 @@
 """The launcher of one cluster: its plan, its launch and its end."""
 
+from dataclasses import replace
+
 import pytest
 
 from dlcloud.analysis.result import RunState
@@ -46,6 +48,13 @@ def test_destroy_ends_unfinished_runs_and_removes_the_keys(world):
     assert world.state is ClusterState.DOWN
     assert [stored.state for stored in world.store.runs.of_cluster("c0ffee")] == [RunState.LOST]
     assert not world.paths.key("c0ffee").exists()
+
+
+def test_a_disk_that_the_image_enlarges_is_in_the_price_of_the_same_command(world):
+    launcher, plan = world.launcher, world.plan()
+    machine = replace(plan.machine, disk_gib=75)
+    launcher.launch(replace(plan, machine=machine))
+    assert launcher.cluster.disk_gib == world.clusters.find("c0ffee").disk_gib == 75
 
 
 def test_the_first_of_several_pools_is_not_named_as_what_is_launched(world):
