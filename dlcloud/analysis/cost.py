@@ -268,7 +268,7 @@ class MeasuredRun:
     """A run with the hardware that it ran on, the prices of both markets, and its cost.
 
     `peak_tflops` and `fp32_tflops` are of the instance type's data sheet; `cost` is None if the instance's
-    billing period is unknown.
+    billing period is unknown. `interrupted` are the runs that it repeats or continues, with their costs.
     """
 
     run: Run
@@ -277,6 +277,7 @@ class MeasuredRun:
     cost: RunCost | None = None
     peak_tflops: float | None = None
     fp32_tflops: float | None = None
+    interrupted: tuple["MeasuredRun", ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -281,7 +281,12 @@ def _sources(rows: Sequence[ResultRow]) -> list[str]:
 
 def run_cost_section(rows: Iterable[ResultRow], *, whole: bool) -> list[Section]:
     """Return the costs of the runs, a row each; no section if no run's instance is known."""
-    billed = [row for row in {row.run.run_id: row for row in rows}.values() if row.measured.cost]
+    billed = [
+        replace(row, measured=measured)
+        for row in {row.run.run_id: row for row in rows}.values()
+        for measured in (*row.measured.interrupted, row.measured)
+        if measured.cost
+    ]
     if not billed:
         return []
     shown = billed if whole else billed[:MOST_ROWS]
@@ -294,6 +299,8 @@ def run_cost_section(rows: Iterable[ResultRow], *, whole: bool) -> list[Section]
         notes.append("set-up of runs of an older dlcloud is in their boot")
     if not all(cost.final for cost in costs):
         notes.append("+: so far, with the instance still up")
+    if lost := [one.run.run_id for row in shown for one in row.measured.interrupted]:
+        notes.append(f"interrupted, and repeated or continued by the run below: {_shorten(lost)}")
     if any(row.rehearsal for row in shown):
         notes.append("* rehearsal: not billed, at the type's price")
     if len(shown) < len(billed):

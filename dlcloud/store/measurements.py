@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from dlcloud.analysis.cost import BillingPeriod
-from dlcloud.analysis.result import Run, comparison_of, result_of
+from dlcloud.analysis.result import Run, RunState, comparison_of, result_of
 from dlcloud.benchmarks.harness.schema import Comparison, Result
 from dlcloud.model.instance import Market, Price
 from dlcloud.model.money import MarketPrices
@@ -243,6 +243,11 @@ class Measurements:
         for run in self._runs("instance_id", instance_ids):
             runs.setdefault(run.instance_id, []).append(run)
         return runs
+
+    def interrupted_runs(self, cluster_ids: Collection[str]) -> list[Run]:
+        """Return the runs of clusters whose instances were reclaimed or lost, the oldest first; no trials."""
+        runs = self._runs("cluster_id", cluster_ids)
+        return [run for run in runs if run.state is RunState.LOST and not (run.experiment or run.head_run_id)]
 
     def runs_of_workers(self, head_run_ids: Collection[str]) -> dict[str, list[Run]]:
         """Return the runs of a job's other nodes by the run of rank 0."""

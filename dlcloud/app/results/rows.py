@@ -100,7 +100,8 @@ def _read_costs(
 
 def _measured_runs(store: Measurements, run_ids: Collection[str], now: datetime) -> list[MeasuredRun]:
     runs, starts, stored = store.runs(run_ids), store.start_records(run_ids), store.market_prices(run_ids)
-    costs = costs_of_runs(store, runs, now)
+    interrupted = _interrupted_before(store, runs)
+    costs = costs_of_runs(store, [*runs, *(run for lost in interrupted.values() for run in lost)], now)
     catalog = Catalog()
     peaks = {name: catalog.hardware(name) for name in {run.instance_type for run in runs}}
     measured = []
@@ -115,9 +116,29 @@ def _measured_runs(store: Measurements, run_ids: Collection[str], now: datetime)
                 cost=costs.get(run.run_id),
                 peak_tflops=hardware.peak_tflops if hardware else None,
                 fp32_tflops=hardware.fp32_tflops if hardware else None,
+                interrupted=tuple(
+                    MeasuredRun(run=lost, cost=costs.get(lost.run_id))
+                    for lost in interrupted.get(run.run_id, ())
+                ),
             )
         )
     return measured
+
+
+def _interrupted_before(store: Measurements, runs: Collection[Run]) -> dict[str, list[Run]]:
+    """Return the interrupted runs that runs repeat or continue, by run id: of their cluster and workload."""
+    measured = {run.run_id for run in runs}
+    interrupted: dict[str, list[Run]] = {}
+    for lost in store.interrupted_runs({run.cluster_id for run in runs}):
+        later = (
+            run.run_id
+            for run in runs
+            if (run.cluster_id, run.workload) == (lost.cluster_id, lost.workload)
+            and run.started_at > lost.started_at
+        )
+        if lost.run_id not in measured and (run_id := next(later, None)) is not None:
+            interrupted.setdefault(run_id, []).append(lost)
+    return interrupted
 
 
 def commands_again(context: Context, rows: Iterable[ResultRow]) -> Mapping[str, str]:
