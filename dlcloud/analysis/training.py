@@ -93,12 +93,15 @@ class Timeline:
     replaced: tuple[Step, ...] = ()
 
 
-def build_timelines(records: Iterable[Mapping[str, Any]]) -> list[Timeline]:
-    """Build the timeline of every run in the records that has steps; unreadable records are left out."""
+def build_timelines(records: Iterable[Mapping[str, Any]], *, since: datetime | None = None) -> list[Timeline]:
+    """Build the timeline of every run in the records that has steps.
+
+    Records that are unreadable, or older than `since`, are left out.
+    """
     runs: dict[str, list[tuple[datetime, Mapping[str, Any]]]] = {}
     for record in records:
         time = time_or_none(record.get("time"))
-        if record.get("record") in {"step", "event"} and time is not None:
+        if record.get("record") in {"step", "event"} and time is not None and (not since or time >= since):
             runs.setdefault(str(record.get("run", "")), []).append((time, record))
     timelines = [_build(run, sorted(entries, key=lambda entry: entry[0])) for run, entries in runs.items()]
     return [timeline for timeline in timelines if timeline.steps]

@@ -202,12 +202,19 @@ def load_timelines(store: Measurements, run_ids: Collection[str]) -> list[Timeli
 
 
 def timelines_of_runs(store: Measurements, run_ids: Collection[str]) -> list[Timeline]:
-    return build_timelines(
+    """Return the timelines of the runs of one cluster.
+
+    What was recorded before the first of them is another cluster's: a checkpoint has the record of its last
+    step.
+    """
+    since = min((run.started_at for run in store.runs(run_ids)), default=None)
+    records = (
         record
         for kind in ("step", "event")
-        for records in store.records(run_ids, kind).values()
-        for record in records
+        for of_run in store.records(run_ids, kind).values()
+        for record in of_run
     )
+    return build_timelines(records, since=since)
 
 
 def read_timelines(file: str) -> list[Timeline]:

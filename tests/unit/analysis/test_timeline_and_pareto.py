@@ -51,6 +51,12 @@ def test_a_timeline_has_each_step_once_and_its_events_with_their_causes():
     assert (timeline.run, timeline.began_at) == ("digits", THEN)
 
 
+def test_the_step_of_another_cluster_that_a_checkpoint_brought_is_left_out():
+    """It began the timeline: the time between the clusters was a pause, and no time passed before it."""
+    (timeline,) = build_timelines([step(1, -3600), step(2, 1), step(3, 2)], since=THEN)
+    assert [(step.step, step.at_s) for step in timeline.steps] == [(2, 0), (3, 1)]
+
+
 def test_records_that_cannot_be_read_are_left_out():
     broken = [step("x", 1), step(2, 1, None), {"record": "step"}, record("step", 1), {"record": "end"}, {}]
     assert build_timelines(broken) == []
