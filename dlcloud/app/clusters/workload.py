@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -45,7 +44,6 @@ from dlcloud.resources.texts import recipe_data
 from dlcloud.runs.checkpoints import describe_checkpoints
 from dlcloud.runs.program import RunProgram, describe_tiny, program_of, tiny_form
 
-NOTE_WIDTH = 76
 MOST_PACKAGES = 40
 
 
@@ -147,7 +145,7 @@ class RecipeWorkload:
             notes.append("not rehearsed: apt of setup.commands; instances here have this machine's programs")
         if self.recipe.cloud == "local" and (loose := self._looseness()):
             notes.append(loose)
-        yield from (textwrap.fill(note, NOTE_WIDTH, break_on_hyphens=False) for note in notes)
+        yield from notes
 
     def _after_interruption(self) -> list[str]:
         """Return whether the command resumes, and what that saves, if it may run on spot."""
