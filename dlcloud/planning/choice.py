@@ -44,11 +44,17 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matches:
-    """The types that meet the requirements; `left_out` has the others with what they lack, by requirement."""
+    """The types that meet the requirements.
+
+    Attributes:
+        left_out: The others with what they lack, by requirement.
+        idle: What `exclude` names that no offered type is.
+    """
 
     requirements: "Requirements"
     types: tuple[InstanceType, ...]
     left_out: Mapping[str, Sequence[tuple[str, str]]]
+    idle: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -77,11 +83,7 @@ class Matches:
             offers = [entry for entry in offers if entry.hardware.name not in dear]
         offers.sort(key=lambda entry: (entry.price is None, entry.hourly_usd or Decimal(0)))
         chosen, dearer = offers[:most], offers[most:]
-        lines = [
-            _left_out(requirement, others)
-            for requirement, others in left_out.items()
-            if others and requirement != "exclude"
-        ]
+        lines = _lines(left_out)
         if not chosen:
             raise CapacityError(f"no instance type has {self.requirements.describe()}", "; ".join(lines))
         if dearer:
@@ -91,6 +93,7 @@ class Matches:
         notes = (
             f"types for {self.requirements.describe()}: {count}, the cheapest {markets[0]} first",
             *lines,
+            *[f"exclude: no type {pattern} is offered" for pattern in self.idle],
         )
         return Choice(types=tuple(chosen), notes=notes)
 
@@ -110,12 +113,41 @@ def match_types(requirements: "Requirements", offered: Sequence[InstanceType]) -
             if X86_64 not in one.architectures:
                 lacking[one.name] = [("architecture", one.architecture)]
         matches = [one for one in matches if not lacking[one.name]]
+    return Matches(
+        requirements=requirements,
+        types=tuple(matches),
+        left_out=_by_requirement(lacking),
+        idle=tuple(
+            pattern
+            for pattern in requirements.exclude
+            if not any(fnmatchcase(one.name, pattern) for one in offered)
+        ),
+    )
+
+
+def describe_lacking(
+    requirements: "Requirements", offered: Sequence[InstanceType], dear: Sequence[KnownType]
+) -> str:
+    """Return that no type meets the requirements, and for each one some that come nearest.
+
+    Args:
+        requirements: They are stated.
+        offered: All types.
+        dear: Those that only `max_usd_per_hour` leaves out.
+    """
+    left_out = _by_requirement({one.name: list(lacks(requirements, one)) for one in offered})
+    cheapest_first = sorted(dear, key=lambda entry: entry.hourly_usd or Decimal(0))
+    left_out["max_usd_per_hour"] = [(entry.hardware.name, _usd(entry.price)) for entry in cheapest_first]
+    return "\n".join([f"no instance type has {requirements.describe() or 'that'}", *_lines(left_out)])
+
+
+def _by_requirement(lacking: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, list[tuple[str, str]]]:
+    """Return the types that lack something, by the first requirement that they miss; the nearest first."""
     left_out: dict[str, list[tuple[str, str]]] = {}
-    # Examples are those that come nearest.
     for name in sorted(filter(lacking.get, lacking), key=lambda name: _distance(lacking[name])):
         requirement, reason = lacking[name][0]
         left_out.setdefault(requirement, []).append((name, reason))
-    return Matches(requirements=requirements, types=tuple(matches), left_out=left_out)
+    return left_out
 
 
 def lacks(requirements: "Requirements", hardware: InstanceType) -> Iterator[tuple[str, str]]:
@@ -234,6 +266,14 @@ def _lowest(prices: Sequence[Price], name: str, markets: Sequence[Market]) -> Pr
 
 def _usd(price: Price | None) -> str:
     return "price unknown" if price is None else f"{exact(price.hourly_usd)} USD/h"
+
+
+def _lines(left_out: Mapping[str, Sequence[tuple[str, str]]]) -> list[str]:
+    return [
+        _left_out(requirement, others)
+        for requirement, others in left_out.items()
+        if others and requirement != "exclude"
+    ]
 
 
 def _left_out(requirement: str, others: Sequence[tuple[str, str]]) -> str:

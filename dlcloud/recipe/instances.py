@@ -137,9 +137,26 @@ AnyCount = Annotated[
 ]
 
 
+def _is_ordered(text: str) -> str:
+    """Return a range; refuse one with a least that is more than the most, or a most of none."""
+    least, dash, most = text.rstrip("+").partition("-")
+    if dash and (float(least) > float(most) or float(most) == 0):
+        raise ValueError(f"the least is {least}, the most {most}: no instance has that")
+    return text
+
+
+def _is_some(gpu: str) -> str:
+    """Return a GPU with their number; refuse none of it."""
+    count = gpu.partition(":")[2]
+    if count and _is_ordered(count) == "0":
+        raise ValueError("write none for types without a GPU")
+    return gpu
+
+
 _RangeText = Annotated[str, Form(r"\d+(\.\d+)?(\+|-\d+(\.\d+)?)?", "the least, as 16, or a range, as 16-32")]
 _Range = Annotated[
     _RangeText,
+    AfterValidator(_is_ordered),
     BeforeValidator(
         lambda value: f"{value:g}" if isinstance(value, int | float) else value,
         json_schema_input_type=Annotated[float, Field(ge=0)] | _RangeText,
@@ -151,6 +168,7 @@ _Gpu = Annotated[
         r"[A-Za-z0-9][A-Za-z0-9 +().-]*(:\d+(\+|-\d+)?)?",
         "a GPU's name, as L4, with their number if it is not one, as L4:2 or L4:1+; or any, or none",
     ),
+    AfterValidator(_is_some),
 ]
 
 

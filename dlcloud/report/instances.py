@@ -33,6 +33,7 @@ def instances_report(offers: Sequence[TypeOffer], *, region: str) -> Report:
         heading="",
         titles=(
             "type",
+            "vCPUs",
             "cores",
             "GiB",
             "CPU",
@@ -45,7 +46,7 @@ def instances_report(offers: Sequence[TypeOffer], *, region: str) -> Report:
         ),
         rows=[_row(offer, spot=any(other.spot for other in offers)) for offer in offers],
         notes=_notes(offers, region),
-        numeric=frozenset({1, 2, 5, 6, 7, 8, 9}),
+        numeric=frozenset({1, 2, 3, 6, 7, 8, 9, 10}),
     )
     return Report(
         command="instances",
@@ -61,6 +62,7 @@ def _row(offer: TypeOffer, *, spot: bool) -> tuple[str, ...]:
     mark = {"retired": "†", "previous-generation": "‡"}.get(hardware.status, "")
     return (
         hardware.name + mark,
+        str(hardware.vcpus),
         str(hardware.physical_cores),
         f"{hardware.memory_gib:g}",
         " ".join(hardware.cpu_isa) or hardware.architecture,
@@ -83,7 +85,9 @@ def _notes(offers: Sequence[TypeOffer], region: str) -> list[str]:
     for price in prices:
         sources[price.source].append(price.as_of)
     notes += [f"prices of {min(dates):%Y-%m-%d}: {source}" for source, dates in sources.items()]
-    if any(offer.on_demand is None for offer in offers):
+    if not any(offer.on_demand for offer in offers):
+        notes.append(f"no price of {region} is known: --live asks AWS")
+    elif not all(offer.on_demand for offer in offers):
         notes.append("no price is known where USD/h is empty")
     if any(offer.hardware.status == "previous-generation" for offer in offers):
         notes.append("‡ previous generation")

@@ -1,16 +1,18 @@
 """`dlcloud instances`: hardware and prices of instance types."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
 from dlcloud.app.context import Context
 from dlcloud.app.terminal.screen import say
+from dlcloud.cloud.api.partitions import check_region
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import Market, Price
-from dlcloud.planning.choice import is_named, lacks, refuse_unknown_words
+from dlcloud.planning.choice import describe_lacking, is_named, lacks, refuse_unknown_words
 from dlcloud.planning.fit import KnownType, successors
 from dlcloud.recipe.overrides import Overrides
 from dlcloud.report.instances import TypeOffer, instances_report
@@ -41,7 +43,11 @@ def run(
         live: Ask AWS for prices, and for types that the bundled table lacks.
         cloud: Which cloud `live` asks.
         output: The format.
+
+    Raises:
+        RecipeError: A word is unknown, or there is no such Region.
     """
+    check_region(region)
     named = tuple(word if "." in word else f"{word}.*" for word in types)
     requirements = Overrides(types=named, needs=needs).requirements()
     catalog = Catalog()
@@ -68,11 +74,17 @@ def run(
         if not any(lacks(requirements, candidate.hardware))
     ]
     prices = _live_prices(context, chosen, region, cloud) if live else []
-    offers = [_offer(candidate, offered, prices) for candidate in chosen]
+    matches = offers = [_offer(candidate, offered, prices) for candidate in chosen]
     if (most := requirements.max_usd_per_hour) is not None:
-        offers = [offer for offer in offers if offer.on_demand and offer.on_demand.hourly_usd <= most]
+        offers = [offer for offer in matches if offer.on_demand and offer.on_demand.hourly_usd <= most]
     offers.sort(key=lambda offer: (-(offer.tflops_per_usd or Decimal(0)), offer.hardware.name))
-    say(render(instances_report(offers, region=region), Format(output)))
+    report = instances_report(offers, region=region)
+    if not offers:
+        named_types = [one.hardware for one in offered if not types or is_named(one.hardware.name, named)]
+        dear = [KnownType(hardware=offer.hardware, price=offer.on_demand) for offer in matches]
+        empty = describe_lacking(requirements, named_types, dear)
+        report = replace(report, empty=empty)
+    say(render(report, Format(output)))
 
 
 def _live_prices(context: Context, chosen: Sequence[KnownType], region: str, cloud: str) -> list[Price]:

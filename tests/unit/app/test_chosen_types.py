@@ -49,6 +49,7 @@ def test_the_account_s_offers_are_chosen_from_and_the_text_names_them():
     assert notes == (
         "types for gpu: L4, exclude: gr6.*: 2, the cheapest on-demand first",
         "left out by gpu: c7i.large (no GPU)",
+        "exclude: no type gr6.* is offered",
     )
 
 

@@ -94,4 +94,18 @@ def test_types_of_ec2_are_listed_with_what_is_known_of_them():
     text = render(instances_report(offers, region="us-east-1"), Format.TABLE)
     assert "arm64" in text
     assert "1/8 L4" in text
-    assert "no price is known where USD/h is empty" in text
+    assert "no price of us-east-1 is known: --live asks AWS" in text
+
+
+def test_if_nothing_is_like_that_the_answer_names_what_comes_nearest(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLCLOUD_HOME", str(tmp_path))
+    output = CliRunner().invoke(command, ["--gpu", "L4", "--max-usd-per-hour", "0.5"]).stdout
+    assert "no instance type has gpu: L4" in output
+    assert "left out by gpu: g6.12xlarge (4x L4)" in output
+    assert "left out by max_usd_per_hour: g6.xlarge (0.8048 USD/h)" in output
+
+
+@pytest.mark.parametrize("region", ["any", "eu-centrl-1"])
+def test_prices_are_of_a_region_that_there_is(region):
+    with pytest.raises(RecipeError, match=f"there is no region {region}"):
+        CliRunner().invoke(command, ["--region", region], catch_exceptions=False, standalone_mode=False)

@@ -91,6 +91,12 @@ def test_an_unknown_word_is_answered_with_the_nearest_known_ones(needs, near):
     assert near in caught.value.hint
 
 
+def test_a_name_to_exclude_that_no_type_has_is_stated():
+    notes = choose(gpu="L4", exclude=["gr6.*", "gr66.*"]).notes
+    assert "exclude: no type gr66.* is offered" in notes
+    assert not any("gr6.*" in note for note in notes[1:])
+
+
 def test_if_nothing_matches_the_hint_says_what_comes_nearest():
     with pytest.raises(CapacityError, match="no instance type has gpu: A100, gpu_memory_gib: 80") as caught:
         choose(gpu="A100", gpu_memory_gib="80")

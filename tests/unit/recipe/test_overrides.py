@@ -139,3 +139,7 @@ def test_a_bad_requirement_names_its_option(recipe):
     for read in (lambda bad: bad.apply(recipe), lambda bad: bad.requirements()):
         with pytest.raises(RecipeError, match=r"^--vcpus: must be the least, as 16, or a range"):
             read(Overrides(needs={"vcpus": "many"}))
+        with pytest.raises(RecipeError, match=r"^--vcpus: the least is 8, the most 4"):
+            read(Overrides(needs={"vcpus": "8-4"}))
+        with pytest.raises(RecipeError, match=r"^--gpu: write none for types without a GPU"):
+            read(Overrides(needs={"gpu": "L4:0"}))
