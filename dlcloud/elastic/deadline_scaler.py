@@ -9,6 +9,7 @@ from itertools import pairwise
 from statistics import median
 from types import MappingProxyType
 
+from dlcloud.cloud.storage.buckets import S3Buckets
 from dlcloud.elastic.controller import RequestEnded
 from dlcloud.elastic.registry import TrainingRegistry
 from dlcloud.launch.launcher import Launcher
@@ -75,7 +76,11 @@ UNKNOWN_USD = 1000.0
 
 
 class RegionLeftError(CapacityError):
-    """No spot pool of the Region has capacity, and the rest of the training costs less in another one."""
+    """No spot pool of the Region has capacity, and the rest of the training costs less in `region`."""
+
+    def __init__(self, message: str, *, region: str) -> None:
+        super().__init__(message)
+        self.region = region
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +90,13 @@ class Elsewhere:
     Args:
         home: The Region of its workers.
         hourly_usd: What spot costs in each other Region, as the plan knew it; capacity there is believed in.
-        newest: Returns the committed steps and the bytes of the newest checkpoint in S3.
+        newest: Returns the committed steps of the newest checkpoint in S3, and the bytes that have yet to
+            reach each other Region; one that cannot be asked is left out.
     """
 
     home: str
     hourly_usd: Mapping[str, float]
-    newest: Callable[[], tuple[int, int]]
+    newest: Callable[[], tuple[int, Mapping[str, int]]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -182,24 +188,29 @@ class DeadlineScaler:
         if not here or not all(history.is_empty for history in here) or speed is None:
             return
         try:
-            step, size = elsewhere.newest()
+            step, sizes = elsewhere.newest()
         except CloudError as error:
             log.warning("the newest checkpoint is not known: %s", error.message)
             return
-        move = move_of_state(size / GB, usd_per_gb=float(REGION_TRAFFIC_USD_PER_GB))
         lost_s = max(0, self.registry.step - step) / speed / scaling.speed(self.size[1])
         begin_s = LEAVING_S + max(self._boots_s, default=situation.boot_s)
-        decision = leave_region(
+        moves = {}
+        for region, size in sizes.items():
+            move = move_of_state(size / GB, usd_per_gb=float(REGION_TRAFFIC_USD_PER_GB))
+            moves[region] = replace(move, seconds=move.seconds + lost_s + begin_s)
+        left = leave_region(
             self.policy,
             situation,
             home=elsewhere.home,
-            elsewhere=elsewhere.hourly_usd,
-            move=replace(move, seconds=move.seconds + lost_s + begin_s),
+            elsewhere={region: elsewhere.hourly_usd[region] for region in moves},
+            moves=moves,
         )
-        if decision is not None:
-            message = f"{elsewhere.home} has no spot capacity, leaving it at step {step}: {decision.reason}"
+        if left is not None:
+            region, decision = left
+            message = f"{elsewhere.home} has no spot capacity, leaving it at step {step} for {region}"
+            message = f"{message}: {decision.reason}"
             self.emit(Info(message=message))
-            raise RegionLeftError(message)
+            raise RegionLeftError(message, region=region)
 
     def record(self, decision: ScalingDecision) -> None:
         """Store a decision that changes instances, once."""
@@ -516,11 +527,10 @@ def make_scaler(
     uri = recipe.checkpoints
     others = None
     if elsewhere and uri is not None:
-        buckets = launcher.cloud.buckets
         others = Elsewhere(
             home=recipe.region,
             hourly_usd=elsewhere,
-            newest=lambda: (buckets.newest_step(uri), buckets.newest_size(uri)),
+            newest=lambda: _newest(launcher.cloud.buckets, recipe, uri, [*elsewhere]),
         )
     return DeadlineScaler(
         began_at=began_at,
@@ -538,6 +548,26 @@ def make_scaler(
         restored=restored,
         elsewhere=others,
     )
+
+
+def _newest(
+    buckets: S3Buckets, recipe: Recipe, uri: str, regions: Sequence[str]
+) -> tuple[int, dict[str, int]]:
+    """Return the steps of the newest checkpoint, and the bytes that have yet to reach each Region.
+
+    Raises:
+        CloudError: The bucket cannot be asked.
+    """
+    step = buckets.newest_step(uri)
+    if not recipe.replicated:
+        return step, dict.fromkeys(regions, buckets.newest_size(uri))
+    sizes = {}
+    for region in regions:
+        try:
+            sizes[region] = buckets.unmirrored(uri, recipe.checkpoints_in(region))
+        except CloudError as error:
+            log.warning("checkpoints in %s are left out: %s", region, error.message)
+    return step, sizes
 
 
 def end_deadline(launcher: Launcher) -> None:

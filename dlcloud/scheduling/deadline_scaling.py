@@ -87,8 +87,13 @@ def follow_targets(
 
 
 def leave_region(
-    policy: Policy, situation: Situation, *, home: str, elsewhere: Mapping[str, float], move: Move
-) -> PoolDecision | None:
+    policy: Policy,
+    situation: Situation,
+    *,
+    home: str,
+    elsewhere: Mapping[str, float],
+    moves: Mapping[str, Move],
+) -> tuple[str, PoolDecision] | None:
     """Ask a policy, once no spot pool of a Region has capacity, about other Regions; None if it stays.
 
     Args:
@@ -96,15 +101,19 @@ def leave_region(
         situation: That of the Region `home`.
         home: Where the training is.
         elsewhere: What spot costs in each other Region; capacity there is believed in.
-        move: What it takes to train there: the state, the boots, the steps that are taken again.
+        moves: What it takes to train in each: what is left to move of the state, the boots, the steps that
+            are taken again.
+
+    Returns:
+        The Region to continue in, and the decision with its reason.
     """
     there = [
         PoolState(market=Market.SPOT, name=name, hourly_usd=usd, obtainable=situation.maximum, region=name)
         for name, usd in elsewhere.items()
     ]
     own = [replace(one, region=home) if one.market is Market.SPOT else one for one in situation.pools]
-    decision = policy(replace(situation, pools=(*own, *there), region=home, move=move))
-    return decision if any(decision.targets.get(pool.key) for pool in there) else None
+    decision = policy(replace(situation, pools=(*own, *there), region=home, moves=moves))
+    return next(((pool.region, decision) for pool in there if decision.targets.get(pool.key)), None)
 
 
 def limit_plan(plan: Plan, market: Market, names: Collection[str], size: int) -> Plan:

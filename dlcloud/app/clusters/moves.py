@@ -29,11 +29,13 @@ class Moves:
     Attributes:
         elsewhere: The plans of other Regions, the cheapest first.
         left: The ids of the clusters that lost their instances.
+        preferred: The Region for which a training left the last one; empty after a loss.
     """
 
     context: Context
     elsewhere: list[Plan] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    preferred: str = ""
     _began_at: datetime | None = None
     _launched_at: datetime | None = None
     _spent_usd: Decimal = Decimal(0)
@@ -95,7 +97,9 @@ class Moves:
             self.context.emit(Warned(message=f"no region has capacity; next try in {wait_s:.0f} s"))
             self.context.clock.sleep(wait_s)
         self._rounds += 1
-        first, *self.elsewhere[:] = sorted(plan_again(), key=lambda plan: plan.region == lost.region)
+        first, *self.elsewhere[:] = sorted(
+            plan_again(), key=lambda plan: (plan.region == lost.region, plan.region != self.preferred)
+        )
         if self._rounds == 1:
             message = f"{lost.region} has no capacity any more: continuing in {first.region}"
             self.context.emit(Info(message=message))

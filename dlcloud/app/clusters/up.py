@@ -28,6 +28,7 @@ from dlcloud.app.terminal.screen import Show, say
 from dlcloud.app.terminal.signals import is_interrupted
 from dlcloud.app.termination import destroy_at_end, files_left, stop_ending
 from dlcloud.elastic.controller import TrainingControl
+from dlcloud.elastic.deadline_scaler import RegionLeftError
 from dlcloud.elastic.rescue import bring_home
 from dlcloud.launch.acquire import clusters_at_work, new_cluster, resolve_cluster
 from dlcloud.launch.data_access import prepare_access, replicating
@@ -312,9 +313,10 @@ class Up:
                             self._train(launcher, plan, members)
                         else:
                             self.measure(launcher, plan, members)
-        except (CapacityError, QuotaError):
+        except (CapacityError, QuotaError) as error:
             if not self.moves.can_leave(acquired.cluster, plan, workload.recipe):
                 raise
+            self.moves.preferred = error.region if isinstance(error, RegionLeftError) else ""
             return False
         if workload.is_elastic:
             # Only now is the bill of every instance known.

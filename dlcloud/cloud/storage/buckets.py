@@ -38,6 +38,10 @@ CONFLICTS = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 MISSING = {"NoSuchKey", "404"}
 
 
+Stored = tuple[int, Any]
+"""The bytes of an object, and when it was stored."""
+
+
 class S3Buckets:
     """Buckets of any region, by the credentials of one."""
 
@@ -92,21 +96,21 @@ class S3Buckets:
         """
         with translate_errors(f"copying {source} to {target} (s3:GetObject, s3:PutObject, s3:DeleteObject)"):
             there, here = dict(self._objects(source)), dict(self._objects(target))
-            region = self._known_region(target)
-            new = [
-                name
-                for name, (size, changed_at) in there.items()
-                if name not in here or here[name][0] != size or here[name][1] < changed_at
-            ]
+            region, new = self._known_region(target), _new(there, here)
             for name in sorted(new, key=_is_manifest):
-                self._copy(region, _object(source, name), _object(target, name), there[name][0])
+                self._copy(region, _object(source, name), _object(target, name), new[name])
             is_newer = any(_is_manifest(name) for name in new)
             old = here.keys() - there.keys() if is_newer else ()
             for name in sorted(old, key=_is_manifest, reverse=True):
                 self._clients.get("s3", region).delete_object(**_object(target, name))
-        return sum(there[name][0] for name in new)
+        return sum(new.values())
 
-    def _objects(self, uri: str) -> Iterator[tuple[str, tuple[int, Any]]]:
+    def unmirrored(self, source: str, target: str) -> int:
+        """Return the bytes that `mirror` would copy now; raises as `newest_step` does."""
+        with translate_errors(f"comparing {source} with {target} (s3:ListBucket)"):
+            return sum(_new(dict(self._objects(source)), dict(self._objects(target))).values())
+
+    def _objects(self, uri: str) -> Iterator[tuple[str, Stored]]:
         """Yield the path of each object below a prefix, with its size and when it was stored."""
         bucket, prefix = split_uri(uri)
         pages = self._clients.get("s3", self._known_region(uri)).get_paginator("list_objects_v2")
@@ -268,6 +272,15 @@ class S3Buckets:
                 raise
             return str(region)
         return str(answer.get("BucketRegion") or self._clients.region)
+
+
+def _new(there: Mapping[str, Stored], here: Mapping[str, Stored]) -> dict[str, int]:
+    """Return the bytes of each object of one prefix that another one lacks, or has an older one of."""
+    return {
+        name: size
+        for name, (size, changed_at) in there.items()
+        if name not in here or here[name][0] != size or here[name][1] < changed_at
+    }
 
 
 def checkpoint_name(manifest: str) -> str:

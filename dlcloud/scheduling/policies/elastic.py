@@ -232,7 +232,7 @@ class _Plan:
         spot: All spot instances that are of use, with what is kept.
         held: Spot instances that run, up to those that are of use.
         on_demand: On-demand instances that run and may go.
-        leaves_spot: It is of another Region than the state's, which has spot, too.
+        leaves_home: It is of another Region than the state's.
     """
 
     situation: Situation
@@ -246,7 +246,7 @@ class _Plan:
     obtainable: int
     held: int
     on_demand: int
-    leaves_spot: bool = False
+    leaves_home: bool = False
 
     def can_lose(self, lost_h: float) -> bool:
         """True if some spare time is left after a loss of time: without any, all is on-demand immediately."""
@@ -297,22 +297,22 @@ def _plan_over(regions: set[str], situation: Situation, base: Targets, first_s: 
     there = _seen_from(home, situation, alone=bool(plans))
     if home in regions or not plans:
         plans[home] = _make_plan(there, base, there.slack_s - safe_s, first_s)
-        if plans[home].obtainable:  # another Region is of use with spot only
-            plans = {name: replace(plan, leaves_spot=name != home) for name, plan in plans.items()}
+    if home:  # another Region is of use with spot only: to wait for its spot would put the move off
+        plans = {name: replace(plan, leaves_home=name != home) for name, plan in plans.items()}
 
     def least_h(region: str) -> tuple[float, bool, str]:
         plan = plans[region]
         cost_h = min([one.cost_h for one in _options(plan)], default=float("inf"))
-        return cost_h + (_move_h(plan) if home and region != home else 0.0), region != home, region
+        return cost_h + (_move_h(plan, region) if home and region != home else 0.0), region != home, region
 
     return plans[min(plans, key=least_h)]
 
 
-def _move_h(plan: _Plan) -> float:
-    """Return what a move of the state costs, in hours of all workers on-demand; they are billed meanwhile."""
-    situation = plan.situation
-    usd_h = situation.move.usd / (situation.maximum * plan.dearest_usd)
-    return usd_h + situation.move.seconds / HOUR_S * plan.expected.model.spot_usd
+def _move_h(plan: _Plan, region: str) -> float:
+    """Return what a move to a Region costs, in hours of all workers on-demand; they are billed meanwhile."""
+    situation, move = plan.situation, plan.situation.move_to(region)
+    usd_h = move.usd / (situation.maximum * plan.dearest_usd)
+    return usd_h + move.seconds / HOUR_S * plan.expected.model.spot_usd
 
 
 def _seen_from(region: str, situation: Situation, *, alone: bool = False) -> Situation:
@@ -329,7 +329,7 @@ def _seen_from(region: str, situation: Situation, *, alone: bool = False) -> Sit
     ]
     has_spot = any(pool.market is _SPOT and pool.obtainable for pool in own)
     pools = own if alone and not has_spot and len(own) > 1 else [*own, *others]
-    lost_s = situation.move.seconds if moves else 0.0
+    lost_s = situation.move_to(region).seconds if moves else 0.0
     return replace(situation, pools=tuple(pools), time_left_s=situation.time_left_s - lost_s)
 
 
@@ -401,7 +401,7 @@ def _options(plan: _Plan) -> list[_Option]:
     if not plan.obtainable:
         return _options_without_spot(plan)
     options = _options_on_spot(plan) if plan.held else _options_beside_spot(plan)
-    if plan.leaves_spot:
+    if plan.leaves_home:
         options = [one for one in options if one.mode in {Mode.SPOT, Mode.BOTH}]
     return options
 

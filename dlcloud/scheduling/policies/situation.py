@@ -156,6 +156,7 @@ class Situation:
         changing_s: Seconds until those that run make progress again, after the last change.
         region: Where the model's state is; empty before the start.
         move: What it takes to move the state to another Region.
+        moves: The same of Regions where it differs, such as one that the state was copied to ahead.
     """
 
     work_s: float
@@ -172,6 +173,11 @@ class Situation:
     changing_s: float = 0.0
     region: str = ""
     move: Move = NO_MOVE
+    moves: Mapping[str, Move] = field(default_factory=dict)
+
+    def move_to(self, region: str) -> Move:
+        """Return what it takes to move the state to a Region."""
+        return self.moves.get(region, self.move)
 
     @property
     def restart_s(self) -> float:

@@ -80,6 +80,14 @@ def test_the_region_just_lost_comes_last_and_no_plan_of_before_is_used(moves):
     assert [one.region for one in moves.elsewhere] == ["eu-west-1", "us-east-1"]
 
 
+def test_the_region_for_which_a_training_left_comes_first(moves):
+    assert lose(moves)
+    moves.preferred = "eu-west-1"
+    again = [in_region(name) for name in ("us-east-1", "us-west-2", "eu-west-1")]
+    assert moves.following(in_region("us-east-1"), lambda: again).region == "eu-west-1"
+    assert [one.region for one in moves.elsewhere] == ["us-west-2", "us-east-1"]
+
+
 def test_a_training_may_move_to_the_regions_of_its_plan_that_it_has_not_left(moves):
     spot, on_demand = price("c7i.xlarge", "0.05", market=Market.SPOT), price("c7i.xlarge", "0.18")
     offers = [

@@ -288,7 +288,10 @@ def test_a_refused_pool_is_left_out_until_its_wait_is_over():
 )
 def test_a_region_without_spot_is_left_if_the_rest_costs_less_elsewhere(hours, newest, usd, leaves):
     case = Case(hours=hours, work=Work(steps=100, per_hour=1))
-    case.scaler.elsewhere = Elsewhere(home="us-east-1", hourly_usd={"us-west-2": usd}, newest=lambda: newest)
+    step, size = newest
+    case.scaler.elsewhere = Elsewhere(
+        home="us-east-1", hourly_usd={"us-west-2": usd}, newest=lambda: (step, {"us-west-2": size})
+    )
     for number in range(1, 10):
         case.step(number, 3600.0)
     for _ in (A, B):
@@ -300,6 +303,31 @@ def test_a_region_without_spot_is_left_if_the_rest_costs_less_elsewhere(hours, n
         RegionLeftError, match=f"us-east-1 has no spot capacity, leaving it at step {newest[0]}"
     ):
         case.decide(FIRST)
+
+
+@pytest.mark.parametrize(
+    ("left_to_move", "goes_to"),
+    [
+        ({"us-west-2": 5 * 10**13, "eu-west-1": 5 * 10**13}, None),
+        ({"us-west-2": 0, "eu-west-1": 5 * 10**13}, "us-west-2"),  # its checkpoints were copied ahead
+        ({"us-west-2": 0, "eu-west-1": 0}, "eu-west-1"),  # the cheaper one
+        ({"us-west-2": 0}, "us-west-2"),  # the bucket of the other one does not answer
+    ],
+)
+def test_only_what_is_left_to_move_of_the_state_counts(left_to_move, goes_to):
+    case = Case(hours=30, work=Work(steps=100, per_hour=1))
+    usd = {"us-west-2": 0.05, "eu-west-1": 0.045}
+    case.scaler.elsewhere = Elsewhere(home="us-east-1", hourly_usd=usd, newest=lambda: (9, left_to_move))
+    for number in range(1, 10):
+        case.step(number, 3600.0)
+    for _ in (A, B):
+        case.scaler.handle_request(RequestEnded(decision=case.decide(FIRST)))
+    if goes_to is None:
+        assert case.decide(FIRST).drain == ()
+        return
+    with pytest.raises(RegionLeftError) as left:
+        case.decide(FIRST)
+    assert left.value.region == goes_to
 
 
 def test_an_interruption_counts_against_its_pool():

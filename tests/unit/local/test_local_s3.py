@@ -238,7 +238,9 @@ def test_checkpoints_are_mirrored_between_regions_by_who_has_the_printed_policy(
     put("state-1.json", b"{}")
     monkeypatch.setattr("dlcloud.cloud.storage.buckets.MOST_COPIED", 10 * MIB)
     monkeypatch.setattr("dlcloud.cloud.storage.buckets.PART", 6 * MIB)
+    assert buckets.unmirrored(source, target) == 11 * MIB + 2
     assert buckets.mirror(source, target) == 11 * MIB + 2
+    assert buckets.unmirrored(source, target) == 0
     assert there() == {"objects/" + "a" * 64, "state-1.json"}
     copied = west.get_object(Bucket="mirror-west", Key="copy/0/objects/" + "a" * 64)["Body"].read()
     assert copied == b"x" * (11 * MIB)
