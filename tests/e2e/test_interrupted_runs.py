@@ -83,3 +83,19 @@ workload: {{command: "{command}", repeats: 1, retries: %s}}
     path.write_text(text % 2)
     done = user.run("up", str(path))
     assert "it runs again (retries left: 1)" in done.stderr
+
+
+def test_an_instance_that_ec2_took_back_costs_no_more_in_status(user):
+    path = user.home / "taken.yaml"
+    path.write_text(RECIPE.format(name="taken", count=1, more="").replace("$HOME/go", "."))
+    user.run("up", str(path), "--name", "taken", "--keep")
+    (taken,) = user.alive()
+    user.run("local", "interrupt", taken, "--grace", "0")
+
+    def shown():
+        return user.json("status", "taken")["result"]["records"][0]
+
+    wait_until(lambda: shown()["state"] == "terminated")
+    assert shown()["ended_at"]
+    assert float(shown()["usd_so_far"]) < 0.0005, "its first hour is free"
+    user.run("down", "taken", "--yes")

@@ -318,7 +318,8 @@ def _lines_of_strays(
 def _updated_member(member: Member, instance: Instance | None) -> Member:
     if instance is None:
         return replace(member, instance=replace(member.instance, state=InstanceState.TERMINATED))
-    return replace(member, instance=instance)
+    ended_at, interrupted = member.ended_at or instance.ended_at, member.interrupted or instance.interrupted
+    return replace(member, instance=instance, ended_at=ended_at, interrupted=interrupted)
 
 
 def _section(

@@ -1,7 +1,7 @@
 """`dlcloud up`: plan, launch, run, report, destroy."""
 
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -462,13 +462,15 @@ class Up:
     def _print_results(self, launcher: Launcher, earlier: set[str]) -> bool:
         """Print what was measured by this `up`; True if there was anything."""
         context = self.context
+        if (interruptions := self._interruptions(launcher)) is not None:
+            with suppress(DlcloudError):  # EC2 says when it ended what it reclaimed: that bill is final
+                launcher.reconcile()
         runs = context.runs.of_cluster(launcher.cluster_id)
         run_ids = [run.run_id for run in runs if run.run_id not in earlier]
         rows = rows_of_runs(context.measurements, run_ids, context.clock.now())
         if rows:
             commands = commands_again(context, rows)
             report = cost_report(rows, View(details=True), command="up", commands=commands)
-            interruptions = self._interruptions(launcher)
             values = {} if interruptions is None else interruptions.to_values()
             extra = {"cluster": launcher.cluster.name, **values}
             self.show(replace(report, extra=extra))
