@@ -222,8 +222,14 @@ class Runner:
         return bool(text)
 
     def replace(self, member: Member, error: DlcloudError) -> Member:
-        """Return the instance that takes the place of one that is gone, with its checkpoints."""
+        """Return the instance that takes the place of one that is gone, with its checkpoints.
+
+        Raises:
+            DlcloudError: `error`, if the cluster is being terminated: nothing was interrupted then.
+        """
         assert self.replacements is not None  # noqa: S101 - asked by the callers
+        if self.managed.is_ending():
+            raise error
         clock, noticed_at = self.managed.clock, self._noticed_at.get(member.instance.instance_id)
         stopped_at = clock.monotonic()
         self._note_lost_work(member)

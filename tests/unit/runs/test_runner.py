@@ -10,13 +10,20 @@ from dlcloud.analysis.result import RunState
 from dlcloud.launch.managed import ManagedCluster
 from dlcloud.launch.remote_jobs import log_tail
 from dlcloud.model.cluster import ClusterState, Member
-from dlcloud.model.errors import CloudError, InstanceError, PartialError, RemoteCommandError
+from dlcloud.model.errors import (
+    CloudError,
+    InstanceError,
+    LostInstanceError,
+    PartialError,
+    RemoteCommandError,
+)
 from dlcloud.model.events import Warned
 from dlcloud.model.instance import Market
 from dlcloud.runs.nodes import NodesRunner
 from dlcloud.runs.program import RunProgram
+from dlcloud.runs.replacement import Replacements
 from dlcloud.runs.run import Runner
-from dlcloud.store.clusters import Clusters
+from dlcloud.store.clusters import INTERRUPTION, Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.home import Paths, Store
 from dlcloud.store.measurements import Measurements
@@ -24,7 +31,7 @@ from dlcloud.store.runs import Runs
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import Failure, FakeCloud
 from tests.fakes.machine import GONE, FakeDial, FakeMachine, Job
-from tests.fakes.samples import PRICE_DATE, RECIPE, cluster, instance, price, recipe, request
+from tests.fakes.samples import PRICE_DATE, RECIPE, cluster, instance, price, recipe, request, run
 
 RECORDS = [
     {"record": "start", "hardware": {"cpu_model": "Xeon"}},
@@ -170,6 +177,20 @@ def test_a_terminated_instance_loses_the_run_but_not_its_records(world):
     assert there.lines(run) == ONCE | {"result": [], "end": []}
     assert run.ended_at == there.clock.now()
     assert 60 <= there.clock.monotonic() < 120
+
+
+def test_a_cluster_that_is_terminated_was_not_interrupted_and_gets_no_replacement(world):
+    there = world(machine())
+    runner = there.runner()
+    runner.replacements = Replacements(
+        there.members, launch=lambda *_: pytest.fail("launched"), clock=there.clock, emit=there.events.append
+    )
+    there.clusters.set_state("c0ffee", ClusterState.STOPPING)
+    there.runs.add(run("lost", instance_id="i-0001"))
+    with pytest.raises(LostInstanceError, match="it is gone"):
+        runner.replace(there.members[0], LostInstanceError("it is gone"))
+    assert there.events == []
+    assert there.clusters.intents("c0ffee", INTERRUPTION) == []
 
 
 def test_a_run_outlives_a_time_without_any_network(world):
