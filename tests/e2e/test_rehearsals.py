@@ -36,5 +36,6 @@ def test_down_asks_the_process_in_charge_to_end_its_cluster(user: User):
     done = user.run("down", "busy")
     _, errors = process.communicate(timeout=TIMEOUT_S)
     assert f"process {process.pid} is in charge of busy: asking it to end" in done.stderr
+    assert "terminating the instances" not in done.stderr, "that process has done it"
     assert process.returncode == 130, errors
     assert user.alive() == []

@@ -157,6 +157,9 @@ class Down:
         # Before the process in charge is asked to end: it would terminate the cluster with its own login.
         context.accounts.verify(target, discard=self.discard)
         with take_charge(context, target, yes=self.yes):
+            stored = context.clusters.find(target.cluster_id)
+            if stored is not None and stored.state is ClusterState.DOWN:
+                return []  # the process that was in charge has terminated it
             is_handed_over = context.clusters.last_hand_over(target.cluster_id) is not None
             late = False
             if is_handed_over and not self._is_fetched(target):
