@@ -36,7 +36,9 @@ def test_a_profile_of_the_user_is_removed_for_a_command_with_other_credentials(t
     monkeypatch.setenv("DLCLOUD_HOME", str(tmp_path))
     monkeypatch.setenv("AWS_PROFILE", "mine")
     process = start_command(["status"], {"AWS_PROFILE": "", "AWS_ACCESS_KEY_ID": "AKIA"})
-    variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+    while not (environment := Path(f"/proc/{process.pid}/environ").read_bytes()):
+        time.sleep(0.001)  # the kernel has not filled it in yet
+    variables = environment.split(b"\0")
     process.communicate(timeout=60)
     assert b"AWS_ACCESS_KEY_ID=AKIA" in variables
     assert not [one for one in variables if one.startswith(b"AWS_PROFILE=")], (
