@@ -27,7 +27,9 @@ FORMATS = ("table", "json", "csv", "markdown")
 CLOUDS = ("aws", "local")
 MARKETS = ("on-demand", "spot", "spot-then-on-demand")
 MOST_NODES = 1000
-REGION = "AWS Region. Default: that of the recipe or profile, AWS_REGION, or us-east-1."
+_DEFAULT_REGION = "Default: that of the recipe or profile, AWS_REGION, or us-east-1."
+REGION = f"AWS Region. {_DEFAULT_REGION}"
+REGIONS = f"AWS Region, or several with commas, or any. {_DEFAULT_REGION}"
 
 
 def region_option(command: Command) -> Command:
@@ -320,7 +322,7 @@ def override_options(command: Command) -> Command:
         ),
         type_options("Instance type, or g6.*; repeat it for several, in the order of trying."),
         requirement_options,
-        click.option("--region", default="", metavar="REGION", help=REGION),
+        click.option("--region", default="", metavar="REGION", help=REGIONS),
         market_options("The market of the instances."),
         click.option("--count", default="", metavar="N", help="Number of instances, or a range such as 1-4."),
         click.option(

@@ -11,7 +11,7 @@ import click
 from dlcloud.cli.complete import complete_recipes
 from dlcloud.cli.options import (
     CLOUDS,
-    REGION,
+    REGIONS,
     Hours,
     NodeCounts,
     cidr_option,
@@ -202,7 +202,7 @@ def plan(
     "--region",
     default=None,
     metavar="REGION",
-    help=REGION,
+    help=REGIONS,
 )
 @market_options("The market of the instances. [default: on-demand]")
 @click.option(
