@@ -8,6 +8,7 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.core.utils import get_service_model
 from moto.ec2 import urls as ec2_urls
 from moto.ec2.models import ec2_backends
+from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 from moto.ec2.models.instance_types import (
     INSTANCE_TYPE_OFFERINGS,
     INSTANCE_TYPES,
@@ -17,6 +18,7 @@ from moto.ec2.models.instance_types import (
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.ssm.models import Parameter, SimpleSystemManagerBackend, ssm_backends
 
+from dlcloud.cloud.api.partitions import COMMERCIAL, partition_of
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.call import Call
 from dlcloud.local.api.faults import Visibility
@@ -46,6 +48,9 @@ def create_moto_app(
 ) -> Wsgi:
     """Return moto's application, bound to one site and warm: the first call costs no more than the next."""
     _add_retired_types(catalog)
+    # Those of other partitions need an account there.
+    usual = [one for one in RegionsAndZonesBackend.regions if partition_of(one.name).name == COMMERCIAL]
+    RegionsAndZonesBackend.regions = usual
     bound = {
         "instances": instances,
         "catalog": catalog,

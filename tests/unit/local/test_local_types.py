@@ -33,3 +33,9 @@ def test_a_type_beyond_the_table_gets_an_image_that_it_boots(rig, name, image, a
 def test_an_image_of_another_architecture_does_not_boot(rig):
     with pytest.raises(ClientError, match="does not match the architecture 'x86_64' of the specified AMI"):
         rig.run(InstanceType="c7g.large")
+
+
+def test_the_account_has_the_regions_of_its_partition(rig):
+    names = {region["RegionName"] for region in rig.ec2.describe_regions()["Regions"]}
+    assert {"us-east-1", "eu-west-1"} <= names
+    assert not [name for name in names if name.startswith(("cn-", "us-gov-"))]
