@@ -122,7 +122,10 @@ class ControlPages:
     def _set_capacity(self, request: dict[str, Any]) -> None:
         name, zone = str(request["instance_type"]), request.get("zone")
         count = _count(request.get("count"), "capacity")
-        self._instances.capacity.set_limit(name, zone, count)
+        if count is None:
+            self._instances.capacity.remove_limits(name, zone)
+        else:
+            self._instances.capacity.set_limit(name, zone, count)
         if count is not None and request.get("grace_s") is not None:
             self._instances.shrink_to_capacity(name, zone, count, _seconds(request["grace_s"]))
 

@@ -71,6 +71,13 @@ class Capacity:
             else:
                 self._limits[instance_type, place] = count
 
+    def remove_limits(self, instance_type: str, place: str | None) -> None:
+        """Remove the limits of a type in a place: of a zone, of a region and its zones, or all."""
+        with self._lock:
+            for name, at in [*self._limits]:
+                if name == instance_type and (place is None or (at is not None and is_in(at, place))):
+                    del self._limits[name, at]
+
     def left(self, instance_type: str, place: str | None = None) -> int:
         """Return how many more instances of a type fit in a zone, in a region, or in all.
 

@@ -341,7 +341,7 @@ class _Config:
 
 def _pool_error(offer: Offer, code: str) -> EC2ClientError:
     pool = offer.pool
-    return EC2ClientError(code, f"{pool.instance_type} in {pool.zone} refused the launch ({code}).")
+    return EC2ClientError(code, f"{pool.instance_type} in {pool.zone} refused the launch.")
 
 
 def _targets(specification: dict[str, Any]) -> dict[Market, int]:

@@ -76,8 +76,10 @@ def test_capacity_counts_type_and_zone():
     capacity.set_limit("x", "a", 5)
     assert capacity.left("x", "a") == 1
     assert capacity.left("x") == 1
-    capacity.set_limit("x", None, None)
-    assert capacity.left("x", "a") == 4
+    capacity.remove_limits("x", "b")
+    assert capacity.left("x", "a") == 1
+    capacity.remove_limits("x", None)  # "capacity of x: unlimited" was shown while zone a had its limit
+    assert capacity.left("x", "a") == UNLIMITED
 
 
 def test_capacity_and_quotas_are_those_of_a_region():
@@ -86,6 +88,9 @@ def test_capacity_and_quotas_are_those_of_a_region():
     capacity.set_limit("c7i.large", "us-east-1", 3)
     assert capacity.left("c7i.large", "us-east-1a") == capacity.left("c7i.large", "us-east-1") == 1
     assert capacity.left("c7i.large", "us-west-2a") == capacity.left("c7i.large") == UNLIMITED
+    capacity.set_limit("c7i.large", "us-east-1a", 1)
+    capacity.remove_limits("c7i.large", "us-east-1")
+    assert capacity.left("c7i.large", "us-east-1a") == UNLIMITED
     running = [("c7i.large", Market.ON_DEMAND, zone) for zone in zones]
     quotas = VcpuQuotas(running=lambda: running, vcpus={"c7i.large": 2})
     quotas.set_limit("c7i.large", Market.ON_DEMAND, 6)
