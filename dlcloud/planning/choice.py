@@ -78,10 +78,12 @@ class Matches:
         ]
         if cap is not None:
             least = {one.name: _lowest(prices, one.name, markets) for one in self.types}
-            dear = [name for name, price in least.items() if price is None or price.hourly_usd > cap]
-            left_out["max_usd_per_hour"] = [(name, _usd(least[name])) for name in dear]
+            dear = {name: price for name, price in least.items() if not price or price.hourly_usd > cap}
+            left_out["max_usd_per_hour"] = [
+                (name, _usd(dear[name])) for name in sorted(dear, key=lambda name: _cost(dear[name]))
+            ]
             offers = [entry for entry in offers if entry.hardware.name not in dear]
-        offers.sort(key=lambda entry: (entry.price is None, entry.hourly_usd or Decimal(0)))
+        offers.sort(key=lambda entry: _cost(entry.price))
         chosen, dearer = offers[:most], offers[most:]
         lines = _lines(left_out)
         if not chosen:
@@ -136,7 +138,7 @@ def describe_lacking(
         dear: Those that only `max_usd_per_hour` leaves out.
     """
     left_out = _by_requirement({one.name: list(lacks(requirements, one)) for one in offered})
-    cheapest_first = sorted(dear, key=lambda entry: entry.hourly_usd or Decimal(0))
+    cheapest_first = sorted(dear, key=lambda entry: _cost(entry.price))
     left_out["max_usd_per_hour"] = [(entry.hardware.name, _usd(entry.price)) for entry in cheapest_first]
     return "\n".join([f"no instance type has {requirements.describe() or 'that'}", *_lines(left_out)])
 
@@ -262,6 +264,11 @@ def _nearest(word: str, names: Sequence[str], key: Callable[[str], str]) -> str:
 def _lowest(prices: Sequence[Price], name: str, markets: Sequence[Market]) -> Price | None:
     own = (price for price in prices if price.instance_type == name and price.market in markets)
     return min(own, key=lambda price: price.hourly_usd, default=None)
+
+
+def _cost(price: Price | None) -> tuple[bool, Decimal]:
+    """Return what to sort by price with; an unknown one comes last."""
+    return price is None, price.hourly_usd if price is not None else Decimal(0)
 
 
 def _usd(price: Price | None) -> str:

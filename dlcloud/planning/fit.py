@@ -202,6 +202,7 @@ def successors(name: str, types: Sequence[KnownType]) -> list[KnownType]:
         family = [other for other in current if other[:1] == name[:1]]
         return [current[match] for match in get_close_matches(name, family, n=SHOWN, cutoff=0.5)]
     has_gpu = original.hardware.gpu is not None
+    current.pop(name, None)
     alike = [candidate for candidate in current.values() if (candidate.hardware.gpu is not None) == has_gpu]
     return sorted(alike, key=lambda candidate: _distance(original, candidate))[:SHOWN]
 

@@ -437,7 +437,9 @@ class _Planner:
         if not zones:
             offer = "AWS has retired it" if hardware and hardware.retired else ""
             offer = offer or f"{self._recipe.region} does not offer it"
-            near = ", ".join(describe(successor) for successor in successors(name, self._facts.known_types()))
+            is_written = not self._recipe.instances.chosen_for  # requirements chose the nearest themselves
+            others = self._facts.known_types() if is_written else []
+            near = ", ".join(describe(successor) for successor in successors(name, others))
             self._reasons.append(f"{name} is left out: {offer}{f'; nearest: {near}' if near else ''}")
             return False
         asked = set(self._recipe.instances.zones)

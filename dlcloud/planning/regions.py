@@ -27,7 +27,10 @@ def rank_regions(plans: Mapping[str, Plan], refusals: Mapping[str, CloudError]) 
         errors = list(refusals.values())
         kinds = {type(error) for error in errors}
         kind = kinds.pop() if len(kinds) == 1 else CapacityError
-        raise kind("\n".join(f"{name}: {error.message}" for name, error in refusals.items()), errors[0].hint)
+        messages = [f"{name}: {error.message}" for name, error in refusals.items()]
+        if len({error.message for error in errors}) == 1:
+            messages = [f"{', '.join(refusals)}: {errors[0].message}"]
+        raise kind("\n".join(messages), errors[0].hint)
     offers = [_offer(plan) for plan in plans.values()]
     offers.sort(key=lambda offer: (offer.job_usd is None, offer.job_usd or Decimal(0)))
     refused = [RegionOffer(region=name, refusal=error.message) for name, error in refusals.items()]

@@ -51,21 +51,19 @@ def run(
     named = tuple(word if "." in word else f"{word}.*" for word in types)
     requirements = Overrides(types=named, needs=needs).requirements()
     catalog = Catalog()
-    types_by_name = {one.name: one for one in (catalog.every() if types or needs else catalog)}
-    if live:
-        types_by_name |= {
-            entry.name: entry
-            for entry in context.clouds.cloud(cloud, region).types.offered(requirements.types)
-        }
-    offered = [
-        KnownType(hardware=hardware, price=catalog.on_demand_price(hardware.name, region))
-        for hardware in types_by_name.values()
-    ]
+    listed = [*(catalog.every() if types or needs else catalog)]
+    here = context.clouds.cloud(cloud, region).types.offered(requirements.types) if live else []
     try:
-        refuse_unknown_words(requirements, [*types_by_name.values()])
+        refuse_unknown_words(requirements, [*listed, *here])
     except RecipeError as error:
         error.hint += "" if live else "; --live asks EC2 for types that the bundled table lacks"
         raise
+    if live:
+        listed = [*(one for one in listed if one.retired), *here]
+    offered = [
+        KnownType(hardware=hardware, price=catalog.on_demand_price(hardware.name, region))
+        for hardware in {one.name: one for one in listed}.values()
+    ]
     chosen = [
         candidate
         for candidate in offered
@@ -83,6 +81,7 @@ def run(
         named_types = [one.hardware for one in offered if not types or is_named(one.hardware.name, named)]
         dear = [KnownType(hardware=offer.hardware, price=offer.on_demand) for offer in matches]
         empty = describe_lacking(requirements, named_types, dear)
+        empty = empty if named_types else f"{region} offers no {' '.join(named)}"
         report = replace(report, empty=empty)
     say(render(report, Format(output)))
 

@@ -51,7 +51,9 @@ def test_what_is_unusual_for_a_workload_is_used_only_by_name():
 def test_excluded_types_and_dear_ones_are_left_out():
     choice = choose(gpu="L4", exclude=["gr6.*"], max_usd_per_hour=Decimal(1))
     assert choice.names == ("g6.xlarge", "g6.2xlarge")
-    assert "left out by max_usd_per_hour: g6.4xlarge (1.3232 USD/h)" in "\n".join(choice.notes)
+    assert "left out by max_usd_per_hour: g6.4xlarge (1.3232 USD/h), g6.8xlarge (2.0144 USD/h), g6.16" in (
+        "\n".join(choice.notes)
+    )
 
 
 def test_the_price_is_that_of_the_market_that_is_asked_first():

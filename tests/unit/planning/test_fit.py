@@ -4,7 +4,15 @@ from dlcloud.benchmarks.catalog import BENCHMARKS
 from dlcloud.benchmarks.harness.benchmark import Benchmark, HardwareNeed
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.instance import Hardware
-from dlcloud.planning.fit import FLAGS_OF_ISA, Machine, fit, machine_of_probe, machine_of_type
+from dlcloud.planning.fit import (
+    FLAGS_OF_ISA,
+    KnownType,
+    Machine,
+    fit,
+    machine_of_probe,
+    machine_of_type,
+    successors,
+)
 
 BF16 = ("avx512_bf16", "amx_bf16")
 
@@ -69,3 +77,10 @@ def test_what_the_catalog_sweeps_are_its_own_parameters():
         assert {*(entry.sweep or {}), *entry.tiny, *entry.defaults} <= entry.parameters.keys(), entry.name
         assert all(option.many for option in entry.options if option.selects)
         assert entry.sweep is None or entry.tiny
+
+
+def test_a_type_that_a_region_does_not_offer_is_not_its_own_successor():
+    types = [KnownType(hardware=one, price=None) for one in Catalog().every()]
+    near = [entry.hardware.name for entry in successors("g6.xlarge", types)]
+    assert near
+    assert "g6.xlarge" not in near

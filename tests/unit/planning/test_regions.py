@@ -50,6 +50,8 @@ def test_a_region_that_refuses_is_named_with_its_reason():
         rank_regions({}, {"us-west-2": refusal})
     with pytest.raises(CapacityError, match=r"eu-west-1: denied"):
         rank_regions({}, {"us-west-2": refusal, "eu-west-1": CloudError("denied")})
+    with pytest.raises(QuotaError, match=r"^us-west-2, eu-west-1: no vCPUs are left$"):
+        rank_regions({}, {"us-west-2": refusal, "eu-west-1": refusal})
 
 
 def test_the_dearest_plan_is_the_one_whose_price_is_unknown():
