@@ -227,7 +227,10 @@ class OneRegionAtATime:
     def seen_from_home(self, situation: Situation) -> Situation:
         fixed = [pool for pool in situation.pools if pool.market is not Market.SPOT]
         own = [replace(pool, region="") for pool in pools_in(situation, self.home)]
-        return replace(situation, pools=(*own, *fixed), region="", move=NO_MOVE)
+        # The time of a move passes when it is decided; the replay bills it once workers have joined.
+        is_moving = situation.region not in {"", self.home}
+        left_s = situation.time_left_s - (situation.move.seconds if is_moving else 0.0)
+        return replace(situation, pools=(*own, *fixed), region="", move=NO_MOVE, time_left_s=left_s)
 
 
 def pools_in(situation: Situation, region: str) -> list[PoolState]:
