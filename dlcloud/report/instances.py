@@ -29,6 +29,7 @@ class TypeOffer:
 
 
 def instances_report(offers: Sequence[TypeOffer], *, region: str) -> Report:
+    spot = any(offer.spot for offer in offers)
     section = Section(
         heading="",
         titles=(
@@ -41,12 +42,13 @@ def instances_report(offers: Sequence[TypeOffer], *, region: str) -> Report:
             "FP32",
             "fp16",
             f"USD/h {region}",
-            *(["spot"] if any(offer.spot for offer in offers) else []),
+            *(["spot"] if spot else []),
             "per USD",
         ),
-        rows=[_row(offer, spot=any(other.spot for other in offers)) for offer in offers],
+        rows=[_row(offer, spot=spot) for offer in offers],
         notes=_notes(offers, region),
         numeric=frozenset({1, 2, 3, 6, 7, 8, 9, 10}),
+        optional=(6, 2) if spot else (2,),
     )
     return Report(
         command="instances",

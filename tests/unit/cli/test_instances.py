@@ -57,6 +57,12 @@ def test_a_cpu_flag_is_understood_as_linux_spells_it(listed):
     assert "c5.xlarge" not in {row["instance_type"] for row in listed("--instruction-set", "amx")}
 
 
+def test_the_whole_table_fits_a_terminal_of_80_columns(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLCLOUD_HOME", str(tmp_path))
+    text = CliRunner().invoke(command, [], catch_exceptions=False).stdout
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_filters_narrow_each_other_down(listed):
     rows = listed("--gpu", "any", "--max-usd-per-hour", "1")
     assert rows
