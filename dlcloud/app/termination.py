@@ -351,11 +351,15 @@ def _raise_for_results_left(launcher: Launcher) -> None:
     raise PartialError("\n".join(messages), commands)
 
 
-def download_unfinished(launcher: Launcher) -> None:
+def download_unfinished(launcher: Launcher, *, of_controller: bool = False) -> None:
     """Download what the runs of a command that is interrupted have written so far.
 
     What fails is a warning. Trials run again, and a training has saved its own checkpoint. The programs are
     not stopped first: a thread that follows one would take its end for a failure, and launch a replacement.
+
+    Args:
+        launcher: Of the cluster.
+        of_controller: The command is the controller of a detached cluster, which `down` has ended.
 
     Raises:
         KeyboardInterrupt: It was interrupted again.
@@ -364,24 +368,25 @@ def download_unfinished(launcher: Launcher) -> None:
         recipe = read_recipe(launcher.cluster.recipe_text, launcher.cluster.recipe_path)
     except RecipeError:
         return
-    unfinished = [run for run in launcher.store.runs.of_cluster(launcher.cluster_id) if not run.ended_at]
+    runs = launcher.store.runs.of_cluster(launcher.cluster_id)
+    unfinished = [run for run in runs if (run.state is RunState.LOST if of_controller else not run.ended_at)]
     if not unfinished or recipe.workload.elastic is not None or recipe.experiment is not None:
         return
     members = {member.instance.instance_id: member for member in living_members(launcher)}
     jobs = RemoteJobs(managed=launcher)
 
     def download(run: Run) -> None:
+        state = run.state if of_controller else RunState.FAILED
         try:
-            jobs.fetch_results(
-                members[run.instance_id], replace(run, state=RunState.FAILED), recipe.kept_files
-            )
+            jobs.fetch_results(members[run.instance_id], replace(run, state=state), recipe.kept_files)
         except DlcloudError as error:
             message = f"its results were not downloaded: {error.message}"
             launcher.emit(Warned(message=message, instance_id=run.instance_id))
 
     reachable = [run for run in unfinished if run.instance_id in members]
     if reachable:
-        launcher.emit(Info(message="downloading what was written so far; Ctrl-C again loses it"))
+        loss = "" if of_controller else "; Ctrl-C again loses it"
+        launcher.emit(Info(message=f"downloading what was written so far{loss}"))
         fan_out(download, reachable, width=None)
 
 

@@ -184,3 +184,18 @@ def test_a_command_outlives_its_controller_and_down_loses_nothing_of_it(user: Us
     user.run("down", "outlived", "--yes")
     assert [path.read_text() for path in home.glob("runs/*/files/result.txt")] == ["done\n"]
     assert user.alive() == others
+
+
+@pytest.mark.long
+def test_down_downloads_what_the_run_that_it_ends_has_written(user: User):
+    path = user.home / "begun.yaml"
+    path.write_text(
+        COMMAND.replace("outlived", "begun").replace("sleep 15 &&", "echo early > early.txt; sleep 600;")
+    )
+    user.run("up", str(path), "--detach", "--name", "begun")
+    home = user.home / ".dlcloud"
+    wait_until(lambda: list(home.glob("local/instances/*/home/dlcloud/runs/begun-*/work/early.txt")))
+    assert "begun is controlled by its own instance" in user.run("cancel", "beg", expect=2).stderr
+    user.run("down", "begun", "--yes")
+    assert [file.read_text() for file in home.glob("runs/*/files/early.txt")] == ["early\n"]
+    user.run("logs", "begun")

@@ -10,6 +10,7 @@ from dlcloud.app.context import Context
 from dlcloud.app.terminal.screen import say
 from dlcloud.launch.remote_jobs import folder_of
 from dlcloud.launch.setup import JOB
+from dlcloud.model.cluster import Cluster
 from dlcloud.model.errors import RecipeError
 from dlcloud.report.table import Cell, Format, Report, Section, render
 from dlcloud.store.clusters import CANCEL
@@ -21,7 +22,8 @@ def run(context: Context, *, name: str = "", output: str) -> None:
 
     Args:
         context: The collaborators.
-        name: A run, a cluster or an instance; by default the only run that is running.
+        name: A run, a cluster (the beginning of its name will do) or an instance; by default the only run
+            that is running.
         output: The format.
 
     Raises:
@@ -31,18 +33,19 @@ def run(context: Context, *, name: str = "", output: str) -> None:
         run
         for run in context.runs.own()
         if run.state is RunState.RUNNING
-        if not name or name in {run.run_id, run.cluster_name, run.instance_id}
+        if run.cluster_name.startswith(name) or name in {run.run_id, run.instance_id}
     ]
     clusters = sorted({run.cluster_name for run in running})
     if not running:
+        for cluster in context.clusters.active():
+            if cluster.name.startswith(name):
+                _refuse_detached(context, cluster)
         raise RecipeError(f"nothing is running{f' on {name}' if name else ''}", "dlcloud status")
     if len(clusters) > 1:
         message = f"runs are running on several clusters: {', '.join(clusters)}"
         raise RecipeError(message, f"name one, as in dlcloud cancel {clusters[0]}")
     cluster = context.find_cluster(running[0].cluster_id)
-    if context.clusters.controller_instance_id(cluster.cluster_id):
-        message = f"{cluster.name} is controlled by its own instance"
-        raise RecipeError(message, f"dlcloud down {cluster.name} downloads its results and terminates it")
+    _refuse_detached(context, cluster)
     if any(run.experiment for run in running):
         message = f"{cluster.name} runs trials of an experiment"
         raise RecipeError(message, "Ctrl-C in its up; the next up runs the trials that are left")
@@ -64,3 +67,9 @@ def run(context: Context, *, name: str = "", output: str) -> None:
         if output == Format.TABLE
         else render(Report(command="cancel", records=[record], sections=[section], empty=""), Format(output))
     )
+
+
+def _refuse_detached(context: Context, cluster: Cluster) -> None:
+    if context.clusters.controller_instance_id(cluster.cluster_id):
+        message = f"{cluster.name} is controlled by its own instance"
+        raise RecipeError(message, f"dlcloud down {cluster.name} downloads its results and terminates it")

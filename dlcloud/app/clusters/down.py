@@ -15,7 +15,13 @@ from dlcloud.app.results.stored_results import StoredResults, fetch_lost
 from dlcloud.app.results.training import training_of_cluster
 from dlcloud.app.terminal.screen import Show, confirm
 from dlcloud.app.terminal.signals import TerminationAbandonedError
-from dlcloud.app.termination import describe_remainder, destroy_cluster, files_left, removing_leftovers
+from dlcloud.app.termination import (
+    describe_remainder,
+    destroy_cluster,
+    download_unfinished,
+    files_left,
+    removing_leftovers,
+)
 from dlcloud.detached.locate import DetachedCluster
 from dlcloud.launch.acquire import ClusterLock, lock_cluster, remove_stale_folders
 from dlcloud.launch.down import gc
@@ -167,6 +173,8 @@ class Down:
             launcher = context.machines.launcher(target)
             if not is_handed_over:
                 self._confirm_loss(launcher)
+            elif context.paths.key(target.cluster_id).exists():
+                download_unfinished(launcher, of_controller=True)
             destroy_cluster(launcher, discard=self.discard)
             late = take_late(context, launcher) or late
         return self._training(target, is_fetched=late)
