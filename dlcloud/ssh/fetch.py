@@ -78,7 +78,7 @@ def fetch_listed(
     left: dict[str, str] = {}
     for name, size in sorted(sizes.items(), key=lambda item: item[1]):
         if size > free:
-            left[name] = f"{name!r} has {size} bytes, and {max(0, free)} are free at {target}"
+            left[name] = _no_room(name, size, free, target)
         else:
             free -= size
     names = [name for name in sizes if name not in left]
@@ -176,8 +176,8 @@ class _Receiver:
         with content:
             size = member.size if member.isreg() else os.fstat(content.fileno()).st_size
             # Known before the content, of which nothing is written if the disk would be full then.
-            if size > (free := shutil.disk_usage(target).free) - KEPT_FREE:
-                message = f"{name!r} has {size} bytes, and {free} are free at {target}; it is not fetched"
+            if size > (free := shutil.disk_usage(target).free - KEPT_FREE):
+                message = f"{_no_room(name, size, free, target)}; it is not fetched"
                 raise StoreError(message, "free space there, or keep less of the run (keep.files)")
             path.parent.mkdir(parents=True, exist_ok=True)
             with replace_file(path, mode=_safe_mode(member.mode)) as draft:
@@ -187,6 +187,11 @@ class _Receiver:
                 with contextlib.suppress(OverflowError, ValueError, TypeError, OSError):
                     os.utime(draft, (member.mtime or 0, member.mtime or 0))
         self.paths[name] = path
+
+
+def _no_room(name: str, size: int, free: int, target: Path) -> str:
+    reserve = f"beyond the {KEPT_FREE >> 20} MiB that stay free"
+    return f"{name!r} has {size} bytes, and {max(0, free)} are free at {target} {reserve}"
 
 
 def _safe_mode(mode: int) -> int:
