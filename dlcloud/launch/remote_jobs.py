@@ -185,8 +185,8 @@ class RemoteJobs:
         terminates the instance.
         """
         paths, clock = self.managed.store.paths, self.managed.clock
-        folder = paths.make_folder(paths.run(run.run_id))
         try:
+            folder = paths.make_folder(paths.run(run.run_id))
             connection = self.connect(member)
             connection.fetch_files(folder_of(run), ["log", LOG_TIMES, RECORDS], folder)
             self._fetch_kept(connection, run, kept)

@@ -309,6 +309,15 @@ def test_files_asked_for_are_brought_home(world):
     assert "no file that the run wrote matches missing.pt (keep.files)" in messages
 
 
+def test_results_for_which_no_folder_can_be_made_stay_on_the_instance(world):
+    there = world(machine())
+    there.paths.runs.write_text("not a folder")
+    runner = there.runner()
+    (run,) = runner.run_all(there.members)
+    assert run.state is RunState.DONE
+    assert "i-0001" in runner.managed.results_left
+
+
 def test_files_asked_for_that_are_not_there_are_named(world):
     one = machine()
     there = world(one)
