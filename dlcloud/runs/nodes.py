@@ -217,8 +217,7 @@ class NodesRunner:
         def send(node: Node) -> None:
             connection, folder = self._jobs.connect(node.member), folder_of(node.run)
             runner.send_files(connection, folder, node.member)
-            if runner.checkpoints is not None:
-                runner.checkpoints.place(connection, node.run)
+            runner.place_checkpoints(connection, node.run)
             connection.send_bytes(secret, f"{folder}/{KEY}", mode=0o600)
             command = self._command(node, nodes, pythons[node.run.rank])
             connection.send_bytes(command.encode(), f"{folder}/command")

@@ -12,8 +12,8 @@ import logging
 import re
 import shlex
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ from dlcloud.recipe.sent_files import FileSet
 from dlcloud.runs.checkpoints import REBALANCE, REPLACED, RESIZE, Checkpoints, Copying, first_folder
 from dlcloud.runs.program import EARLIER, RunProgram, is_sent, list_package
 from dlcloud.runs.race import RaceWatch
-from dlcloud.runs.replacement import Replacements, Restart, note_interruption
+from dlcloud.runs.replacement import Interruption, Replacements, Restart
 from dlcloud.runs.resizing import POLL_S, Resizing
 from dlcloud.system.parallel import CallOutcome, all_or_raise, fan_out
 
@@ -95,8 +95,9 @@ class Runner:
         self._earlier: dict[str, list[FinishedCase]] = {}
         self._earlier_lock = threading.Lock()
         self._noticed_at: dict[str, float] = {}
-        self._restarts: dict[str, Restart] = {}  # by the ids of replacements, until the program starts there
-        self._started: dict[str, tuple[Restart, float]] = {}  # by the ids of runs
+        # By the ids of replacements, until the program starts there, and then by those of runs.
+        self._restarts: dict[str, tuple[Restart, Interruption | None]] = {}
+        self._started: dict[str, tuple[Restart, Interruption | None]] = {}
 
     @property
     def workload(self) -> str:
@@ -232,11 +233,12 @@ class Runner:
             raise error
         clock, noticed_at = self.managed.clock, self._noticed_at.get(member.instance.instance_id)
         stopped_at = clock.monotonic()
-        self._note_lost_work(member)
+        interruption = self._note_lost_work(member)
         new = self.replacements.replace(member, error)
-        self._restarts[new.instance.instance_id] = Restart(
-            noticed_at=noticed_at, stopped_at=stopped_at, replaced_at=clock.monotonic()
-        )
+        new_id = new.instance.instance_id
+        restart = Restart(noticed_at=noticed_at, stopped_at=stopped_at, replaced_at=clock.monotonic())
+        restart.seconds["boot"] = self.replacements.boot_s.get(new_id, 0.0)
+        self._restarts[new_id] = restart, interruption
         if self.resizing is not None:
             self.resizing.replace(member, new)
         if self.checkpoints is not None:
@@ -245,13 +247,13 @@ class Runner:
                 self.managed.shrink([member])  # EC2 may never end it
         return new
 
-    def _note_lost_work(self, member: Member) -> None:
+    def _note_lost_work(self, member: Member) -> Interruption | None:
         """Store and emit how much work was lost with an instance: since its newest checkpoint, or start."""
         managed, instance_id = self.managed, member.instance.instance_id
         stored = managed.store.runs.of_cluster(managed.cluster_id)
         runs = [run for run in stored if run.instance_id == instance_id]
         if not runs:
-            return  # it was lost before its program started
+            return None  # it was lost before its program started
         kept, run = self.checkpoints, runs[-1]
         saved_at = None if kept is None else kept.saved_at.get(kept.slot_of(instance_id))
         since = max(filter(None, (run.started_at, saved_at)))
@@ -259,7 +261,7 @@ class Runner:
         ends = [one.ended_at for one in stored if one.run_id == run.head_run_id] or [run.ended_at]
         lost_s = max(0.0, ((ends[0] or now) - since).total_seconds())
         hourly_usd = None if member.hourly_usd is None else member.hourly_usd * max(1, run.nodes)
-        one = note_interruption(
+        one = Interruption(
             managed.store.clusters,
             managed.cluster_id,
             instance_id,
@@ -267,7 +269,8 @@ class Runner:
             hourly_usd=hourly_usd,
             now=now,
         )
-        managed.emit(Info(message=one.describe(), instance_id=instance_id))
+        managed.emit(Info(message=one.summary.describe(), instance_id=instance_id))
+        return one
 
     def emit_retry(self, error: DlcloudError, left: int) -> None:
         """Emit that a program which failed by itself runs again (`workload.retries`)."""
@@ -288,18 +291,33 @@ class Runner:
     def start(self, connection: Connection, run: Run) -> None:
         """Start the program of a run; after an interruption, emit how long that took, by parts."""
         self._jobs.start(connection, run, self.environment)
-        if (restart := self._restarts.pop(run.instance_id, None)) is not None:
-            started_at = self.managed.clock.monotonic()
-            self._started[run.head_run_id or run.run_id] = restart, started_at
-            message = restart.describe(started_at)
-            self.managed.emit(Info(message=message, instance_id=run.instance_id))
+        if (restarted := self._restarts.pop(run.instance_id, None)) is not None:
+            self._started[run.head_run_id or run.run_id] = restarted
+            message = restarted[0].describe_start(self.managed.clock.monotonic())
+            self._note_restart(run, message, *restarted)
+
+    def _note_restart(
+        self, run: Run, message: str, restart: Restart, interruption: Interruption | None
+    ) -> None:
+        self.managed.emit(Info(message=message, instance_id=run.instance_id))
+        if interruption is not None:
+            interruption.note_restart(restart)
+
+    @contextmanager
+    def _part_of_restart(self, part: str, instance_id: str) -> Iterator[None]:
+        """Count the time of the block as one of `PARTS`, if a replacement is set up in it."""
+        clock = self.managed.clock
+        began = clock.monotonic()
+        yield
+        if (restarted := self._restarts.get(instance_id)) is not None:
+            seconds = restarted[0].seconds
+            seconds[part] = seconds.get(part, 0.0) + clock.monotonic() - began
 
     def _note_output(self, run: Run, kind: str) -> None:
         """After an interruption, emit when the first output of the program came, or the first throughput."""
-        if (started := self._started.get(run.run_id)) is not None:
-            restart, started_at = started
-            message = restart.describe_output(kind, started_at, self.managed.clock.monotonic())
-            self.managed.emit(Info(message=message, instance_id=run.instance_id))
+        if (restarted := self._started.get(run.run_id)) is not None:
+            message = restarted[0].describe_output(kind, self.managed.clock.monotonic())
+            self._note_restart(run, message, *restarted)
 
     def follow(self, member: Member, run: Run) -> Run:
         """Follow a run that was started to its end, and copy its results here.
@@ -388,19 +406,24 @@ class Runner:
 
     def prepare(self, connection: Connection, member: Member) -> str:
         """Set an instance up and bring it the data; return the interpreter of the program's environment."""
-        python = prepare(
-            connection,
-            self.recipe.setup,
-            requirements_on(self.managed, member.instance.instance_type, self.program.requirements),
-            clock=self.managed.clock,
-            emit=self.managed.emit,
-            minimum_python=self.program.minimum_python,
-        )
-        self._storage.bring(connection, member, self._peer(member))
+        with self._part_of_restart("environment", member.instance.instance_id):
+            python = prepare(
+                connection,
+                self.recipe.setup,
+                requirements_on(self.managed, member.instance.instance_type, self.program.requirements),
+                clock=self.managed.clock,
+                emit=self.managed.emit,
+                minimum_python=self.program.minimum_python,
+            )
+            self._storage.bring(connection, member, self._peer(member))
         return python
 
     def send_files(self, connection: Connection, folder: str, member: Member) -> None:
         """Send the benchmarks and the user's files to a folder on an instance."""
+        with self._part_of_restart("environment", member.instance.instance_id):
+            self._send_files(connection, folder, member)
+
+    def _send_files(self, connection: Connection, folder: str, member: Member) -> None:
         peer = peer_of(member, partial(self._jobs.connect, member))
         send = partial(self._sharing.send, connection, peer)
         if self._sharing.is_used:
@@ -420,11 +443,17 @@ class Runner:
                 self._files = check_files(source)
             return self._files
 
+    def place_checkpoints(self, connection: Connection, run: Run) -> None:
+        """Put the newest checkpoints into the folder of a run, if there are any kept."""
+        if self.checkpoints is not None:
+            with self._part_of_restart("checkpoints", run.instance_id):
+                self.checkpoints.place(connection, run)
+
     def _send_program(self, connection: Connection, run: Run, member: Member, python: str) -> None:
         folder = folder_of(run)
         self.send_files(connection, folder, member)
         if self.checkpoints is not None:
-            self.checkpoints.place(connection, run)
+            self.place_checkpoints(connection, run)
         elif patterns := self.recipe.workload.checkpoints:
             # A measurement is not resumed; the script finds its empty folder all the same.
             options = {"first": first_folder(patterns), "resume": False, "is_watched": False}

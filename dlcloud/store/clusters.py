@@ -183,6 +183,10 @@ class Clusters:
                 return None
             return self.begin_intent(cluster_id, action, detail, now)
 
+    def describe_intent(self, intent_id: int, detail: str) -> None:
+        """Replace the detail of an intent, once more is known."""
+        self._database.write("UPDATE intents SET detail = ? WHERE intent_id = ?", detail, intent_id)
+
     def end_intent(self, intent_id: int, outcome: str, now: datetime) -> None:
         self._database.write(
             "UPDATE intents SET outcome = ?, ended_at = ? WHERE intent_id = ?",

@@ -39,7 +39,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -57,7 +57,6 @@ NEEDS = "# needs: "
 MOST_FAULTS = 3
 STEP = re.compile("(?:step|tree|epoch|evaluates) ")
 """Begins a line of progress; frameworks print others."""
-RESTART = re.compile(r"starts again ([0-9.]+) s after the (notice|loss): (.*)")
 LOST = re.compile(r"interrupted once: ([0-9.]+) s of work lost")
 PROGRESS = Path("~/.cache/dlcloud-tests/corpus.jsonl").expanduser()
 VARIABLES = {
@@ -73,6 +72,7 @@ sys.path.insert(0, str(REPOSITORY))
 from dlcloud.benchmarks import resume as hook_sources  # noqa: E402
 from dlcloud.benchmarks.command import reporting  # noqa: E402  from this checkout, without an installation
 from dlcloud.benchmarks.resume import install  # noqa: E402
+from dlcloud.runs.replacement import PARTS  # noqa: E402
 from tests.e2e.terminal import DLCLOUD, User  # noqa: E402
 
 
@@ -90,8 +90,8 @@ class Verdict:
     lost: dict[bool, list[tuple[float, float, float]]] = field(default_factory=lambda: {True: [], False: []})
     """Lines and seconds by interruption, with and without a notice, and seconds since the last checkpoint."""
 
-    restarts: list[tuple[float, float]] = field(default_factory=list)
-    """Seconds from a notice until the program started again, and until its first line."""
+    restarts: list[dict[str, Any]] = field(default_factory=list)
+    """As `dlcloud.runs.replacement.Restart.to_values` gives them."""
 
     def word(self) -> str:
         if self.wrong:
@@ -111,9 +111,7 @@ class Verdict:
             again = trial["again"] / trial["moments"]
             since_s = trial["since_s"] / trial["moments"]
             self.lost[trial["notice"]].append((again, again * trial["pace_s"], since_s))
-        if trial["notice"]:
-            started = [float(RESTART.search(line)[1]) for line in trial["restarts"]]
-            self.restarts += zip(started, trial.get("step_after_s", ()), strict=False)
+        self.restarts += trial["restarts"]
         self.equal += outcome == "equal"
         self.refused += outcome == "refused"
         self.unfinished += outcome == "unfinished"
@@ -125,12 +123,32 @@ class Verdict:
         for notice in (True, False):
             lost = self.lost[notice]
             cells.append("{:.1f} ({:.1f} s)".format(*max(lost)) if lost else "")
+        for event in ("notice", "loss"):
+            restarts = [restart for restart in self.restarts if restart["after"] == event]
+            cells.append(describe_ratio(restarts, "first_line_s"))
         return f"| {' | '.join(cells)} |"
 
 
 TABLE = """\
-| script | result | interruptions | resumed | lines lost with a notice, at most | without one, at most |
-|---|---|---|---|---|---|"""
+| script | result | interruptions | resumed | lines lost with a notice, at most | without one, at most \
+| first line after a notice / parts: ratio | after a loss |
+|---|---|---|---|---|---|---|---|"""
+"""A restart is compared with the sum of its parts: boot, environment, checkpoints."""
+
+
+def parts_s(restart: Mapping[str, Any]) -> float:
+    """Return how long the parts took that no restart can do without."""
+    return float(sum(restart[f"{part}_s"] for part in PARTS))
+
+
+def describe_ratio(restarts: Iterable[Mapping[str, Any]], until: str) -> str:
+    """Return the median times to an event and of the parts, and the median and largest ratio of the two."""
+    both = [(restart[until], parts_s(restart)) for restart in restarts if restart.get(until)]
+    if not both:
+        return ""
+    time_s, sum_s = map(statistics.median, zip(*both, strict=True))
+    ratios = [whole / parts for whole, parts in both]
+    return f"{time_s:.1f} / {sum_s:.1f} s: {statistics.median(ratios):.2f} (at most {max(ratios):.2f})"
 
 
 class Progress:
@@ -216,7 +234,7 @@ def undisturbed(script: Path, python: str, hook: Path) -> dict[str, Any]:
         run = subprocess.run(
             command(script, python),
             cwd=folder,
-            env={**os.environ, **VARIABLES, "PATH": path, "PYTHONPATH": str(hook)},
+            env={**VARIABLES, "HOME": name, "PATH": path, "PYTHONPATH": str(hook)},  # as on an instance
             capture_output=True,
             text=True,
             check=False,
@@ -275,6 +293,13 @@ class Instances:
 
     def interrupt(self, instance_id: str, *, notice: bool) -> None:
         self.user.control.interrupt(instance_id, GRACE_S if notice else 0.0)
+
+    def restarts(self, name: str) -> list[dict[str, Any]]:
+        """Return the restarts of a cluster's runs, with their parts."""
+        statement = "SELECT detail FROM intents JOIN clusters USING (cluster_id)"
+        condition = f"action = 'interruption' AND name = '{name}'"
+        stored = self.user.store(f"{statement} WHERE {condition} ORDER BY intent_id")
+        return [noted["restart"] for (text,) in stored if "restart" in (noted := json.loads(text))]
 
     def logs(self, name: str) -> Iterator[Path]:
         """Return the logs of a cluster's runs: on its instances, and in the home."""
@@ -346,11 +371,11 @@ def survive(
     trial["again"] = max(0, printed - count)
     trial["resumed"] = sum("resumes" in text for text in output.texts.values())
     trial["since_s"] = sum(map(float, LOST.findall(said)))
+    trial["restarts"] = instances.restarts(name)
     firsts = [times[0] for times in output.times.values() if times]
-    trial["step_after_s"] = [
-        min(later) - at for at in hit.values() if (later := [first for first in firsts if first > at])
-    ]
-    trial["restarts"] = [match[0] for match in RESTART.finditer(said)]
+    for at, restart in zip(hit.values(), trial["restarts"], strict=False):
+        if later := [first for first in firsts if first > at]:
+            restart["first_line_s"] = min(later) - at
     if process.returncode == 0:  # a program may end before its notice reaches it
         trial["moments"] = len(trial["restarts"])
     results = list((instances.user.home / ".dlcloud" / "runs").glob(f"{name}-*/files/{RESULT}"))
@@ -474,12 +499,16 @@ def summary(verdicts: list[Verdict]) -> list[str]:
                 f"work lost {'with' if notice else 'without'} a notice: at most {most:.1f} s; "
                 f"more than the time since the last checkpoint in {beyond} of {len(lost)} runs"
             )
-    if restarts := [one for verdict in verdicts for one in verdict.restarts]:
-        started, stepped = map(statistics.median, zip(*restarts, strict=True))
-        lines.append(
-            f"from a notice to the first line after it: {stepped:.1f} s, of which {started:.1f} s until the "
-            f"program started again (medians of {len(restarts)})"
-        )
+    restarts = [one for verdict in verdicts for one in verdict.restarts]
+    for event in ("notice", "loss"):
+        if some := [restart for restart in restarts if restart["after"] == event]:
+            medians = {part: statistics.median(one[f"{part}_s"] for one in some) for part in PARTS}
+            parts = ", ".join(f"{part} {median_s:.1f} s" for part, median_s in medians.items())
+            lines += [
+                f"{len(some)} restarts after a {event}: {parts} (medians)",
+                f"to the program's start, since dlcloud had noticed: {describe_ratio(some, 'started_s')}",
+                f"to its first line, since the interruption: {describe_ratio(some, 'first_line_s')}",
+            ]
     return lines
 
 

@@ -1,10 +1,16 @@
 """Another instance takes the place of one that is lost: as soon as there is capacity, within the budget."""
 
+from contextlib import closing
+from datetime import UTC, datetime
+from decimal import Decimal
+
 import pytest
 
 from dlcloud.model.cluster import Member
 from dlcloud.model.errors import BudgetError, CapacityError, InstanceError, LostInstanceError
-from dlcloud.runs.replacement import Replacements, Restart
+from dlcloud.runs.replacement import Interruption, Replacements, Restart, interruptions_of
+from dlcloud.store.clusters import Clusters
+from dlcloud.store.database import Database
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import instance
 
@@ -13,7 +19,14 @@ def member(name):
     return Member(instance=instance(name))
 
 
+NOW = datetime(2026, 11, 28, tzinfo=UTC)
 LOST = LostInstanceError("i-1 was reclaimed")
+
+
+@pytest.fixture
+def clusters(tmp_path):
+    with closing(Database(tmp_path / "store.sqlite")) as database:
+        yield Clusters(database)
 
 
 class World:
@@ -72,16 +85,46 @@ def test_a_job_of_several_regions_moves_instead_of_waiting():
 
 
 def test_a_restart_shows_its_parts():
-    parts = "2.0 s until its replacement was there, 4.5 s for environment, files and checkpoints"
-    restart = Restart(noticed_at=10, stopped_at=16, replaced_at=18)
+    parts = "2.0 s until its replacement was there, 4.5 s until its start"
+    seconds = {"boot": 7.0, "environment": 2.5}
+    restart = Restart(noticed_at=10, stopped_at=16, replaced_at=18, seconds=seconds)
     whole = f"the program starts again 12.5 s after the notice: 6.0 s until it had stopped, {parts}"
-    assert restart.describe(22.5) == whole
+    assert restart.describe_start(22.5) == f"{whole} (boot 7.0 s, environment 2.5 s, checkpoints 0.0 s)"
     restart = Restart(noticed_at=None, stopped_at=16, replaced_at=18)
-    assert restart.describe(22.5) == f"the program starts again 6.5 s after the loss: {parts}"
+    assert restart.describe_start(22.5).startswith(f"the program starts again 6.5 s after the loss: {parts}")
     assert (
-        restart.describe_output("output", 22.5, 25)
+        restart.describe_output("output", 25)
         == "its first output came 9.0 s after the loss: 2.5 s after its start"
     )
+
+
+def test_the_report_of_an_interrupted_run_has_the_parts_of_its_restart(clusters):
+    started = Interruption(clusters, "c-1", "i-1", lost_s=3, hourly_usd=Decimal(36), now=NOW)
+    Interruption(clusters, "c-1", "i-2", lost_s=4, hourly_usd=Decimal(36), now=NOW)
+    restart = Restart(noticed_at=10, stopped_at=16, replaced_at=18, seconds={"boot": 7.0, "checkpoints": 0.5})
+    restart.describe_start(20)
+    started.note_restart(restart)
+    restart.describe_output("output", 25)
+    started.note_restart(restart)
+    both = interruptions_of(clusters, "c-1")
+    parts = "boot 7.0 s, environment 0.0 s, checkpoints 0.5 s"
+    lost = "interrupted 2 times: 7 s of work lost (0.0700 USD)"
+    assert both.describe() == f"{lost}; started again after 10 s ({parts})"
+    (values,) = both.to_values()["restarts"]
+    assert values == {
+        "after": "notice",
+        "started_s": 10,
+        "first_output_s": 15,
+        "boot_s": 7,
+        "environment_s": 0,
+        "checkpoints_s": 0.5,
+    }
+
+
+def test_the_time_of_the_boot_is_that_of_the_request_which_was_met():
+    world = World([], ["i-3"])
+    world.replace()
+    assert world.replacements.boot_s == {"i-3": 0}
 
 
 def test_after_a_resize_the_new_size_is_kept():
