@@ -183,8 +183,9 @@ def _faults(error: ValidationError, document: Document, model: type[BaseModel]) 
             message = _unknown(model, path)
         else:
             message = _message(detail["type"], detail["msg"], detail.get("input"))
-        fault = TextFault(line=document.line_of(path), path=path, message=message)
-        faults.setdefault(path, fault)
+        # A fault of several keys has no path; its message begins with the one to change.
+        place = path or tuple(message.partition(" ")[0].rstrip(":").split("."))
+        faults.setdefault(path, TextFault(line=document.line_of(place), path=path, message=message))
     return list(faults.values())
 
 

@@ -191,9 +191,9 @@ def test_what_binds_a_recipe_to_a_region_is_named(lines, message):
     text = (
         "name: own\nregion: [us-east-1, us-west-2]\ninstances: {types: [c7i.large]}\nworkload: {command: x}\n"
     )
-    with pytest.raises(RecipeError, match=message):
+    with pytest.raises(RecipeError, match=rf"r\.yaml:5: {message}"):
         read_recipe(text + lines, "r.yaml")
-    with pytest.raises(RecipeError, match=r"instances\.image is of one region"):
+    with pytest.raises(RecipeError, match=r"r\.yaml:3: instances\.image is of one region"):
         read_recipe(text.replace("[c7i.large]", "[c7i.large], image: ami-12345678"), "r.yaml")
 
 
