@@ -101,14 +101,14 @@ def _way(belief: Belief, k: int, every: Sequence[str]) -> _Way:
     one, observed = belief.resemblances[k], belief.observed
     scatter = [belief.scattered(name, one) for name in every]
     return _Way(
-        scale=sqrt(one.variance),
+        scale=sqrt(one.free_variance),
         shapes=[belief.shapes(name)[k] for name in every],
         scatter=scatter,
         lower=condition(belief, k)[0],
         noises=[sqrt(belief.noise(name, one)) for name in observed],
         shared=[
             [
-                one.variance * belief.deviation(every[i], other)
+                one.free_variance * belief.deviation(every[i], other)
                 + sum(map(mul, scatter[i], scatter[j]))
                 + FREE_LEVEL
                 for j, other in enumerate(observed)

@@ -14,7 +14,7 @@ from math import exp, log, sqrt
 from operator import mul
 
 from dlcloud.prediction.linear import factor, solve_lower
-from dlcloud.prediction.measured_types import DEVIATIONS, Traits, TypeTable, covariance
+from dlcloud.prediction.measured_types import DEVIATIONS, TypeTable, covariance
 from dlcloud.prediction.resemblance import Resemblance
 
 FREE_LEVEL = 25.0
@@ -52,22 +52,22 @@ MANY_CORES = 64
 class Calibration:
     """What intervals are scaled by.
 
-    If the job most probably is a language model: on types that the table measured, on those that it
-    estimates, each for x86 and for Arm, where small models scatter most. Else `programs`: on types of up to
-    64 cores and of more.
+    `described`: a language model, on x86 and on Arm, where small models scatter most. `unsized`, on both, a
+    job that most probably is a language model. Else `programs`: on types of up to 64 cores and of more.
 
     Source: `tests/performance/prediction.py`: 90th percentile of |error| / standard deviation of jobs that
     were left out; of `programs` those of `--programs` and, as they look like programs, of `--undescribed`.
     """
 
-    measured: tuple[float, float] = (1.2, 1.5)
-    estimated: tuple[float, float] = (1.0, 1.35)
+    described: tuple[float, float] = (0.5, 0.65)
+    unsized: tuple[float, float] = (1.15, 1.45)
     programs: tuple[float, float] = (1.6, 1.9)
 
-    def scale(self, traits: Traits, *, is_measured: bool, is_language: bool) -> float:
-        if not is_language:
+    def scale(self, belief: "Belief", name: str) -> float:
+        traits = belief.table.rows[name].traits
+        if not belief.is_language:
             return self.programs[traits.cores > MANY_CORES]
-        return (self.measured if is_measured else self.estimated)[traits.processor.vendor == "arm"]
+        return (self.described if belief.is_described else self.unsized)[traits.processor.vendor == "arm"]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -91,6 +91,10 @@ class Belief:
     def is_language(self) -> bool:
         """True if the job most probably is a language model."""
         return 2 * sum(one.probability for one in self.resemblances if one.kind.is_language) > 1
+
+    @cached_property
+    def is_described(self) -> bool:
+        return all(one.is_described for one in self.resemblances)
 
     def shapes(self, name: str) -> list[float]:
         """Return how far a type is expected above the mean type, for each thing that the job can be."""
@@ -163,7 +167,7 @@ def condition(belief: Belief, k: int) -> tuple[list[list[float]], list[float]]:
     scattered = [belief.scattered(name, one) for name in observed]
     matrix = [
         [
-            one.variance * belief.deviation(a, b)
+            one.free_variance * belief.deviation(a, b)
             + sum(map(mul, scattered[i], scattered[j]))
             + FREE_LEVEL
             + (i == j) * (belief.noise(a, one) + spreads[i])
@@ -187,10 +191,7 @@ def predict(belief: Belief, names: Sequence[str], calibration: Calibration) -> l
             estimates.append(measured_estimate(measured[name]))
             continue
         center, variance = _posterior(belief, name, factors, scattered)
-        row = belief.table.rows[name]
-        half = sqrt(variance) * calibration.scale(
-            row.traits, is_measured=row.measured, is_language=belief.is_language
-        )
+        half = sqrt(variance) * calibration.scale(belief, name)
         estimates.append(estimate_from_logarithms(name, center, half))
     return estimates
 
@@ -210,12 +211,13 @@ def _posterior(
     ):
         mine = belief.scattered(name, one)
         alike = [
-            one.variance * part + sum(map(mul, mine, other)) + FREE_LEVEL
+            one.free_variance * part + sum(map(mul, mine, other)) + FREE_LEVEL
             for part, other in zip(shared, others, strict=True)
         ]
         gains = solve_lower(lower, alike)
         centers.append(shape + sum(map(mul, gains, rest)))
-        left = one.variance * own + sum(x * x for x in mine) + FREE_LEVEL - sum(gain * gain for gain in gains)
+        left = one.free_variance * own + sum(x * x for x in mine) + FREE_LEVEL
+        left -= sum(gain * gain for gain in gains)
         variances.append(max(left, 0.0) + belief.noise(name, one))
     chances = [one.probability for one in belief.resemblances]
     center = sum(map(mul, chances, centers))

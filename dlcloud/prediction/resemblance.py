@@ -22,6 +22,11 @@ SIZES = tuple(2**power for power in range(26, 37))
 """Bytes of the models that a job without a description may have."""
 TOKENS = (16, 128, 1024)
 GIB = 2**30
+DESCRIBED_FREEDOM = 12.0
+"""How far a described job may depart from what it resembles: types that are chosen with it tell less.
+
+Source: least error on types of two of the four parts of `tests/performance/prediction.py`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,7 @@ class Resemblance:
         kind: Which deviation of types it has.
         weights: Of the references' shapes; negative ones where a trend continues beyond them.
         variance: Scale of what types share in addition to these shapes.
+        is_described: It was described; else it is one of many things that the job can be.
         scatter: How far it departs from the weighted mean in the directions in which the references do.
     """
 
@@ -40,7 +46,13 @@ class Resemblance:
     kind: Kind
     weights: tuple[float, ...]
     variance: float
+    is_described: bool = False
     scatter: float = 0.0
+
+    @property
+    def free_variance(self) -> float:
+        """Return the variance that measurements may show."""
+        return self.variance * (DESCRIBED_FREEDOM if self.is_described else 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +147,7 @@ def resemblances(references: Sequence[Reference], description: Reference | None)
     likened = [_resemblance(job, references, kernel, lower) for job in jobs]
     others = _programs(references) if description is None else ()
     share = (LANGUAGE if others else 1) / len(likened)
-    return (*(replace(one, probability=share) for one in likened), *others)
+    return (*(replace(one, probability=share, is_described=is_described) for one in likened), *others)
 
 
 def _programs(references: Sequence[Reference]) -> tuple[Resemblance, ...]:

@@ -11,8 +11,8 @@ another folder of the same format. `--undescribed` keeps from the predictor what
 model, tokens): the case of one's own job. `--repository`, a checkout of SpareCores/sc-inspector-data, adds
 references of other programs. `--programs` predicts their tests, each program left out with a part of the
 families, or, with `--kept-back`, on the families that FOLDER has nothing of and that no constant was chosen
-on. Simple rules are next to it. Intervals are scaled by the errors of the other models. Needs
-NumPy.
+on. Simple rules are next to it. Intervals are scaled by the errors of the other models. `--repeats` says
+how far samples of one run are apart. Needs NumPy.
 """
 
 import argparse
@@ -25,14 +25,22 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import exp, log
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from type_table import FEWEST_TYPES, Data, complete, given_families, read_data  # noqa: E402  the path comes first
+from type_table import (  # noqa: E402  the path comes first
+    FEWEST_TYPES,
+    Data,
+    complete,
+    given_families,
+    read_data,
+    read_rows,
+    read_traits,
+)
 
 from dlcloud.prediction.measured_types import (  # noqa: E402
     RULE,
@@ -56,8 +64,9 @@ from dlcloud.prediction.rules import BY_PASSMARK, PASSMARK, rule_levels  # noqa:
 PARTS = 4
 RACED = (3, 8, 12, 24)
 FEWEST_HELD = 20
+FEWEST_SAMPLES = 3
 SIZES = (2, 8, 32, 64, 1000)
-UNIT = Calibration(measured=(1.0, 1.0), estimated=(1.0, 1.0), programs=(1.0, 1.0))
+UNIT = Calibration(described=(1.0, 1.0), unsized=(1.0, 1.0), programs=(1.0, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +76,11 @@ class Outcome:
     model: str
     test: str
     names: list[str]
-    measured: list[bool]
     errors: np.ndarray
     deviations: np.ndarray
     held: np.ndarray
-    is_language: bool
-    """By its measurements it most probably is a language model."""
+    belief: Belief
+    """After the measurements."""
     cut: list[float] = field(default_factory=list)
     excess: float = 0.0
     raced: dict[int, tuple[float, float]] = field(default_factory=dict)
@@ -134,11 +142,10 @@ def predict_test(
         model=data.models[j],
         test=data.references[j].name,
         names=names,
-        measured=[table.rows[name].measured for name in names],
         errors=errors,
         deviations=deviations,
         held=np.array([name in held for name in names]),
-        is_language=belief.is_language,
+        belief=belief,
         cut=above,
     )
     costs = {n: prices[n] / exp(ran[n]) for n in ran if n in prices and not n.startswith("t")}
@@ -175,22 +182,40 @@ def _with_costs(outcome, costs, prices, ranked, chosen) -> Outcome:
     return replace(outcome, excess=costs[ranked[0]] / best - 1, raced=raced)
 
 
-def calibration(outcomes: Iterable[Outcome], traits: dict[str, Traits]) -> Calibration:
+def calibration(outcomes: Iterable[Outcome]) -> Calibration:
     """Return the 90th percentiles of the scaled errors, each value weighing alike."""
-    scores: dict[tuple[bool, bool], list[float]] = defaultdict(list)
+    scores: dict[tuple[str, bool], list[float]] = defaultdict(list)
     for one in outcomes:
         ratios = np.abs(one.errors) / np.maximum(one.deviations, 1e-6)
-        for name, is_measured, score in zip(one.names, one.measured, ratios, strict=True):
-            scores[is_measured, traits[name].processor.vendor == "arm"].append(float(score))
+        for name, score in zip(one.names, ratios, strict=True):
+            kind = "described" if one.belief.is_described else "unsized"
+            scores[kind, one.belief.table.rows[name].traits.processor.vendor == "arm"].append(float(score))
     ends = {key: float(np.quantile(some, 0.9)) for key, some in scores.items()}
-    measured, estimated = (
-        (ends.get((kind, False), 1.645), ends.get((kind, True), 1.645)) for kind in (True, False)
-    )
-    return Calibration(measured=measured, estimated=estimated)
+    kinds = {kind for kind, _ in ends}
+    return Calibration(**{kind: (ends[kind, False], ends[kind, True]) for kind in kinds})
 
 
 def relative(outcome: Outcome) -> np.ndarray:
     return np.abs(np.exp(outcome.errors) - 1)
+
+
+def print_repeats(folder: Path) -> None:
+    """Print how far each sample is from the median of the others of its run: no prediction does better."""
+    traits = {one.name: one for one in read_traits(folder)}
+    errors: dict[str, list[float]] = defaultdict(list)
+    for row in read_rows(folder, "llm.csv.gz"):
+        rates = [float(row[f"tokens_s_{i}"]) for i in range(1, 6) if row[f"tokens_s_{i}"]]
+        if row["gpu"] or row["type"] not in traits or len(rates) < FEWEST_SAMPLES:
+            continue
+        processor, model = traits[row["type"]].processor, row["model"].split("-")[0]
+        for i, rate in enumerate(rates):
+            error = abs(median([*rates[:i], *rates[i + 1 :]]) / rate - 1)
+            for group in ("", processor.vendor, model, f"{model} on {processor.design}"):
+                errors[group].append(error)
+    for group, some in sorted(errors.items()):
+        print(
+            f"{group or 'all samples':16} {len(some):6}: median {median(some):5.1%} mean {fmean(some):6.1%}"
+        )
 
 
 def verdict(is_met: object) -> str:
@@ -208,12 +233,10 @@ def print_errors(title: str, outcomes: Sequence[Outcome], *, held: bool) -> None
     )
 
 
-def print_intervals(
-    outcomes: Sequence[Outcome], scales: dict[str, Calibration], traits: dict[str, Traits]
-) -> None:
+def print_intervals(outcomes: Sequence[Outcome], scales: dict[str, Calibration]) -> None:
     inside: dict[str, list[bool]] = defaultdict(list)
     for one in outcomes:
-        hits = _inside(one, scales[one.model], traits)
+        hits = _inside(one, scales[one.model])
         for name, hit, held in zip(one.names, hits, one.held, strict=True):
             inside["all"].append(bool(hit))
             inside[f"model {one.model}"].append(bool(hit))
@@ -236,16 +259,14 @@ def print_intervals(
         )
 
 
-def print_types(
-    data: Data, outcomes: Sequence[Outcome], scales: dict[str, Calibration], *, held: bool
-) -> None:
+def print_types(outcomes: Sequence[Outcome], scales: dict[str, Calibration], *, held: bool) -> None:
     """Print errors and intervals by cores, processor and family of the type, each value weighing alike."""
-    traits, groups = {one.name: one for one in data.traits}, defaultdict(list)
+    groups = defaultdict(list)
     for one in outcomes:
-        rows = zip(one.names, relative(one), _inside(one, scales[one.model], traits), one.held, strict=True)
+        rows = zip(one.names, relative(one), _inside(one, scales[one.model]), one.held, strict=True)
         for name, error, hit, is_held in rows:
             if is_held or not held:
-                of_type = traits[name]
+                of_type = one.belief.table.rows[name].traits
                 size = next(most for most in SIZES if of_type.cores <= most)
                 for group in (
                     "",
@@ -262,12 +283,9 @@ def print_types(
         )
 
 
-def _inside(outcome: Outcome, scale: Calibration, traits: dict[str, Traits]) -> np.ndarray:
+def _inside(outcome: Outcome, scale: Calibration) -> np.ndarray:
     """Return whether each value is within its interval."""
-    factors = [
-        scale.scale(traits[name], is_measured=measured, is_language=outcome.is_language)
-        for name, measured in zip(outcome.names, outcome.measured, strict=True)
-    ]
+    factors = [scale.scale(outcome.belief, name) for name in outcome.names]
     return np.abs(outcome.errors) <= outcome.deviations * factors
 
 
@@ -288,7 +306,7 @@ def print_choices(outcomes: Sequence[Outcome]) -> None:
 
 
 def print_cut_off(outcomes: Sequence[Outcome], scales: dict[str, Calibration]) -> None:
-    scores = list(chain.from_iterable(((s, scales[o.model].estimated[0]) for s in o.cut) for o in outcomes))
+    scores = list(chain.from_iterable(((s, scales[o.model].described[0]) for s in o.cut) for o in outcomes))
     if scores:
         slow = np.mean([score <= 0 for score, _ in scores])
         possible = np.mean([score <= scale for score, scale in scores])
@@ -385,7 +403,7 @@ def print_programs(data: Data, outcomes: Sequence[Outcome], *, held: bool) -> No
         some = [one for one in outcomes if program in {one.model, ""}]
         errors = [(relative(o)[o.held] if held else relative(o)) for o in some]
         middle = np.mean([np.median(e) for e in errors])
-        hits = [_inside(o, Calibration(), traits)[o.held if held else slice(None)] for o in some]
+        hits = [_inside(o, Calibration())[o.held if held else slice(None)] for o in some]
         inside = np.mean([np.mean(one) for one in hits])
         rules = [np.mean([one.rules[rule][0] for one in some]) for rule in some[0].rules]
         mean = np.mean([np.mean(e) for e in errors])
@@ -414,7 +432,7 @@ def print_programs(data: Data, outcomes: Sequence[Outcome], *, held: bool) -> No
             for o in outcomes
         ]
         print(f"scale of intervals, many cores {is_large}: {np.quantile(np.concatenate(scores), 0.9):.2f}")
-    print_types(data, outcomes, {one.model: Calibration() for one in outcomes}, held=held)
+    print_types(outcomes, {one.model: Calibration() for one in outcomes}, held=held)
 
 
 def main() -> None:
@@ -424,10 +442,14 @@ def main() -> None:
     parser.add_argument("--undescribed", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--repository", type=Path)
+    parser.add_argument("--repeats", action="store_true")
     parser.add_argument("--programs", action="store_true")
     parser.add_argument("--kept-back", action="store_true")
     parser.add_argument("--types", type=int, default=3, help="that are measured, with --programs")
     options = parser.parse_args()
+    if options.repeats:
+        print_repeats(options.folder)
+        return
     if options.programs:
         data = read_data(options.folder, repository=options.repository, kept_back=True)
         given = given_families(options.folder)
@@ -435,12 +457,10 @@ def main() -> None:
         print_programs(data, outcomes, held=options.kept_back)
         return
     data = read_data(options.folder, repository=options.repository)
-    described, traits = not options.undescribed, {one.name: one for one in data.traits}
+    described = not options.undescribed
     outcomes = leave_out(data, "" if options.other else options.only, described=described)
-    scales = {
-        m: calibration((o for o in outcomes if o.model != m), traits) for m in {o.model for o in outcomes}
-    }
-    everything = calibration(outcomes, traits)
+    scales = {m: calibration(o for o in outcomes if o.model != m) for m in {o.model for o in outcomes}}
+    everything = calibration(outcomes)
     if options.other:
         other = read_data(options.other, hardware=None)
         outcomes = other_folder(data, other, described=described)
@@ -449,8 +469,8 @@ def main() -> None:
         print_errors(model, [one for one in outcomes if one.model == model], held=False)
     print_errors("all models", outcomes, held=False)
     print_errors("all models, left-out families", outcomes, held=True)
-    print_intervals(outcomes, scales, traits)
-    print_types(data, outcomes, scales, held=True)
+    print_intervals(outcomes, scales)
+    print_types(outcomes, scales, held=True)
     print_cut_off(outcomes, scales)
     print_choices(outcomes)
     print(f"scale of intervals, x86 and Arm: {everything}")

@@ -22,7 +22,7 @@ import csv
 import re
 import sys
 from collections import defaultdict
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 from math import exp, log
 from pathlib import Path
 from statistics import median
@@ -75,7 +75,8 @@ FEWEST_GPUS = 2
 MOST_GPUS = 8
 
 
-def read_published(path: Path) -> list[PublishedRow]:
+def read_samples(path: Path) -> dict[tuple, list[tuple[str, float, float]]]:
+    """Return version, ms to the first token and between tokens of what was measured, by set-up."""
     samples: dict[tuple, list[tuple[str, float, float]]] = defaultdict(list)
     with path.open() as file:
         for row in csv.DictReader(file):
@@ -87,8 +88,12 @@ def read_published(path: Path) -> list[PublishedRow]:
                 day = re.search(r"measured=([0-9-]+)", row["silicon_data_source"])
                 version = f"{day[1] if day else ''} {row['backend_version']}"
                 samples[key].append((version, first, token))
+    return samples
+
+
+def read_published(path: Path) -> list[PublishedRow]:
     rows = []
-    for key, measured in sorted(samples.items()):
+    for key, measured in sorted(read_samples(path).items()):
         newest = max(version for version, _, _ in measured)
         times = [(first, token) for version, first, token in measured if version == newest]
         model, gpu, precision, server, gpus, many, prompt, answer = key
@@ -169,6 +174,29 @@ def _fit(parts: Any, times: Any, start: Any = None, ridge: float | None = None) 
 
 def _rounded(factors: Any) -> list[float]:
     return [float(f"{value:.4g}") for value in np.exp(factors)]
+
+
+def print_floor(path: Path, rows: list[PublishedRow]) -> None:
+    """Print how far apart other versions, and other servers, are at the same set-up, both measured."""
+    versions: list[tuple[float, float]] = []
+    for measured in read_samples(path).values():
+        newest = max(version for version, _, _ in measured)
+        _, first_ms, token_ms = next(one for one in measured if one[0] == newest)
+        versions += [
+            (log(token / token_ms), log(first / first_ms))
+            for version, first, token in measured
+            if version != newest
+        ]
+    others: dict[tuple, list[PublishedRow]] = defaultdict(list)
+    for row in rows:
+        others[row.model, row.gpu, row.precision, row.place].append(row)
+    servers = [
+        (log(one.token_s / other.token_s), log(one.first_token_s / other.first_token_s))
+        for some in others.values()
+        for one, other in permutations(some, 2)
+    ]
+    print(f"another version of the server: {_text(versions)}")
+    print(f"another server: {_text(servers)}")
 
 
 def evaluate(rows: list[PublishedRow]) -> None:
@@ -310,6 +338,7 @@ def main() -> None:
     if not options.write:
         evaluate_one_request(options.folder)
         evaluate_gpu_types(options.folder)
+        print_floor(options.sample, rows)
         evaluate(rows)
         evaluate_choice(rows)
         return

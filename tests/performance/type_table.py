@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
 from pathlib import Path
-from statistics import median
+from statistics import median, variance
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from dlcloud.prediction.measured_types import (  # noqa: E402
 )
 
 NOISE = 0.01
+"""Variance of a test on a type, in addition to that of its samples."""
 FEWEST_TYPES = 150
 """A reference is a test that so many types have run."""
 UNMEASURED_VARIANCE = 0.02
@@ -52,12 +53,16 @@ MOST_TURBO = 1.8
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """What a folder holds: types, tests by name, and log throughput (tests, types); NaN where not run."""
+    """What a folder holds: types, tests by name, and log throughput (tests, types); NaN where not run.
+
+    `noises` are the variances of the samples, as logarithms.
+    """
 
     traits: list[Traits]
     references: list[Reference]
     models: list[str]
     levels: np.ndarray
+    noises: np.ndarray
     cut_offs: np.ndarray
     as_of: str
     shared: np.ndarray
@@ -127,6 +132,7 @@ def read_data(
     traits = read_traits(hardware or folder)
     index = {one.name: i for i, one in enumerate(traits)}
     samples: dict[Reference, dict[int, float]] = defaultdict(dict)
+    scatter: dict[tuple[Reference, int], float] = {}
     models: dict[Reference, str] = {}
     as_of = ""
     for row in read_rows(folder, "llm.csv.gz"):
@@ -140,8 +146,9 @@ def read_data(
             file_bytes=int(row["file_bytes"]),
             tokens=prompt or generated,
         )
-        rates = [float(row[f"tokens_s_{i}"]) for i in range(1, 6) if row[f"tokens_s_{i}"]]
-        samples[reference][index[row["type"]]] = log(median(rates))
+        rates = [log(float(row[f"tokens_s_{i}"])) for i in range(1, 6) if row[f"tokens_s_{i}"]]
+        samples[reference][index[row["type"]]] = median(rates)
+        scatter[reference, index[row["type"]]] = variance(rates) if len(rates) > 1 else 0.0
         models[reference] = row["model"]
         as_of = max(as_of, row["date"])
     families = given_families(folder) if repository else set()
@@ -160,9 +167,11 @@ def read_data(
         samples, key=lambda one: (one.file_bytes or 1 << 60, one.kind == "g", one.tokens, one.name)
     )
     levels = np.full((len(references), len(traits)), np.nan)
+    noises = np.full(levels.shape, NOISE)
     for j, reference in enumerate(references):
         for i, level in samples[reference].items():
             levels[j, i] = level
+            noises[j, i] += scatter.get((reference, i), 0.0)
     # What a language model's test was cut off at; other programs were not.
     kinds = [(one.kind, one.tokens or one.name) for one in references]
     lows = {kind: min(np.nanmin(levels[j]) for j, k in enumerate(kinds) if k == kind) for kind in kinds}
@@ -172,6 +181,7 @@ def read_data(
         references=references,
         models=[models[one] for one in references],
         levels=levels,
+        noises=noises,
         cut_offs=np.array([lows[kind] for kind in kinds]),
         as_of=as_of,
         shared=shared,
@@ -220,14 +230,16 @@ def _completed(data: Data, j: int, used: np.ndarray) -> tuple[np.ndarray, np.nda
     """Return what `_process` makes of one test by the types that may be used; each once."""
     key = (id(data), j, used.tobytes())
     if key not in _CACHE:
-        _CACHE[key] = _process(data.shared, np.where(used, data.levels[j], np.nan))
+        _CACHE[key] = _process(data.shared, np.where(used, data.levels[j], np.nan), data.noises[j])
     return _CACHE[key]
 
 
-def _process(shared: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _process(
+    shared: np.ndarray, level: np.ndarray, noise: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the posterior mean, the leave-one-out residuals (NaN if not run) and the posterior variance."""
     seen = np.where(~np.isnan(level))[0]
-    inverse = np.linalg.inv(shared[np.ix_(seen, seen)] + NOISE * np.eye(len(seen)))
+    inverse = np.linalg.inv(shared[np.ix_(seen, seen)] + np.diag(noise[seen]))
     center = level[seen].mean()
     weights = inverse @ (level[seen] - center)
     residual = np.full(len(level), np.nan)
