@@ -433,7 +433,7 @@ def job_sections(rows: Sequence[ResultRow], job: UserJob, market: Market) -> lis
                 heading=f"your job: {job.text}",
                 titles=(),
                 rows=(),
-                notes=[f"no result counts {job.unit}; they count {counted}"],
+                notes=[f"no result counts {job.unit}; they count {counted} (workload.unit)"],
                 leads=1,
             )
         ]
