@@ -158,6 +158,7 @@ def leftovers_report(
         rows=[_row(one, now) for one in ordered],
         notes=[note, "a cluster of another machine or person is among these if its store is not this one"],
         numeric=frozenset({6}),
+        optional=(4,),
     )
     return Report(
         command="gc",

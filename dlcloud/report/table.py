@@ -210,8 +210,11 @@ LONGEST_WHOLE = 12
 """A longer word may be cut after hyphens."""
 LONGEST_PATH = 60
 """A longer word may be cut after slashes, too."""
-BREAKS = (re.compile(r"(?!)"), re.compile(r"(?<=-)"), re.compile(r"(?<=\w[-/])"))
-"""The places at which a word may be cut: of a short one, a long one, and one longer than LONGEST_PATH."""
+BREAKS = (re.compile(r"(?!)"), re.compile(r"(?<=-)(?![0-9a-f]{17}$)"), re.compile(r"(?<=\w[-/])"))
+"""The places at which a word may be cut: of a short one, a long one, and one longer than LONGEST_PATH.
+
+An id of EC2, such as i-0123456789abcdef0, stays whole: it is there to be copied.
+"""
 GAP = 2
 """The width between two columns, in characters."""
 
