@@ -10,7 +10,7 @@ from dlcloud.analysis.cost import ResultRow, usd_per_million
 from dlcloud.model.instance import Accelerator, Market
 from dlcloud.prediction.entrants import choose_entrants
 from dlcloud.prediction.gpu_types import predict_on_gpus
-from dlcloud.prediction.measured_types import Kind, Reference, TypeTable
+from dlcloud.prediction.measured_types import Kind, Reference, Traits, TypeTable
 from dlcloud.prediction.predictor import (
     Belief,
     Calibration,
@@ -164,7 +164,7 @@ def _predict_job(
             PredictedOffer(
                 estimate=estimate,
                 listed=table.rows[estimate.instance_type].measured,
-                is_burstable=table.rows[estimate.instance_type].traits.is_burstable,
+                is_burstable=_is_throttled(table.rows[estimate.instance_type].traits),
                 hourly_usd=prices[estimate.instance_type],
             )
             for estimate in predict(belief, names, Calibration())
@@ -194,6 +194,10 @@ def _predict_job(
         by_rule=by_rule,
         race=tuple(race),
     )
+
+
+def _is_throttled(traits: Traits) -> bool:
+    return traits.is_burstable or traits.family == "t1"  # the oldest, which has no credits to set
 
 
 LIKELY = (60, 30, 15)

@@ -45,11 +45,19 @@ def prediction_report(
     )
 
 
+def _listed(job: PredictedJob, most: int) -> list[PredictedOffer]:
+    """Return the types to print: all, or the cheapest that are not burstable, and the measured ones."""
+    if most >= len(job.offers):
+        return [*job.offers]
+    cheapest = [offer.estimate.instance_type for offer in job.offers if not offer.is_burstable][:most]
+    return [o for o in job.offers if o.estimate.measured or o.estimate.instance_type in cheapest]
+
+
 def _section(job: PredictedJob, region: str, market: Market, most: int, as_of: str) -> Section:
     return Section(
         heading=_name(job),
         titles=("type", "source", job.unit, "90 %", f"USD/M {market}, {region}", "90 %"),
-        rows=[_row(offer, market) for offer in job.offers[:most]],
+        rows=[_row(offer, market) for offer in _listed(job, most)],
         notes=_notes(job, region, most, as_of),
         numeric=frozenset({2, 4}),
     )
@@ -88,10 +96,13 @@ def _notes(job: PredictedJob, region: str, most: int, as_of: str) -> list[str]:
         few = ", ".join(job.race[:FEW_RACED])
         notes.append(f"to be surer, measure {few}: they are chosen to err differently; --race does so")
     if len(job.offers) > most:
-        notes.append(f"the {most} cheapest of {len(job.offers)} types; --all, or --output csv, has all")
+        notes.append(
+            f"measured types, and the {most} cheapest of {len(job.offers)} without those that slow down when"
+            " their CPU credits are spent; --all, or --output csv, has all"
+        )
     if len(measured) < FEW_MEASURED:
         notes.append(f"{FEW_MEASURED} measured types of different size and processor tell much more")
-    if any(not offer.listed for offer in job.offers[:most]):
+    if any(not offer.listed for offer in _listed(job, most)):
         notes.append("predicted~: the type itself is estimated from its specifications")
     return notes
 
@@ -105,11 +116,16 @@ def _row(offer: PredictedOffer, market: Market) -> tuple[str, ...]:
     return (
         one.instance_type,
         _source(offer),
-        f"{one.throughput:.3g}",
-        f"{one.low:.3g}–{one.high:.3g}",
+        _rate(one.throughput),
+        f"{_rate(one.low)}–{_rate(one.high)}",
         "" if figures is None else money(figures[1]),
         "" if figures is None else f"{money(figures[0])}–{money(figures[2])}",
     )
+
+
+def _rate(value: float) -> str:
+    """Format a throughput with three digits, without an exponent."""
+    return f"{float(f'{value:.3g}'):.12g}"
 
 
 def _record(job: PredictedJob, offer: PredictedOffer) -> dict[str, Cell]:
@@ -205,7 +221,7 @@ def _value(offer: PredictedOffer, job: PredictedJob, market: Market) -> dict[str
         return None
     source = SOURCES[not one.measured]
     low, middle, high = (money(figure) for figure in figures)
-    throughput_text = f"{one.throughput:.3g} ({one.low:.3g}–{one.high:.3g})"
+    throughput_text = f"{_rate(one.throughput)} ({_rate(one.low)}–{_rate(one.high)})"
     usd_text, name = f"{middle} ({low}–{high})", f"{one.instance_type}, {source}"
     return {
         "type": one.instance_type,

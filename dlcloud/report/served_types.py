@@ -7,7 +7,7 @@ from math import exp
 from dlcloud.analysis.cost import usd_per_million
 from dlcloud.model.instance import Market
 from dlcloud.model.money import money
-from dlcloud.prediction.serving import LLAMA_CPP, Demand, ServedType, Source
+from dlcloud.prediction.serving import LLAMA_CPP, Demand, ServedModel, ServedType, Source
 from dlcloud.report.cells import digits
 from dlcloud.report.table import Cell, Report, Section
 
@@ -71,8 +71,8 @@ def _section(
     if any(one.setup == LLAMA_CPP for one in ranked[:most]):
         notes.append(f"{LLAMA_CPP}: one request at a time; a server that answers many is cheaper")
     return Section(
-        heading=f"{demand.model.name} in {demand.precision}, {demand.prompt} tokens read and {demand.answer}"
-        f" written: {goals}",
+        heading=f"{_sized(demand.model)} in {demand.precision}, {demand.prompt} tokens read and"
+        f" {demand.answer} written: {goals}",
         titles=(
             *("type", "source", "copies x GPUs, requests", "tokens/s", "TTFT ms", "TPOT ms"),
             *(f"USD/M {market}", "90 %", *(["USD/M spot"] if has_spot else [])),
@@ -84,6 +84,14 @@ def _section(
     )
 
 
+def _sized(model: ServedModel) -> str:
+    """Return the name of a model with its parameters, so that one sees what was read of its config.json."""
+    if model.name[:1].isdigit():
+        return model.name
+    used = f", {model.active:.3g}B for a token" if model.active < model.parameters else ""
+    return f"{model.name} ({model.parameters:.3g}B{used})"
+
+
 def _row(one: ServedType, prices: Prices, market: Market, *, has_spot: bool) -> tuple[str, ...]:
     usd, low, high = _usd(one, prices, market), *_bounds(one, prices, market)
     spot = _usd(one, prices, Market.SPOT)
@@ -92,12 +100,16 @@ def _row(one: ServedType, prices: Prices, market: Market, *, has_spot: bool) -> 
         one.source,
         one.setup,
         digits(one.tokens_s),
-        digits(one.first_token_s * 1000),
-        digits(one.token_s * 1000),
+        _ms(one.first_token_s),
+        _ms(one.token_s),
         "" if usd is None else money(usd),
         "" if low is None or high is None else f"{money(low)}–{money(high)}",
         *(["" if spot is None else money(spot)] if has_spot else []),
     )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.2g}" if seconds < 0.1 else f"{seconds * 1000:.0f}"  # noqa: PLR2004  as sure
 
 
 def _refused(grouped: Mapping[str, Sequence[str]]) -> list[Section]:

@@ -140,6 +140,19 @@ def test_a_gpu_without_a_data_sheet_is_refused_by_name(table):
     assert "not predicted" in render(report, Format.TABLE, 100)
 
 
+def test_throttled_types_are_neither_listed_nor_raced_unless_all_are(table):
+    names = ("t4g.nano", "t1.micro", "c8g.large", "m6i.xlarge", "c7i.48xlarge")
+    jobs = predict_jobs(rows(c7i_48xlarge=1e6), table, prices(*names), Market.ON_DEMAND)
+    assert not {"t4g.nano", "t1.micro"} & {*jobs[0].race, jobs[0].by_rule}
+    for most, listed in ((1, False), (5, True)):
+        report = prediction_report(jobs, region="us-east-1", market=Market.ON_DEMAND, most=most, as_of="x")
+        text = render(report, Format.TABLE, 120)
+        assert ("t4g.nano" in text) is listed
+        assert ("CPU credits" in text) is not listed
+        assert "c7i.48xlarge" in text
+        assert "1000000" in text
+
+
 def test_a_rehearsal_is_refused(table):
     rehearsed = lines(result(), of=replace(run(), instance_type="c7i.xlarge", cloud="local"))
     jobs = predict_jobs(rehearsed, table, prices("c7i.xlarge"), Market.ON_DEMAND)

@@ -17,6 +17,7 @@ from dlcloud.prediction.serving import (
     Setup,
     Source,
     demand_of,
+    parse_config,
     read_demand,
     read_model,
     serve_on_gpus,
@@ -142,6 +143,13 @@ def test_the_table_says_what_each_figure_rests_on_and_why_the_others_are_missing
     text = render(report, Format.TABLE, 120)
     assert "g6f.large: nothing is published of it" in text
     assert "t3.large: it slows down" in text
+
+
+def test_the_heading_says_how_large_the_model_of_a_configuration_is():
+    sparse = parse_config(json.dumps(LLAMA | {"num_local_experts": 8, "num_experts_per_tok": 2}), "mine")
+    asked = replace(demand(), model=sparse)
+    report = served_report([], {}, {}, demand=asked, region="us-east-1", market=Market.ON_DEMAND, most=9)
+    assert report.sections[0].heading.startswith("mine (47.5B, 13.7B for a token) in fp8")
 
 
 def served(name, case, facts, rate, *, setting="vllm fp8", **of):
