@@ -382,13 +382,14 @@ class Runner:
                 self.replacements.request(member)
 
     def _end_interrupted(self, member: Member, run: Run, reason: str) -> None:
-        """Store the end of a run whose program stopped at a notice, with its log.
+        """Store the end of a run whose program was asked to stop, with its log; its files unless replaced.
 
         Raises:
             LostInstanceError: Always, if another instance can take the place; it says why.
             InstanceError: It was another reason.
         """
-        self._jobs.fetch_results(member, replace(run, state=RunState.LOST), NOTHING)
+        kept = NOTHING if reason in REPLACED else self.recipe.kept_files
+        self._jobs.fetch_results(member, replace(run, state=RunState.LOST), kept)
         message = f"{run.instance_id}: {reason}; its program has stopped, and its checkpoints are kept"
         if reason in REPLACED:
             raise LostInstanceError(message)

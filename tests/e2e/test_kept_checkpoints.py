@@ -112,6 +112,7 @@ def test_ctrl_c_lets_the_program_save_and_the_next_up_resumes(user):
     _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
     assert "then its checkpoints are copied" in err
+    assert list((user.home / ".dlcloud/runs").glob("stopped-*/files/ckpt/step-*.txt")), "files, too"
     assert user.alive() == []
     plan = user.run("up", "stopped.yaml", "--dry-run").stdout
     assert "continues from checkpoint" in " ".join(plan.split())
