@@ -17,7 +17,8 @@ file of it open for writing; FOLDER/records.jsonl has {"record": "checkpoint", "
 
 At an interruption notice, a rebalance recommendation, the end of the budget, or when asked, it has {"record":
 "notice", "reason", "seconds"}, and FOLDER/records.jsonl.notice lets the harness ask the program to stop. What
-the program writes until then is a state of its own, marked `ended`.
+the program writes until then is a state of its own, marked `ended`; {"record": "stopped", "run_s"} says how
+long the program has run.
 
 With `upload` in FOLDER/checkpoints.json, s5cmd stores states in S3 in the same shape: the contents first,
 then the manifest, so that a state counts only when it is whole. The newest two are kept.
@@ -160,7 +161,7 @@ class Keeper:
             state = {"schema": 1, "number": self.number, "made_at": made_at, "ended": ended}
             state.update(finished=finished, key=self.options.get("key", ""))
             own_s = max(0.0, newest_change(self.work, present) - self.began)
-            state.update(worked_s=round(self.worked_s + own_s, 3))
+            state.update(worked_s=round(self.worked_s + own_s, 3), run_s=round(own_s, 3))
             write(
                 self.own / f"state-{self.number}.json", json.dumps({**state, "files": files, "links": links})
             )
@@ -234,6 +235,8 @@ def keep(folder: pathlib.Path) -> None:
             uploads.wake.set()
         pause_s = POLL_S if watch.notice is None or watch.is_asked else POLL_S / 10
     notice = watch.notice
+    if notice is not None:
+        keeper.record(record="stopped", run_s=round(time.time() - keeper.began, 3))
     if notice is not None and is_caught(folder):
         keeper.take(ended=True)
     elif status and time.time() - newest_change(keeper.work, keeper.seen) > QUIET[0][1]:
@@ -338,7 +341,8 @@ class Uploads:
         stored(self.keeper.folder)
         if not is_last or state["ended"]:
             seconds = round(time.monotonic() - began, 3)
-            self.keeper.record(record="checkpoint_stored", number=state["number"], seconds=seconds)
+            values = {"number": state["number"], "run_s": state["run_s"], "seconds": seconds}
+            self.keeper.record(record="checkpoint_stored", **values)
 
 
 def fetch(folder: pathlib.Path) -> None:

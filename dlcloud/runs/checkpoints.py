@@ -16,7 +16,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
@@ -40,7 +39,7 @@ from dlcloud.store.home import Paths
 from dlcloud.system.files import FileLock
 
 PROGRAM = f"python3 -I -S {FOLDER}/checkpoints.py"
-CHECKPOINT, STORED, NOTICE = "checkpoint", "checkpoint_stored", "notice"
+CHECKPOINT, STORED, NOTICE, STOPPED = "checkpoint", "checkpoint_stored", "notice", "stopped"
 """The kinds of the records that `templates/checkpoints.py` writes."""
 REBALANCE = "a rebalance recommendation"
 RESIZE = "a resize"
@@ -112,7 +111,6 @@ class Checkpoints:
 
     Attributes:
         noticed: Reasons by the ids of instances that had a notice.
-        saved_at: When the newest state that was copied of a run was made, by its number (`slot_of`).
     """
 
     def __init__(
@@ -120,7 +118,7 @@ class Checkpoints:
     ) -> None:
         self.managed, self.recipe, self._storage = managed, recipe, storage
         self.noticed: dict[str, str] = {}
-        self.saved_at: dict[int, datetime] = {}
+        self._last: dict[int, Copying] = {}  # by the numbers of `slot_of`
         self._active: dict[str, Copying] = {}
         self._placed: dict[str, State] = {}
         self._newest: dict[str, int] = {}
@@ -267,8 +265,18 @@ class Checkpoints:
             del self._active[run.run_id]
             if copying.newest:
                 self._newest[run.instance_id] = copying.newest
-            if copying.saved_at is not None:
-                self.saved_at[self.slot_of(run.instance_id)] = copying.saved_at
+            self._last[self.slot_of(run.instance_id)] = copying
+
+    def lost_s(self, instance_id: str, ran_s: float) -> float:
+        """Return how long the last run of an instance worked after the newest of its states that was copied.
+
+        `ran_s`: how long it ran as far as the launcher knows; a program that had a notice says so itself.
+        """
+        last = self._last.get(self.slot_of(instance_id))
+        if last is None:
+            return ran_s
+        stopped_s = ran_s if last.stopped_s is None else last.stopped_s
+        return min(ran_s, max(0.0, stopped_s - last.saved_s))
 
     def stop_all(self, reason: str) -> None:
         """Ask all programs to stop, and wait until their checkpoints are copied."""
@@ -328,7 +336,8 @@ class Copying:
         reason: Of the first notice; empty without one.
         is_busy: True while a state is copied.
         newest: The number of the newest state that was published; 0 without one.
-        saved_at: When the newest state that was copied was made; None without one.
+        saved_s: How long the run had worked for the newest state that was copied; 0 without one.
+        stopped_s: How long it had run when it had stopped at a notice; None without one.
     """
 
     managed: ManagedCluster
@@ -338,7 +347,8 @@ class Copying:
     reason: str = field(default="", init=False)
     is_busy: bool = field(default=False, init=False)
     newest: int = field(default=0, init=False)
-    saved_at: datetime | None = field(default=None, init=False)
+    saved_s: float = field(default=0.0, init=False)
+    stopped_s: float | None = field(default=None, init=False)
     _new: threading.Event = field(default_factory=threading.Event, init=False)
     _is_over: bool = field(default=False, init=False)
     _fault: str = field(default="", init=False)
@@ -364,7 +374,9 @@ class Copying:
             self.newest = int(number_or_none(record.get("number")) or 0)
             self._new.set()
         elif record["record"] == STORED:
-            self.saved_at = self.managed.clock.now()
+            self.saved_s = number_or_none(record.get("run_s")) or 0.0
+        elif record["record"] == STOPPED:
+            self.stopped_s = number_or_none(record.get("run_s"))
         elif record["record"] == NOTICE:
             self.reason = self.reason or str(record.get("reason", ""))[:80]
 
@@ -405,7 +417,7 @@ class Copying:
         except RemoteCommandError:
             connection.check(f"{PROGRAM} drop {folder}")
             raise
-        self.saved_at = state.made_at
+        self.saved_s = state.run_s
         connection.check(f"{PROGRAM} stored {folder}")
         seconds = self.managed.clock.monotonic() - began
         message = f"{describe_state(state)} copied in {seconds:.1f} s ({format_size(size)} new)"

@@ -248,18 +248,17 @@ class Runner:
         return new
 
     def _note_lost_work(self, member: Member) -> Interruption | None:
-        """Store and emit how much work was lost with an instance: since its newest checkpoint, or start."""
+        """Store and emit how much work was lost with an instance: after its newest checkpoint, or start."""
         managed, instance_id = self.managed, member.instance.instance_id
         stored = managed.store.runs.of_cluster(managed.cluster_id)
         runs = [run for run in stored if run.instance_id == instance_id]
         if not runs:
             return None  # it was lost before its program started
-        kept, run = self.checkpoints, runs[-1]
-        saved_at = None if kept is None else kept.saved_at.get(kept.slot_of(instance_id))
-        since = max(filter(None, (run.started_at, saved_at)))
-        now = managed.clock.now()
+        run, now = runs[-1], managed.clock.now()
         ends = [one.ended_at for one in stored if one.run_id == run.head_run_id] or [run.ended_at]
-        lost_s = max(0.0, ((ends[0] or now) - since).total_seconds())
+        lost_s = max(0.0, ((ends[0] or now) - run.started_at).total_seconds())
+        if self.checkpoints is not None:
+            lost_s = self.checkpoints.lost_s(instance_id, lost_s)
         hourly_usd = None if member.hourly_usd is None else member.hourly_usd * max(1, run.nodes)
         one = Interruption(
             managed.store.clusters,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcloud.model.errors import RemoteCommandError
-from dlcloud.model.untrusted import parse_json
+from dlcloud.model.untrusted import number_or_none, parse_json
 from dlcloud.store.home import Paths
 from dlcloud.system.files import write_file
 
@@ -36,6 +36,7 @@ class State:
         number: States of a program are numbered, also across its runs.
         made_at: On the instance.
         ended: True if the program had been asked to stop, and may have been cut off.
+        run_s: How long the run had worked that made it; without the runs before.
         sizes: Bytes of the contents, by digest.
         size: Bytes of all of them.
         files: How many there are.
@@ -45,6 +46,7 @@ class State:
     number: int
     made_at: datetime
     ended: bool
+    run_s: float
     sizes: Mapping[str, int]
     size: int
     files: int
@@ -65,6 +67,7 @@ def read_state(text: str, origin: str) -> State:
             number=int(content["number"]),
             made_at=datetime.fromisoformat(content["made_at"]).astimezone(UTC),
             ended=bool(content["ended"]),
+            run_s=number_or_none(content.get("run_s")) or 0.0,
             sizes=sizes,
             size=sum(sizes.values()),
             files=len(files),
@@ -88,6 +91,7 @@ def read_summary(summary: Mapping[str, Any], origin: str) -> State:
             number=int(summary["number"]),
             made_at=datetime.fromisoformat(summary["made_at"]).astimezone(UTC),
             ended=bool(summary["ended"]),
+            run_s=0.0,
             sizes={},
             size=int(summary["bytes"]),
             files=int(summary["files"]),

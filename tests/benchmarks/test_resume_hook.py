@@ -201,6 +201,15 @@ def test_a_framework_that_is_not_known_well_enough_trains_without_the_hook(work,
     assert "cannot hook into lightgbm.engine" in log
 
 
+def test_a_loop_that_was_done_is_not_repeated_if_it_says_of_how_many_steps_it_is(work, hook):
+    loop = LOOP.replace("checkpoint(step=step + 1)", "checkpoint(step=step + 1, of=OF)")
+    for of, first in (("30", "done True"), ("None", "step 0")):
+        (work / "train.py").write_text(loop.replace("OF", of))
+        seldom = {"DLCLOUD_RESUME_INTERVAL_S": "60", "up": of}
+        assert run(work, hook, of, **seldom)[0] == 0
+        assert run(work, hook, of, **seldom)[1].splitlines()[0] == first
+
+
 def test_states_say_what_they_are_of(work, hook):
     interrupt(work, hook, "stop")
     newest = next(work.glob("ckpt/dlcloud-resume/*/step-9"))

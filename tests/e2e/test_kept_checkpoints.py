@@ -142,6 +142,33 @@ def test_a_resize_starts_one_job_again_on_all_instances_with_its_checkpoints(use
 
 
 @pytest.mark.long
+def test_a_resize_of_a_detached_job_starts_it_again_with_its_checkpoints(user):
+    user.run("local", "start")
+    s3 = user.client("s3")
+    s3.create_bucket(Bucket="left-alone")
+    (user.home / "train.py").write_text(ONLY_RANK_0)
+    path = user.home / "left.yaml"
+    recipe = RECIPE.format(name="left", more="nodes: all", count=1, resume="none")
+    path.write_text(recipe + "checkpoints: s3://left-alone/run\n")
+    user.run("up", str(path), "--detach")
+    wait_until(lambda: s3.list_objects_v2(Bucket="left-alone", Prefix="run/0/state-").get("Contents"))
+    assert "requested 2 instance(s) for left" in user.run("resize", "left", "2").stdout
+    wait_until(lambda: is_ready(user, "left"))
+    down = user.run("down", "left")
+    assert user.alive() == []
+    (result,) = (user.home / ".dlcloud/runs").glob("left-*/files/result.txt")
+    assert result.read_text() == str(sum(step * step for step in range(61))), down.stdout + down.stderr
+    assert user.store("SELECT MAX(nodes) FROM runs WHERE cluster_name = 'left'") == [(2,)]
+    logs = [path.read_text() for path in (user.home / ".dlcloud/runs").glob("left-*/log")]
+    assert any(re.search("begins at [1-6]0", text) for text in logs)
+
+
+def is_ready(user, name):
+    document = json.loads(user.run("status", name, "--output", "json", expect=None).stdout or "{}")
+    return [one["cluster_state"] for one in document.get("result", {}).get("records", [])] == ["ready"]
+
+
+@pytest.mark.long
 def test_a_resize_of_runs_by_themselves_stops_only_those_that_leave(user):
     script = SCRIPT.replace("if is_first_life and step == 40:", "if step == 40 and not go.exists():")
     script = script.replace("is_first_life = ", "go = pathlib.Path('/tmp/go')\nis_first_life = ")

@@ -54,7 +54,7 @@ def intermediate(value: float) -> None:
         _append(path, json.dumps({"record": INTERMEDIATE, "step": _step, "value": value}))
 
 
-def checkpoint(*objects: object, step: int | None = None) -> int:
+def checkpoint(*objects: object, step: int | None = None, of: int | None = None) -> int:
     """Restore objects before a loop and return the step to begin with; in the loop, save them after a step.
 
     It needs `workload.resume: auto`; without it nothing is restored or saved, and the first call returns 0.
@@ -63,11 +63,13 @@ def checkpoint(*objects: object, step: int | None = None) -> int:
         objects: Models, optimizers and all else that has `state_dict` and `load_state_dict`; lists and
             dictionaries; generators of random numbers. Global random numbers are always saved.
         step: The steps that are done.
+        of: Of how many: after the last one a state is saved, so that a script of several loops does not
+            repeat the end of one that was done before an interruption.
     """
     if os.environ.get("DLCLOUD_RESUME") != "auto" or not os.environ.get("DLCLOUD_CHECKPOINTS"):
         return step or 0
     plain = importlib.import_module("dlcloud_resume.plain")
-    return int(plain.checkpoint(objects, step))
+    return int(plain.checkpoint(objects, step, of))
 
 
 def _append(path: str, line: str) -> None:

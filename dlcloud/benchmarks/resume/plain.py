@@ -83,8 +83,12 @@ class _Loop:
             self.states.finish()
 
 
-def checkpoint(objects: Sequence[Any], step: int | None) -> int:
-    """Restore the objects and return the step to begin with; or save them after a step, if it is due."""
+def checkpoint(objects: Sequence[Any], step: int | None, of: int | None = None) -> int:
+    """Restore the objects and return the step to begin with; or save them after a step, if it is due.
+
+    `of`: the steps of the loop, if known. At the exit it is too late for the last state: the script may have
+    changed the objects since.
+    """
     if objects:
         loop = _Loop(objects)
         _running[:] = [loop]
@@ -92,7 +96,7 @@ def checkpoint(objects: Sequence[Any], step: int | None) -> int:
     if step is None or not _running:
         raise ValueError("checkpoint(model, optimizer) comes before the loop, checkpoint(step=N) into it")
     loop = _running[0]
-    if loop.states.is_due(step):
+    if loop.states.is_due(step, is_last=step == of):
         loop.states.save(step, loop.save)
     return step
 

@@ -107,7 +107,8 @@ class States:
         self._before: Any = None
         given = os.environ.get("DLCLOUD_RESUME_INTERVAL_S")  # of tests
         self._interval_s, self._share = (float(given), 0) if given else (INTERVAL_S, SHARE)
-        self._due_at = time.monotonic() + self._interval_s
+        self._saved_at, self._took_s = time.monotonic(), 0.0
+        self._due_at = self._saved_at + self._interval_s
 
     def __enter__(self) -> "States":  # noqa: PYI034 - Self is newer than the oldest Python here
         """Take SIGTERM for the notice until the training ends."""
@@ -162,14 +163,18 @@ class States:
             say(f"{self._title()} resumes after step {step}, saved in {states[step].parent.name}")
         return states[step]
 
-    def is_due(self, step: int) -> bool:
-        """Return whether the state after this step is to be saved: the same on all processes."""
+    def is_due(self, step: int, *, is_last: bool = False) -> bool:
+        """Return whether the state after this step is to be saved: the same on all processes.
+
+        `is_last`: no step follows; it is saved unless that costs more than `SHARE` allows. Several processes
+        save no last state, as a notice might then end some of them and not the others.
+        """
         if self._is_off:
             return False
         is_due = self.is_noticed or time.monotonic() >= self._due_at
         store = self._store()
         if store is None:
-            return is_due
+            return is_due or (is_last and time.monotonic() >= self._saved_at + self._share * self._took_s)
         key = f"{self._key}/save/{self._requests}"
         if is_due and (self.is_noticed or not self.rank):
             store.compare_set(key, "", f"{step + AHEAD} {int(self.is_noticed)}")
@@ -208,7 +213,8 @@ class States:
             if self.world > 1:
                 raise
         took = time.monotonic() - began
-        self._due_at = time.monotonic() + max(self._interval_s, self._share * took)
+        self._saved_at, self._took_s = time.monotonic(), took
+        self._due_at = self._saved_at + max(self._interval_s, self._share * took)
         if self._is_off:
             self.__exit__()
         if self.is_noticed:

@@ -31,5 +31,5 @@ def write(name="result.json"):
 
 for step in range(dlcloud_report.checkpoint(state, chance), 60):
     advance(step)
-    dlcloud_report.checkpoint(step=step + 1)
+    dlcloud_report.checkpoint(step=step + 1, of=60)
 write()

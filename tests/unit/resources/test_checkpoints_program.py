@@ -186,6 +186,9 @@ def test_a_program_without_a_handler_leaves_the_state_from_before_the_signal(ins
     job.interrupt(60)
     job.wait(job.has_ended)
     assert [record["reason"] for record in job.records("notice")] == ["an interruption notice"]
+    (stopped,) = job.records("stopped")
+    saved = json.loads(job.run("checkpoints.py", "pick"))
+    assert 0 < saved["run_s"] <= stopped["run_s"]
     files, _, ended = job.state()
     assert is_whole(files["ckpt/state.txt"])
     assert not ended
