@@ -57,7 +57,6 @@ NEEDS = "# needs: "
 MOST_FAULTS = 3
 STEP = re.compile("(?:step|tree|epoch|evaluates) ")
 """Begins a line of progress; frameworks print others."""
-LOST = re.compile(r"interrupted once: ([0-9.]+) s of work lost")
 PROGRESS = Path("~/.cache/dlcloud-tests/corpus.jsonl").expanduser()
 VARIABLES = {
     "OMP_NUM_THREADS": "1",
@@ -246,9 +245,13 @@ def undisturbed(script: Path, python: str, hook: Path) -> dict[str, Any]:
 
 
 class Instances:
-    """The local EC2 of one home, on which scripts run; `python` has the frameworks."""
+    """The local EC2 of one home, on which scripts run; `python` has the frameworks.
 
-    def __init__(self, folder: Path, python: str = sys.executable) -> None:
+    Its instances boot in a second and need no packages; `setup_s` stands for what that takes on EC2.
+    """
+
+    def __init__(self, folder: Path, python: str = sys.executable, setup_s: float = 0.0) -> None:
+        self.setup_s = setup_s
         self.python, self.hook = python, folder / "hook"
         install(self.hook)
         shutil.copy(reporting.__file__, self.hook / reporting.MODULE)
@@ -278,6 +281,7 @@ class Instances:
                 "resume": "auto" if is_resuming(script) else "none",
             },
             "budget": {"max_hours": 1},
+            **({"setup": {"commands": f"sleep {self.setup_s:g}"}} if self.setup_s else {}),
         }
         (folder / "recipe.yaml").write_text(json.dumps(recipe))
         with (folder / "up.log").open("wb") as log:
@@ -294,12 +298,12 @@ class Instances:
     def interrupt(self, instance_id: str, *, notice: bool) -> None:
         self.user.control.interrupt(instance_id, GRACE_S if notice else 0.0)
 
-    def restarts(self, name: str) -> list[dict[str, Any]]:
-        """Return the restarts of a cluster's runs, with their parts."""
+    def interruptions(self, name: str) -> list[dict[str, Any]]:
+        """Return what is stored of the interruptions of a cluster's runs, with their restarts."""
         statement = "SELECT detail FROM intents JOIN clusters USING (cluster_id)"
         condition = f"action = 'interruption' AND name = '{name}'"
         stored = self.user.store(f"{statement} WHERE {condition} ORDER BY intent_id")
-        return [noted["restart"] for (text,) in stored if "restart" in (noted := json.loads(text))]
+        return [json.loads(text) for (text,) in stored]
 
     def logs(self, name: str) -> Iterator[Path]:
         """Return the logs of a cluster's runs: on its instances, and in the home."""
@@ -370,8 +374,9 @@ def survive(
     printed = sum(map(output.lines, output.texts))
     trial["again"] = max(0, printed - count)
     trial["resumed"] = sum("resumes" in text for text in output.texts.values())
-    trial["since_s"] = sum(map(float, LOST.findall(said)))
-    trial["restarts"] = instances.restarts(name)
+    interruptions = instances.interruptions(name)
+    trial["since_s"] = sum(one["lost_s"] for one in interruptions)
+    trial["restarts"] = [one["restart"] for one in interruptions if "restart" in one]
     firsts = [times[0] for times in output.times.values() if times]
     for at, restart in zip(hit.values(), trial["restarts"], strict=False):
         if later := [first for first in firsts if first > at]:
@@ -406,6 +411,7 @@ def examine(
     progress, verdict, key = progress or Progress(), Verdict(script.name), key_of(script)
     for number, (notice, count) in enumerate(trials_of(moments)):
         name = f"ec2 {seed} {number} {notice} {count}"
+        name += f" setup {instances.setup_s:g}" if instances.setup_s else ""
         trial = progress.trials.get((key, name))
         if trial is None:
             if time.monotonic() > until or len(verdict.wrong) >= MOST_FAULTS:
@@ -440,6 +446,7 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable, help="has the frameworks")
     parser.add_argument("--minutes", type=float, default=math.inf, help="then it ends, to be run again")
     parser.add_argument("--parallel", type=int, default=2, help="scripts at a time")
+    parser.add_argument("--setup", type=float, default=0.0, help="seconds that the setup of instances takes")
     parser.add_argument("--progress", type=Path, default=PROGRESS, help="what has been tried")
     arguments = parser.parse_args()
     until = time.monotonic() + 60 * arguments.minutes
@@ -453,7 +460,7 @@ def main() -> int:
         else:
             chosen.append(script)
     with tempfile.TemporaryDirectory(prefix="corpus-") as name:
-        instances = Instances(Path(name), arguments.python)
+        instances = Instances(Path(name), arguments.python, arguments.setup)
 
         def try_out(script: Path) -> Verdict:
             return examine(

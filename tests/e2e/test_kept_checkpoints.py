@@ -149,8 +149,9 @@ def test_a_resize_of_a_detached_job_starts_it_again_with_its_checkpoints(user):
     (user.home / "train.py").write_text(ONLY_RANK_0)
     path = user.home / "left.yaml"
     recipe = RECIPE.format(name="left", more="nodes: all", count=1, resume="none")
+    recipe = recipe.replace("market: spot", "market: on-demand")
     path.write_text(recipe + "checkpoints: s3://left-alone/run\n")
-    user.run("up", str(path), "--detach")
+    user.run("up", str(path), "--detach", "--name", "left")
     wait_until(lambda: s3.list_objects_v2(Bucket="left-alone", Prefix="run/0/state-").get("Contents"))
     assert "requested 2 instance(s) for left" in user.run("resize", "left", "2").stdout
     wait_until(lambda: is_ready(user, "left"))
@@ -165,7 +166,7 @@ def test_a_resize_of_a_detached_job_starts_it_again_with_its_checkpoints(user):
 
 def is_ready(user, name):
     document = json.loads(user.run("status", name, "--output", "json", expect=None).stdout or "{}")
-    return [one["cluster_state"] for one in document.get("result", {}).get("records", [])] == ["ready"]
+    return {one["cluster_state"] for one in document.get("result", {}).get("records", [])} == {"ready"}
 
 
 @pytest.mark.long

@@ -55,7 +55,7 @@ def intermediate(value: float) -> None:
 
 
 def checkpoint(*objects: object, step: int | None = None, of: int | None = None) -> int:
-    """Restore objects before a loop and return the step to begin with; in the loop, save them after a step.
+    """Restore objects before a loop and return its first step; in it, save them after a step.
 
     It needs `workload.resume: auto`; without it nothing is restored or saved, and the first call returns 0.
 
