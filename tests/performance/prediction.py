@@ -12,7 +12,7 @@ model, tokens): the case of one's own job. `--repository`, a checkout of SpareCo
 references of other programs. `--programs` predicts their tests, each program left out with a part of the
 families, or, with `--kept-back`, on the families that FOLDER has nothing of and that no constant was chosen
 on. Simple rules are next to it. Intervals are scaled by the errors of the other models. `--repeats` says
-how far samples of one run are apart. Needs NumPy.
+how far samples of one run are apart, and with `--repository` types of the same hardware. Needs NumPy.
 """
 
 import argparse
@@ -216,6 +216,27 @@ def print_repeats(folder: Path) -> None:
         print(
             f"{group or 'all samples':16} {len(some):6}: median {median(some):5.1%} mean {fmean(some):6.1%}"
         )
+
+
+def print_twins(data: Data, given: set[str]) -> None:
+    """Print how far types of kept-back families are from others of the same processor, cores and sockets."""
+    twins: dict[tuple, list[int]] = defaultdict(list)
+    for i, one in enumerate(data.traits):
+        twins[one.processor, one.cores, one.threads_per_core, one.sockets].append(i)
+    errors: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for j, reference in enumerate(data.references):
+        if reference.kind.is_language or reference.program == RULE:
+            continue
+        for some in twins.values():
+            ran = [i for i in some if not np.isnan(data.levels[j][i])]
+            for i in ran if len(ran) > 1 else ():
+                if data.traits[i].family not in given:
+                    middle = median(data.levels[j][other] for other in ran if other != i)
+                    errors[reference.program, j].append(abs(exp(middle - data.levels[j][i]) - 1))
+    for program in ("", *sorted({program for program, _ in errors})):
+        tests = [some for (name, _), some in errors.items() if program in {name, ""}]
+        middles, means = [median(some) for some in tests], [fmean(some) for some in tests]
+        print(f"twins, {program or 'all'}: median {fmean(middles):.1%} mean {fmean(means):.1%}")
 
 
 def verdict(is_met: object) -> str:
@@ -449,6 +470,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.repeats:
         print_repeats(options.folder)
+        if options.repository:
+            data = read_data(options.folder, repository=options.repository, kept_back=True)
+            print_twins(data, given_families(options.folder))
         return
     if options.programs:
         data = read_data(options.folder, repository=options.repository, kept_back=True)
