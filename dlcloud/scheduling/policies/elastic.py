@@ -440,11 +440,10 @@ def _options_beside_spot(plan: _Plan) -> list[_Option]:
     model = plan.expected.model
     lost_h = _pause_h(plan) if plan.on_demand else model.changeover_h + model.boot_h
     rest, hourly = 1 - model.share, model.spot_usd * model.share
-    idle = _Option(mode=Mode.IDLE, cost_h=plan.cost_h(Mode.IDLE, stays=True))
     if plan.on_demand:
-        options = [_Option(mode=Mode.ON, cost_h=plan.cost_h(Mode.ON, stays=True)), idle]
+        options = [_Option(mode=Mode.ON, cost_h=plan.cost_h(Mode.ON, stays=True))]
     else:
-        options = [idle, _Option(mode=Mode.ON, cost_h=lost_h + plan.cost_h(Mode.ON, lost_h))]
+        options = [_Option(mode=Mode.ON, cost_h=lost_h + plan.cost_h(Mode.ON, lost_h))]
     if plan.can_lose(lost_h):
         usd = (model.boot_h + model.changeover_h) * hourly
         options.append(_Option(mode=Mode.SPOT, cost_h=usd + plan.cost_h(Mode.SPOT, lost_h)))
@@ -505,4 +504,4 @@ def _name(mode: Mode, plan: _Plan) -> str:
         return f"{plan.obtainable} of {plan.room} on spot"
     if mode is Mode.BOTH:
         return f"on-demand next to {plan.obtainable} on spot"
-    return {Mode.WAIT: "waiting for spot", Mode.IDLE: "waiting for spot to last"}.get(mode, "on-demand")
+    return "waiting for spot" if mode is Mode.WAIT else "on-demand"
