@@ -76,16 +76,19 @@ SIGNALLED = 128
 STOPPED = (130, 143)
 """The exit statuses of a controller that was asked to end, by SIGINT or SIGTERM."""
 _RESTARTED = """\
-trap : INT TERM
+asked=
+trap asked=yes INT TERM
 for delay in 2 4 8 16 32 -; do
   {command}
   status=$?
-  if [ $status -le 128 ] || [ $status = 130 ] || [ $status = 143 ] || [ $delay = - ]; then exit $status; fi
+  if [ $status -le 128 ] || [ $status = 130 ] || [ $status = 143 ] || [ -n "$asked" ] || [ $delay = - ]
+  then exit $status; fi
   echo "the controller was killed (status $status): starting it again in $delay s" >&2
   sleep $delay
 done
 """
-"""The job of a controller: one that was killed, as for want of memory, continues its work.
+"""The job of a controller: one that was killed, as for want of memory, continues its work. One that was asked
+to end does not.
 
 The trap lets the shell end after the controller, never before: who stops the job must find it ended.
 """
@@ -347,6 +350,7 @@ def install_dlcloud(
 
 def _script(python: str, folder: str, variables: Mapping[str, str]) -> str:
     environment = {"DLCLOUD_HOME": f"{folder}/home", "PYTHONPATH": f"{folder}/app", **variables}
+    environment["PYTHONFAULTHANDLER"] = "1"  # a crash in C code leaves a traceback in the log
     exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
     # -P: the current folder, which may have a `dlcloud` of its own, is no place to import from.
     return f'#!/bin/sh\nexport {exports}\nexec {shlex.quote(python)} -P -c {shlex.quote(_START)} "$@"\n'

@@ -220,12 +220,13 @@ def test_a_controller_is_started_again_only_where_it_was_killed(handing, tmp_pat
     assert subprocess.run(["sh", "-c", command], env=environment, check=False).returncode == status
 
 
-def test_the_job_of_a_controller_that_is_stopped_ends_after_it(handing, tmp_path):
+@pytest.mark.parametrize(("ends", "status"), [("exit 143", 143), ("kill -9 $$", 137)])
+def test_the_job_of_a_controller_that_is_stopped_ends_after_it(handing, tmp_path, ends, status):
     handing.stands("running", in_charge=True)
     handing.go()
     command = handing.machine.files["dlcloud/runs/control/command"][0].decode()
     control, ended = tmp_path / "dlcloud", tmp_path / "ended"
-    wait = "trap 'sleep 0.5; touch ended; exit 143' TERM; echo begun; while :; do sleep 0.05; done"
+    wait = f"trap 'sleep 0.5; touch ended; {ends}' TERM; echo begun; while :; do sleep 0.05; done"
     control.write_text(f"#!/bin/sh\n{wait}\n")
     control.chmod(0o700)
     command = command.replace("/home/ubuntu/dlcloud/control/dlcloud", str(control))
@@ -234,7 +235,7 @@ def test_the_job_of_a_controller_that_is_stopped_ends_after_it(handing, tmp_path
     )
     assert job.stdout.readline() == "begun\n"
     os.killpg(job.pid, signal.SIGTERM)
-    assert job.wait(30) == 143
+    assert job.wait(30) == status
     assert ended.exists()
 
 
