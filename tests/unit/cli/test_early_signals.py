@@ -10,12 +10,13 @@ import pytest
 from tests.e2e.terminal import await_handlers
 
 TIMEOUT_S = 50
+HEARD = "import _signal; _signal.signal(1, _signal.SIG_DFL); "  # where the tests themselves run under nohup
 START = "from dlcloud.cli.entry import main; main()"
 
 
 def _start(*words, home, before=""):
     return subprocess.Popen(
-        [sys.executable, "-c", before + START, *words],
+        [sys.executable, "-c", HEARD + before + START, *words],
         env={"DLCLOUD_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
