@@ -22,7 +22,7 @@ launched here may run on without an agent: one whose worker has left or failed i
 
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
@@ -136,14 +136,14 @@ class TrainingControl:
         rehearsal: The incidents of the recipe.
         may_relaunch: If all instances are lost, others are launched where checkpoints are in S3. Not for a
             controller that runs on one of them.
-        elsewhere: What spot costs in the Regions to which a training with a deadline may move.
+        elsewhere: Returns what spot costs in the Regions to which a training with a deadline may move now.
     """
 
     prepare: Prepare | None = None
     term: int = 0
     rehearsal: Rehearsal | None = None
     may_relaunch: bool = False
-    elsewhere: Mapping[str, float] = field(default_factory=dict)
+    elsewhere: Callable[[], Mapping[str, float]] = dict
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from statistics import median
-from types import MappingProxyType
 
 from dlcloud.cloud.storage.buckets import S3Buckets
 from dlcloud.elastic.controller import RequestEnded
@@ -89,14 +89,15 @@ class Elsewhere:
 
     Args:
         home: The Region of its workers.
-        hourly_usd: What spot costs in each other Region, as the plan knew it; capacity there is believed in.
+        hourly_usd: Returns what spot costs in each Region to which it may move now, as the plan knew it;
+            capacity there is believed in.
         newest: Returns the committed steps of the newest checkpoint in S3, and the bytes that have yet to
-            reach each other Region; one that cannot be asked is left out.
+            reach each of these Regions; one that cannot be asked is left out.
     """
 
     home: str
-    hourly_usd: Mapping[str, float]
-    newest: Callable[[], tuple[int, Mapping[str, int]]]
+    hourly_usd: Callable[[], Mapping[str, float]]
+    newest: Callable[[Sequence[str]], tuple[int, Mapping[str, int]]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -187,8 +188,11 @@ class DeadlineScaler:
         speed, scaling = self.registry.speed.steps_per_second, situation.scaling
         if not here or not all(history.is_empty for history in here) or speed is None:
             return
+        hourly_usd = elsewhere.hourly_usd()
+        if not hourly_usd:
+            return
         try:
-            step, sizes = elsewhere.newest()
+            step, sizes = elsewhere.newest([*hourly_usd])
         except CloudError as error:
             log.warning("the newest checkpoint is not known: %s", error.message)
             return
@@ -202,7 +206,7 @@ class DeadlineScaler:
             self.policy,
             situation,
             home=elsewhere.home,
-            elsewhere={region: elsewhere.hourly_usd[region] for region in moves},
+            elsewhere={region: hourly_usd[region] for region in moves},
             moves=moves,
         )
         if left is not None:
@@ -514,23 +518,23 @@ def make_scaler(
     pools: Mapping[PoolKey, float],
     registry: TrainingRegistry,
     restored: int = 0,
-    elsewhere: Mapping[str, float] = MappingProxyType({}),
+    elsewhere: Callable[[], Mapping[str, float]] = dict,
 ) -> DeadlineScaler:
     """Return what decides size and markets of a recipe with a deadline; `pools` with USD an hour.
 
-    `restored` steps are in the checkpoint that the workers continue from; `elsewhere` is what spot costs in
-    the Regions to which it may move.
+    `restored` steps are in the checkpoint that the workers continue from; `elsewhere` returns what spot costs
+    in the Regions to which it may move.
     """
     began_at, ends_at = _begin(launcher, deadline)
     instances = recipe.instances
     prices = PoolPrices(launcher=launcher, types=tuple(instances.types), prices=pools)
     uri = recipe.checkpoints
     others = None
-    if elsewhere and uri is not None:
+    if uri is not None:
         others = Elsewhere(
             home=recipe.region,
             hourly_usd=elsewhere,
-            newest=lambda: _newest(launcher.cloud.buckets, recipe, uri, [*elsewhere]),
+            newest=partial(_newest, launcher.cloud.buckets, recipe, uri),
         )
     return DeadlineScaler(
         began_at=began_at,

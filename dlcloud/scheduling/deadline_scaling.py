@@ -17,6 +17,9 @@ from dlcloud.scheduling.scaling import InstanceStage, ScalingDecision, TrainingI
 
 LEAVING_S = 60.0
 """To terminate a cluster and plan in another Region; the first boot there comes on top. An assumption."""
+RETURN_S = 4 * 3600.0
+"""A Region that was left may have capacity again after so long. Of 0 to 8 h and never, this cost the least in
+the half of the traces on which constants are chosen (docs/evidence.md, "Over Regions")."""
 REFUSAL_MEAN_S = 900.0
 """Prior of how long a refusal of on-demand instances lasts. An assumption: AWS publishes no figure, and asks
 to "wait a few minutes" (EC2 user guide, "Insufficient instance capacity")."""

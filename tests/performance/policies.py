@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 from dlcloud.app.deadlines import load_windows, scale_counts  # noqa: E402  the path comes first
 from dlcloud.model.instance import SLOW_BOOT_S, Market  # noqa: E402
 from dlcloud.model.money import REGION_TRAFFIC_USD_PER_GB  # noqa: E402
-from dlcloud.scheduling.deadline_scaling import LEAVING_S, leave_region  # noqa: E402
+from dlcloud.scheduling.deadline_scaling import LEAVING_S, RETURN_S, leave_region  # noqa: E402
 from dlcloud.scheduling.policies import POLICIES, value  # noqa: E402
 from dlcloud.scheduling.policies.situation import (  # noqa: E402
     HOUR_S,
@@ -195,36 +195,40 @@ CHECKPOINT_S = 60.0
 class OneRegionAtATime:
     """A training over Regions as `up` runs it: the policy has the pools of one Region, until all are empty.
 
-    Then `leave_region` decides, as in a running training. A Region is left once. The next one is the cheapest
-    that has spot, or the cheapest. What a policy has seen of pools is what the trace shows.
+    Then `leave_region` decides, as in a running training. A Region that was left is not asked for
+    `RETURN_S`. The next one is the cheapest that has spot, or the cheapest. What a policy has seen of pools
+    is what the trace shows.
     """
 
     def __init__(self, regions: Iterable[str]) -> None:
         self.regions, self.home = list(dict.fromkeys(regions)), ""
-        self.left: set[str] = set()
+        self.left_s: dict[str, float] = {}
 
     def __call__(self, situation: Situation) -> PoolDecision:
         if not self.home:
-            self.home = self.next_of(situation)
+            self.home = self.next_of(situation, self.regions)
         policy, own = POLICIES["elastic"], self.seen_from_home(situation)
         is_empty = not any(pool.obtainable for pool in own.pools if pool.market is Market.SPOT)
-        others = [name for name in self.regions if name not in {*self.left, self.home}]
+        until_s = situation.time_left_s + RETURN_S
+        others = [
+            name for name in self.regions if name != self.home and self.left_s.get(name, inf) >= until_s
+        ]
         if is_empty and others and situation.region:
             usd = {name: min(pool.hourly_usd for pool in pools_in(situation, name)) for name in others}
             moves = dict.fromkeys(others, situation.move)
             if leave_region(policy, own, home=self.home, elsewhere=usd, moves=moves) is not None:
-                self.left.add(self.home)
-                self.home = self.next_of(situation)
+                self.left_s[self.home] = situation.time_left_s
+                self.home = self.next_of(situation, others)
                 own = self.seen_from_home(situation)
         return policy(own)
 
-    def next_of(self, situation: Situation) -> str:
+    def next_of(self, situation: Situation, regions: Iterable[str]) -> str:
         def cost(name: str) -> tuple[bool, float]:
             pools = pools_in(situation, name)
             offered = [pool.hourly_usd for pool in pools if pool.obtainable]
             return not offered, min(offered or [pool.hourly_usd for pool in pools])
 
-        return min((name for name in self.regions if name not in self.left), key=cost)
+        return min(regions, key=cost)
 
     def seen_from_home(self, situation: Situation) -> Situation:
         fixed = [pool for pool in situation.pools if pool.market is not Market.SPOT]

@@ -7,7 +7,7 @@ last. While no Region has capacity, the `up` waits, as it does for a replacement
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 from dlcloud.app.context import Context
@@ -18,6 +18,7 @@ from dlcloud.model.instance import Market
 from dlcloud.planning.plan import Plan
 from dlcloud.recipe.recipe import Recipe
 from dlcloud.runs.replacement import FIRST_WAIT_S, LONGEST_WAIT_S
+from dlcloud.scheduling.deadline_scaling import RETURN_S
 
 SECONDS_PER_HOUR = 3600
 
@@ -29,12 +30,14 @@ class Moves:
     Attributes:
         elsewhere: The plans of other Regions, the cheapest first.
         left: The ids of the clusters that lost their instances.
+        left_at: When each Region was last left.
         preferred: The Region for which a training left the last one; empty after a loss.
     """
 
     context: Context
     elsewhere: list[Plan] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    left_at: dict[str, datetime] = field(default_factory=dict)
     preferred: str = ""
     _began_at: datetime | None = None
     _launched_at: datetime | None = None
@@ -54,7 +57,9 @@ class Moves:
         if ended is None or ended.state is not ClusterState.DOWN or not recipe.regions:
             return False
         if self._launched_at is not None:
-            hours = (self.context.clock.now() - self._launched_at).total_seconds() / SECONDS_PER_HOUR
+            now = self.context.clock.now()
+            self.left_at[plan.region] = now
+            hours = (now - self._launched_at).total_seconds() / SECONDS_PER_HOUR
             self._spent_usd += (plan.hourly_usd or Decimal(0)) * Decimal(hours)
             self._launched_at = None
             self.left.append(cluster.cluster_id)
@@ -62,9 +67,9 @@ class Moves:
         return self._began_at is not None or bool(self.elsewhere)
 
     def spot_elsewhere(self, plan: Plan) -> dict[str, float]:
-        """Return what spot costs in the Regions of a plan that this `up` has not left yet."""
-        lost = filter(None, map(self.context.clusters.find, self.left))
-        left = {plan.region, *(cluster.region for cluster in lost)}
+        """Return what spot costs in the other Regions of a plan that this `up` has not left lately."""
+        since = self.context.clock.now() - timedelta(seconds=RETURN_S)
+        left = {plan.region, *(region for region, left_at in self.left_at.items() if left_at > since)}
         return {
             offer.region: float(offer.price.hourly_usd)
             for offer in plan.regions

@@ -372,7 +372,7 @@ class Up:
             control = TrainingControl(
                 rehearsal=self.workload.rehearsal(),
                 may_relaunch=True,
-                elsewhere=self.moves.spot_elsewhere(plan),
+                elsewhere=partial(self.moves.spot_elsewhere, plan),
             )
             workload, recipe = self.workload, self.moves.remaining(self.workload.recipe)
             if recipe is not workload.recipe:

@@ -11,6 +11,7 @@ from dlcloud.app.clusters.moves import Moves
 from dlcloud.model.cluster import ClusterState
 from dlcloud.model.instance import Market
 from dlcloud.planning.plan import RegionOffer
+from dlcloud.scheduling.deadline_scaling import RETURN_S
 from dlcloud.store.clusters import DEADLINE
 from tests.fakes.clock import FakeClock
 from tests.fakes.samples import RECIPE, cluster, plan, price, recipe
@@ -88,7 +89,7 @@ def test_the_region_for_which_a_training_left_comes_first(moves):
     assert [one.region for one in moves.elsewhere] == ["us-west-2", "us-east-1"]
 
 
-def test_a_training_may_move_to_the_regions_of_its_plan_that_it_has_not_left(moves):
+def test_a_training_may_move_to_the_regions_of_its_plan_that_it_has_not_left_lately(moves):
     spot, on_demand = price("c7i.xlarge", "0.05", market=Market.SPOT), price("c7i.xlarge", "0.18")
     offers = [
         RegionOffer(region=name, price=usd)
@@ -104,6 +105,8 @@ def test_a_training_may_move_to_the_regions_of_its_plan_that_it_has_not_left(mov
     assert lose(moves)  # a cluster of us-east-1
     assert moves.spot_elsewhere(wide) == {"eu-west-1": 0.05}
     assert moves.spot_elsewhere(in_region("us-west-2")) == {}
+    moves.context.clock.advance(RETURN_S)
+    assert moves.spot_elsewhere(wide) == {"us-east-1": 0.05, "eu-west-1": 0.05}
 
 
 def test_while_no_region_has_capacity_it_waits_longer_each_time(moves):

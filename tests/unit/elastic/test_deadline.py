@@ -290,7 +290,7 @@ def test_a_region_without_spot_is_left_if_the_rest_costs_less_elsewhere(hours, n
     case = Case(hours=hours, work=Work(steps=100, per_hour=1))
     step, size = newest
     case.scaler.elsewhere = Elsewhere(
-        home="us-east-1", hourly_usd={"us-west-2": usd}, newest=lambda: (step, {"us-west-2": size})
+        home="us-east-1", hourly_usd=lambda: {"us-west-2": usd}, newest=lambda _: (step, {"us-west-2": size})
     )
     for number in range(1, 10):
         case.step(number, 3600.0)
@@ -317,7 +317,9 @@ def test_a_region_without_spot_is_left_if_the_rest_costs_less_elsewhere(hours, n
 def test_only_what_is_left_to_move_of_the_state_counts(left_to_move, goes_to):
     case = Case(hours=30, work=Work(steps=100, per_hour=1))
     usd = {"us-west-2": 0.05, "eu-west-1": 0.045}
-    case.scaler.elsewhere = Elsewhere(home="us-east-1", hourly_usd=usd, newest=lambda: (9, left_to_move))
+    case.scaler.elsewhere = Elsewhere(
+        home="us-east-1", hourly_usd=lambda: usd, newest=lambda _: (9, left_to_move)
+    )
     for number in range(1, 10):
         case.step(number, 3600.0)
     for _ in (A, B):
