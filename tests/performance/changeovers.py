@@ -1,6 +1,6 @@
 """How long all workers stop when one is lost and when one joins, by the bytes of model and optimizer state.
 
-    python3 tests/performance/changeovers.py --mb 10 60 300
+    python tests/performance/changeovers.py --mb 10 60 300
 
 For each size a training of two instances runs on a local EC2 of its own; one instance ends without a notice,
 and another one takes its place. All are processes of this machine: the state goes over the loopback
@@ -9,31 +9,20 @@ newcomer copies like weights and moments; steps that sum as many gradients, or a
 longer than the training on a busy machine.
 """
 
-import argparse
 import json
-import os
 import subprocess
 import sys
-import tempfile
 from itertools import pairwise
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from common import DLCLOUD, local_home, parser_of, trainer_folder
 
-from dlcloud.elastic.agents import PACKAGE  # noqa: E402  the path comes first
-from tests.environments import python_with  # noqa: E402
-
-BYTES_PER_NUMBER = 4
-STEPS = 600
-SAMPLE_S = 0.002
-"""A step takes 96 samples: 0.1 s on two workers, so that the replacement joins before the last one."""
-TIMEOUT_S = 900
 PROGRAM = """
 import time
 import torch
 from torch.utils.data import Dataset
 from trainer.training import train
+
+STEPS, SAMPLE_S = 600, 0.002  # 96 samples: 0.1 s on two workers, so that the replacement joins before the end
 
 class Ones(Dataset):
     def __len__(self):
@@ -73,54 +62,28 @@ budget: {max_hours: 1}
 
 def measure(megabytes: int) -> None:
     """Print the pauses of one training."""
-    with tempfile.TemporaryDirectory() as name:
-        home = Path(name)
-        numbers = {
-            "NUMBERS": str(megabytes * 1_000_000 // BYTES_PER_NUMBER),
-            "STEPS": str(STEPS),
-            "SAMPLE_S": str(SAMPLE_S),
-        }
-        text = PROGRAM
-        for name_in_text, number in numbers.items():
-            text = text.replace(name_in_text, number)
-        (home / "train.py").write_text(text)
+    with local_home() as (home, _):
+        numbers = megabytes * 1_000_000 // 4  # of float32
+        (home / "train.py").write_text(PROGRAM.replace("NUMBERS", str(numbers)))
         (home / "recipe.yaml").write_text(RECIPE)
-        try:
-            done = call(home, "up", "recipe.yaml", "--output", "json")
-        finally:
-            call(home, "local", "stop")
+        command = [DLCLOUD, "up", "recipe.yaml", "--output", "json"]
+        done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=900, check=False)
     if done.returncode:
         sys.exit(done.stderr[-2000:])
-    periods = json.loads(done.stdout)["result"]["world_sizes"]
     changes = [
         f"{before['world_size']} to {after['world_size']} workers {after['pause_s']:.2f} s"
-        for before, after in pairwise(periods)
+        for before, after in pairwise(json.loads(done.stdout)["result"]["world_sizes"])
     ]
     print(f"{megabytes} MB of state: {', '.join(changes)}", flush=True)
 
 
-def call(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run dlcloud in a home."""
-    return subprocess.run(
-        [str(Path(sys.executable).with_name("dlcloud")), *words],
-        cwd=home,
-        env={**os.environ, "DLCLOUD_HOME": str(home / ".dlcloud")},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--mb", type=int, nargs="+", default=[10, 60, 300], help="10^6 bytes of state")
     options = parser.parse_args()
-    python_with(PACKAGE / "requirements" / "elastic.txt")
-    for megabytes in options.mb:
-        measure(megabytes)
+    with trainer_folder():  # so that the first measurement does not build the environment
+        for megabytes in options.mb:
+            measure(megabytes)
 
 
 if __name__ == "__main__":

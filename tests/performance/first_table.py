@@ -1,23 +1,21 @@
 """The first table: seconds from a fresh clone in an empty home to the quickstart's table, by phase.
 
-By README's two ways, uv and pip, which brings uv, one after the other; `--by pip-alone` is without uv. With
-new caches of packages where `--cold` is given; else those of this machine are used, as a download takes what
-the network takes.
+By README's two ways, uv and pip, which brings uv, one after the other. With new caches of packages where
+`--cold` is given; else those of this machine are used, as a download takes what the network takes.
 """
 
-import argparse
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from common import PYTHON, ROOT, parser_of, verdict
+
 GOAL_S = 60.0
 PHASES = (
     ("start", "looking at credentials"),
@@ -34,8 +32,8 @@ PHASES = (
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--by", choices=("pip", "uv", "pip-alone"), nargs="+", default=("pip", "uv"))
+    parser = parser_of(__doc__)
+    parser.add_argument("--by", choices=("pip", "uv"), nargs="+", default=("pip", "uv"))
     parser.add_argument("--cold", action="store_true")
     arguments = parser.parse_args()
     for tool in arguments.by:
@@ -62,27 +60,21 @@ def report(tool: str, folder: Path, *, cold: bool) -> None:
     print(f"{tool}{', new caches' if cold else ''}, load {os.getloadavg()[0]:.1f} at the end")
     for phase, seconds in phases.items():
         print(f"  {phase:22}{seconds:7.1f} s")
-    print(f"  {'in all':22}{total:7.1f} s   goal {GOAL_S:.0f} s: {'met' if total <= GOAL_S else 'MISSED'}")
+    print(f"  {'in all':22}{total:7.1f} s   goal {GOAL_S:.0f} s: {verdict(total <= GOAL_S)}")
 
 
 def install(tool: str, folder: Path, environment: Mapping[str, str]) -> dict[str, float]:
     """Clone and install; return the seconds of each."""
     clone = folder / "clone"
-    python = str(clone / ".venv/bin/python")
-    target = f"{clone}[local]"
+    python, uv = str(clone / ".venv/bin/python"), "uv"
     commands = {"clone": ["git", "clone", "-q", str(ROOT), str(clone)]}
     if tool == "uv":
-        commands["venv"] = ["uv", "venv", "-q", "--python", sys.executable, str(clone / ".venv")]
-        commands["install"] = ["uv", "pip", "install", "-q", "--python", python, target]
+        commands["venv"] = ["uv", "venv", "-q", "--python", PYTHON, str(clone / ".venv")]
     else:
-        commands["venv"] = [sys.executable, "-m", "venv", str(clone / ".venv")]
-        pip = [python, "-m", "pip", "install", "-q"]
-        if tool == "pip":
-            commands["uv"] = [*pip, "uv"]
-            uv = str(clone / ".venv/bin/uv")
-            commands["install"] = [uv, "pip", "install", "-q", "--python", python, target]
-        else:
-            commands["install"] = [*pip, target]
+        uv = str(clone / ".venv/bin/uv")
+        commands["venv"] = [PYTHON, "-m", "venv", str(clone / ".venv")]
+        commands["uv"] = [python, "-m", "pip", "install", "-q", "uv"]
+    commands["install"] = [uv, "pip", "install", "-q", "--python", python, f"{clone}[local]"]
     phases = {}
     for phase, command in commands.items():
         began = time.monotonic()

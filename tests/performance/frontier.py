@@ -41,18 +41,16 @@ from statistics import fmean
 from types import FrameType
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+from common import RESAMPLES, bounds, parser_of
 
-from dlcloud.elastic.deadline_scaler import PoolHistory  # noqa: E402  the path comes first
-from dlcloud.model.instance import Market  # noqa: E402
-from dlcloud.scheduling.policies.elastic import elastic  # noqa: E402
-from dlcloud.scheduling.policies.situation import PoolState, Situation  # noqa: E402
+from dlcloud.elastic.deadline_scaler import PoolHistory
+from dlcloud.model.instance import Market
+from dlcloud.scheduling.policies.elastic import elastic
+from dlcloud.scheduling.policies.situation import PoolState, Situation
 
 SINGLE, SEVERAL = "cant_be_late", "cant_be_late_multi"
 ELASTIC = Path("elastic")
 BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
-RESAMPLES = 2000
 
 Groups = dict[str, list[list[str]]]
 """By zone or scenario: the files of each window, one a zone."""
@@ -275,13 +273,14 @@ def times_late(bills: Bills) -> int:
 def ratio(ours: Bills, theirs: dict[Path, Bills], usd: Callable[[Bill], float]) -> str:
     """Return our mean bill over the best file's, with the 95 % bootstrap interval over windows."""
     best = min(theirs, key=lambda file: mean_usd(theirs[file], usd))
-    chance, ratios = Random(1), []
-    for _ in range(RESAMPLES):
+    chance = Random(1)
+
+    def resampled() -> float:
         places = {group: chance.choices(range(len(w)), k=len(w)) for group, w in ours.items()}
         drawn = [{g: [of[g][p] for p in places[g]] for g in of} for of in (ours, theirs[best])]
-        ratios.append(mean_usd(drawn[0], usd) / mean_usd(drawn[1], usd))
-    ratios.sort()
-    low, high = ratios[int(RESAMPLES * 0.025)], ratios[int(RESAMPLES * 0.975)]
+        return mean_usd(drawn[0], usd) / mean_usd(drawn[1], usd)
+
+    low, high = bounds(resampled() for _ in range(RESAMPLES))
     mean_ratio = mean_usd(ours, usd) / mean_usd(theirs[best], usd)
     return f"{mean_ratio:.3f} ({low:.3f} to {high:.3f}) of {best.name}"
 
@@ -315,7 +314,7 @@ def compare(pool: ProcessPoolExecutor, files: Sequence[Path], task: str, most: i
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("folder", type=Path, help="a clone of FrontierCS/Frontier-CS")
     parser.add_argument("--tasks", nargs="+", default=[""], help="parts of the tasks' folders")
     parser.add_argument("--windows", type=int, default=30, help="of each zone or scenario")

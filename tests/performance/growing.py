@@ -13,7 +13,6 @@ processors and the disk of this machine, and a boot takes 0.2 s instead of EC2's
 image copies it at boot, where EC2 loads a volume's blocks as they are read.
 """
 
-import argparse
 import base64
 import contextlib
 import hashlib
@@ -23,7 +22,6 @@ import os
 import re
 import shutil
 import signal
-import sqlite3
 import statistics
 import subprocess
 import sys
@@ -31,26 +29,23 @@ import tempfile
 import threading
 import time
 import zipfile
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import unquote
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from common import PYTHON, ROOT, parser_of, verdict
 
-from dlcloud.elastic.agents import PACKAGE  # noqa: E402
-from dlcloud.local.site import LocalSite  # noqa: E402
-from tests.environments import SHARED, python_with  # noqa: E402
-from tests.fakes.control import control_of  # noqa: E402
+from tests.e2e.terminal import User
+from tests.environments import SHARED, python_with
 
 GOAL_S = 30.0
-PARTS = ["index", "peer", "torn", "image"]
 MB = 1_000_000
 INDEX_MB_S = 50
 PIECE = 1 << 18
 WAIT_S = 900.0
 GRACE_S = 600.0
-REQUIREMENTS = PACKAGE / "requirements" / "elastic.txt"
+REQUIREMENTS = ROOT / "dlcloud" / "trainer" / "requirements" / "elastic.txt"
 RECIPE = """\
 name: growing
 cloud: local
@@ -61,7 +56,6 @@ workload:
   elastic: {{}}
 budget: {{max_hours: 1}}
 """
-DLCLOUD = [sys.executable, "-c", "from dlcloud.cli.main import main; main()"]
 PHASES = {
     "notice": "{old}.* is interrupted",
     "launch": "done in .*: launching what",
@@ -72,14 +66,8 @@ PHASES = {
 """The line that ends each phase of the replacement of an instance by a new one."""
 COPY_S = 0.5
 """So long a peer copies before it is killed."""
-ALONE = [
-    sys.executable,
-    "-c",
-    (
-        "from dlcloud.elastic.agents import Agents; Agents._peers_of = lambda *_: []\n"
-        "from dlcloud.cli.main import main; main()"
-    ),
-]
+NO_PEERS = "from dlcloud.elastic.agents import Agents; Agents._peers_of = lambda *_: []\n"
+ALONE = (PYTHON, "-c", f"{NO_PEERS}from dlcloud.cli.main import main; main()")
 """dlcloud that asks no peer, as it was."""
 
 
@@ -167,69 +155,48 @@ def normal(name):
     return re.sub(r"[-_.]+", "-", name.split("-")[0] if name.endswith(".whl") else name).lower()
 
 
-class Home:
-    """A home of dlcloud with a local EC2 whose instances share nothing."""
+@contextlib.contextmanager
+def home_of(folder, index):
+    """Give a user with a local EC2 whose instances share nothing and install from an index."""
+    url = f"http://127.0.0.1:{index.server_address[1]}/simple/"
+    user = User(folder, variables={"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": url})
+    user.run("local", "start")
+    try:
+        user.control.set_cache(shared=False)
+        yield user
+    finally:
+        user.run("local", "stop")
 
-    def __init__(self, folder, index):
-        self.folder, self.index = folder, index
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PIP_"))}
-        url = f"http://127.0.0.1:{index.server_address[1]}/simple/"
-        own = {"HOME": str(folder), "DLCLOUD_HOME": str(folder / "dlcloud")}
-        source = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": url, "PYTHONPATH": str(ROOT)}
-        self.environment = {**kept, **own, **source}
 
-    def __enter__(self):
-        subprocess.run([*DLCLOUD, "local", "start"], env=self.environment, check=True, capture_output=True)
-        self.control = control_of(LocalSite(self.folder / "dlcloud/local").find())
-        self.control.set_cache(shared=False)
-        return self
+def write_recipe(user, image="auto"):
+    path = user.home / "growing.yaml"
+    path.write_text(RECIPE.format(image=image))
+    return str(path)
 
-    def __exit__(self, *_):
-        subprocess.run([*DLCLOUD, "local", "stop"], env=self.environment, check=False, capture_output=True)
 
-    def write_recipe(self, image="auto"):
-        path = self.folder / "growing.yaml"
-        path.write_text(RECIPE.format(image=image))
-        return path
-
-    def steps(self):
-        """Return the time of each step, in seconds since 1970, and how long it took."""
-        select = "SELECT line FROM records WHERE kind = 'step'"
-        with contextlib.closing(sqlite3.connect(self.folder / "dlcloud/store.sqlite")) as store:
-            lines = [json.loads(line) for (line,) in store.execute(select)]
-        return [(datetime.fromisoformat(line["time"]).timestamp(), line["seconds"]) for line in lines]
-
-    def kill_peer(self):
-        """Kill the process that offers an environment, during the copy."""
-        instances = self.control.status()["instances"]
-        own = [f"http://{entry['host']}:{entry['metadata_port']}".encode() for entry in instances]
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
-            for process in Path("/proc").glob("[0-9]*"):
-                with contextlib.suppress(OSError):
-                    words = (process / "cmdline").read_bytes().split(b"\0")
-                    is_peer = words[-2:-1] == [b"serve"] and words[-3].endswith(b"/peer.py")
-                    if is_peer and any(url in (process / "environ").read_bytes() for url in own):
-                        time.sleep(COPY_S)
-                        os.kill(int(process.name), signal.SIGKILL)
-                        return
-            time.sleep(0.02)
-        raise SystemExit("no instance offered its environment")
+def kill_peer(user):
+    """Kill the process that offers an environment, during the copy."""
+    instances = user.control.status()["instances"]
+    own = [f"http://{entry['host']}:{entry['metadata_port']}".encode() for entry in instances]
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                is_peer = words[-2:-1] == [b"serve"] and words[-3].endswith(b"/peer.py")
+                if is_peer and any(url in (process / "environ").read_bytes() for url in own):
+                    time.sleep(COPY_S)
+                    os.kill(int(process.name), signal.SIGKILL)
+                    return
+        time.sleep(0.02)
+    raise SystemExit("no instance offered its environment")
 
 
 class Training:
     """`dlcloud up` in the background, with what it prints and when."""
 
-    def __init__(self, home, command, recipe):
-        self.home, self.lines = home, []
-        self.process = subprocess.Popen(
-            [*command, "up", str(recipe)],
-            env=home.environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+    def __init__(self, user, recipe):
+        self.lines, self.process = [], user.begin("up", recipe)
         threading.Thread(target=self._read, daemon=True).start()
 
     def __enter__(self):
@@ -254,20 +221,19 @@ class Training:
         raise SystemExit(f"no {pattern!r}:\n" + "\n".join(line for _, line in self.lines[-20:]))
 
 
-def measure(name, home, command=DLCLOUD, *, image="auto", meanwhile=lambda: None):
+def measure(name, user, index, *, image="auto", meanwhile=lambda _user: None):
     """Interrupt an instance of a training; print the phases until another one has joined."""
     print(f"\n{name} (load {os.getloadavg()[0]:.1f}): ", end="", flush=True)
-    recipe = home.write_recipe(image)
     begun, begun_at = time.monotonic(), time.time()
-    with Training(home, command, recipe) as training:
+    with Training(user, write_recipe(user, image)) as training:
         training.await_line(r", 2 worker")
         print(f"two instances train after {time.monotonic() - begun:.0f} s", flush=True)
         time.sleep(10)  # a baseline of steps
-        (old,) = [entry["instance_id"] for entry in home.control.status()["instances"] if entry["spot"]]
+        (old,) = [entry["instance_id"] for entry in user.control.status()["instances"] if entry["spot"]]
         noticed, noticed_at = time.monotonic(), time.time()
-        home.control.interrupt(old, grace_s=GRACE_S)
+        user.control.interrupt(old, grace_s=GRACE_S)
         _, first = training.await_line(r"c7i\.xlarge spot in", noticed)
-        meanwhile()
+        meanwhile(user)
         new = re.search(r"i-[0-9a-f]+", first)[0]
         joined, _ = training.await_line(PHASES["join"].format(new=new), noticed)
         for moment, line in list(training.lines):
@@ -278,9 +244,10 @@ def measure(name, home, command=DLCLOUD, *, image="auto", meanwhile=lambda: None
             after, _ = training.await_line(pattern.format(old=old, new=new), noticed)
             print(f"  {phase} {after - before:.1f} s", end="")
             before = after
-        asked = sum(noticed < moment <= joined for moment, _ in home.index.asked)
+        asked = sum(noticed < moment <= joined for moment, _ in index.asked)
         print(f"\n  the index was asked {asked} times; load {os.getloadavg()[0]:.1f}")
-        steps = home.steps()
+        lines = [json.loads(line) for (line,) in user.store("SELECT line FROM records WHERE kind = 'step'")]
+        steps = [(datetime.fromisoformat(line["time"]).timestamp(), line["seconds"]) for line in lines]
         usual = statistics.median(seconds for at, seconds in steps if begun_at < at <= noticed_at)
         during = statistics.median(seconds for at, seconds in steps if at > noticed_at)
         print(f"  steps meanwhile: {during * 1000:.0f} ms, {usual * 1000:.0f} ms before", flush=True)
@@ -288,15 +255,12 @@ def measure(name, home, command=DLCLOUD, *, image="auto", meanwhile=lambda: None
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=PARTS)
-    parser.add_argument(
-        "--gb", type=float, default=4.0, help="size of the download, in GB (default: %(default)s)"
-    )
+    parser = parser_of(__doc__)
+    parser.add_argument("--only", choices=["index", "peer", "torn", "image"])
+    parser.add_argument("--gb", type=float, default=4.0, help="size of the download (default: %(default)s)")
     parser.add_argument("--folder", help="where instances lie; default: a temporary folder")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and nothing is left behind
-    parts = [options.only] if options.only else PARTS
     results = {}
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
@@ -304,27 +268,24 @@ def main():
         collect_wheels(folder / "wheels", options.gb)
         index = Index(folder / "wheels", INDEX_MB_S * MB)
         threading.Thread(target=index.serve_forever, daemon=True).start()
-        with Home(folder, index) as home:
-            if "index" in parts:
-                results["from the index, as it was"] = measure("index", home, ALONE)
-            if "peer" in parts:
-                results["from a peer"] = measure("peer", home)
-            if "torn" in parts:
-                results["from the index, after a torn peer"] = measure("torn", home, meanwhile=home.kill_peer)
-            if "image" in parts:
-                recipe = home.write_recipe()
+        with home_of(folder, index) as user:
+            if options.only in {None, "index"}:
+                asks_nobody = replace(user, command=ALONE)
+                results["from the index, as it was"] = measure("index", asks_nobody, index)
+            if options.only in {None, "peer"}:
+                results["from a peer"] = measure("peer", user, index)
+            if options.only in {None, "torn"}:
+                torn = measure("torn", user, index, meanwhile=kill_peer)
+                results["from the index, after a torn peer"] = torn
+            if options.only in {None, "image"}:
                 begun = time.monotonic()
-                subprocess.run([*DLCLOUD, "image", str(recipe)], env=home.environment, check=True)
+                user.run("image", write_recipe(user))
                 print(f"\nthe image took {time.monotonic() - begun:.0f} s")
-                results["in a prepared image"] = measure("image", home, image="dlcloud-growing")
-    print(
-        f"\nseconds from the notice until a replacement trains; environment of {options.gb:g} GB of packages"
-    )
+                results["in a prepared image"] = measure("image", user, index, image="dlcloud-growing")
+    print(f"\nseconds from the notice until a replacement trains; {options.gb:g} GB of packages")
     for name, seconds in results.items():
-        verdict = (
-            "" if "index" in name else f"   goal {GOAL_S:.0f}: {'met' if seconds <= GOAL_S else 'MISSED'}"
-        )
-        print(f"{name:<34} {seconds:6.1f} s{verdict}")
+        goal = "" if "index" in name else f"   goal {GOAL_S:.0f}: {verdict(seconds <= GOAL_S)}"
+        print(f"{name:<34} {seconds:6.1f} s{goal}")
 
 
 if __name__ == "__main__":

@@ -9,20 +9,14 @@ compared with that in calls of the hook, and with the processor time of the othe
 machine changes all alike. A program without `checkpoints` has neither hook nor process.
 """
 
-import argparse
 import json
 import os
 import resource
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from dlcloud.benchmarks.command import reporting  # noqa: E402  the path comes first
-from dlcloud.benchmarks.resume import install  # noqa: E402
+from common import PYTHON, ROOT, hook_variables, parser_of, verdict
 
 GOAL = 0.03
 PROGRAM = """
@@ -48,7 +42,7 @@ print(time.perf_counter() - began[0] - spent[0], time.process_time() - began[1] 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure what hook and copies take of a program's time.")
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=150.0)
     parser.add_argument("--mb", type=int, default=50, help="size of a state")
     arguments = parser.parse_args()
@@ -56,23 +50,19 @@ def main() -> None:
         folder, work = Path(name), Path(name, "work")
         (work / "checkpoints").mkdir(parents=True)
         (work / "train.py").write_text(PROGRAM)
-        install(folder)
-        (folder / reporting.MODULE).write_bytes(Path(reporting.__file__).read_bytes())
         options = {"patterns": ["checkpoints/"], "is_kept": True, "key": "k"}
         (folder / "checkpoints.json").write_text(json.dumps(options))
         variables = {
             **os.environ,
+            **hook_variables(folder, work / "checkpoints"),
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": name,
-            "DLCLOUD_RESUME": "auto",
-            "DLCLOUD_CHECKPOINTS": str(work / "checkpoints"),
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:9",
         }
         words = ["-I", "-S", str(ROOT / "templates" / "checkpoints.py"), "keep", name]
-        keeper = subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, env=variables)
+        keeper = subprocess.Popen([PYTHON, *words], stdin=subprocess.PIPE, env=variables)
         words = ["train.py", str(arguments.seconds), str(arguments.mb)]
         done = subprocess.run(
-            [sys.executable, *words], cwd=work, env=variables, check=True, capture_output=True, text=True
+            [PYTHON, *words], cwd=work, env=variables, check=True, capture_output=True, text=True
         )
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         keeper.communicate(b"0")
@@ -85,7 +75,7 @@ def main() -> None:
     print(f"{states} states of {arguments.mb} MB in {wall + hook_wall:.0f} s")
     print(f"the hook: {hook_wall / wall:.2%} of the loop's wall time, {hook_cpu / cpu:.2%} of its CPU time")
     print(f"the other process: {keeper_cpu / cpu:.2%} of the loop's CPU time")
-    print(f"CPU time of both: {share:.2%}  goal {GOAL:.0%}  {'met' if share <= GOAL else 'MISSED'}")
+    print(f"CPU time of both: {share:.2%}  goal {GOAL:.0%}  {verdict(share <= GOAL)}")
     print(f"load {os.getloadavg()[0] / (os.cpu_count() or 1):.1f} a core")
 
 

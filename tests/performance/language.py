@@ -1,4 +1,4 @@
-"""llama.cpp through our harness beside llama.cpp alone, and llama-bench on the same file.
+"""llama.cpp through our harness next to llama.cpp alone, and llama-bench on the same file.
 
     nice -n -10 PYTHON tests/performance/language.py FILE.gguf FOLDER [LLAMA_BENCH]
 
@@ -12,9 +12,10 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dlcloud"))
+from common import ROOT, in_turn, interval, verdict
+
+sys.path.insert(0, str(ROOT / "dlcloud"))
 
 from benchmarks.harness.worker import _measure
 from benchmarks.language.generation import GenerationJob, make_workload
@@ -31,16 +32,13 @@ def main(file, folder, bench=None):
     )  # fmt: skip
     model = LlamaModel(job)
     workload = make_workload(job, model)
-    alone, ours, theirs = [], [], []
-    for number in range(ROUNDS + 1):
-        sides = [(ours, lambda: through_harness(workload)), (alone, lambda: bare(model))]
-        for rates, run in sides if number % 2 else sides[::-1]:
-            rates.append(run())
-        if bench:
-            theirs.append(llama_bench(bench, file))
-    report("time per token through the harness over the engine's own", alone[1:], ours[1:], 1.01)
+    for run in (lambda: through_harness(workload), lambda: bare(model)):
+        run()  # a warm-up
+    pairs = in_turn(lambda: through_harness(workload), lambda: bare(model), ROUNDS)
+    report("time per token through the harness over the engine's own", [pair[::-1] for pair in pairs], 1.01)
     if bench:
-        report("llama-bench's tokens/s over ours", theirs[1:], ours[1:], 1.03)
+        pairs = in_turn(lambda: llama_bench(bench, file), lambda: through_harness(workload), ROUNDS)
+        report("llama-bench's tokens/s over ours", pairs, 1.03)
 
 
 def through_harness(workload):
@@ -66,13 +64,12 @@ def llama_bench(bench, file):
     return json.loads(done.stdout)[0]["avg_ts"]
 
 
-def report(what, first, second, goal):
-    ratios = sorted(a / b for a, b in zip(first, second, strict=True))
-    middle, half = statistics.median(ratios), round(0.98 * len(ratios) ** 0.5)
-    low, high = ratios[len(ratios) // 2 - half], ratios[len(ratios) // 2 + half]
-    verdict = "met" if middle <= goal else "MISSED"
-    print(f"{what}: {middle:.4f} (95 %: {low:.4f} to {high:.4f}), goal {goal}: {verdict}")
-    print(f"  {statistics.median(first):.2f} and {statistics.median(second):.2f} tokens/s")
+def report(what, rates, goal):
+    ratios = [one / other for one, other in rates]
+    middle, (low, high) = statistics.median(ratios), interval(ratios)
+    print(f"{what}: {middle:.4f} (95 %: {low:.4f} to {high:.4f}), goal {goal}: {verdict(middle <= goal)}")
+    first, second = (statistics.median(some) for some in zip(*rates, strict=True))
+    print(f"  {first:.2f} and {second:.2f} tokens/s")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import re
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,116 +35,98 @@ from dlcloud.ssh.keys import PROOF_COMMAND, compute_proof
 
 JOB_S = float(os.environ.get("LIGHT_JOB_S", "2"))
 RECORDS = os.environ.get("LIGHT_RECORDS", "")
-SECRET = re.compile(rb'SECRET = "([0-9a-f]{64})"')
+SECRET = re.compile(r'SECRET = "([0-9a-f]{64})"')
 
 
 class CommandError(Exception):
     """A command that fails; its text goes to stderr."""
 
 
-class UnknownCommandError(CommandError):
-    """A command that only a real instance has."""
-
-
 class Files:
     """The files and jobs of one instance."""
 
     def __init__(self, instance_id: str, proof: bytes) -> None:
-        self.instance_id = instance_id
-        self.proof = proof
+        self.instance_id, self.proof = instance_id, proof
         self.content: dict[str, bytes] = {}
-        self.started: dict[str, float] = {}
+        self.ends_at: dict[str, float] = {}
 
     def below(self, folder: str) -> dict[str, bytes]:
         """Return the files of a folder by their names in it."""
         top = f"{folder.strip('/')}/"
         return {name[len(top) :]: data for name, data in self.content.items() if name.startswith(top)}
 
-    def unpack(self, folder: str, archive: bytes) -> None:
-        """Keep the regular files of a tar archive."""
+    def unpack(self, folder: str, archive: bytes, digest: str = "") -> None:
+        """Keep the regular files of a tar archive, which has the digest if there is one."""
+        if digest and hashlib.sha256(archive).hexdigest() != digest:
+            raise CommandError("another archive")
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:*") as stream:
             for member in stream:
                 file = stream.extractfile(member)
                 if file is not None:
                     self.content[f"{folder}/{member.name}"] = file.read()
 
-    def pack(self, folder: str, names: list[str]) -> bytes:
-        """Return files of a folder as a tar archive."""
-        buffer, files = io.BytesIO(), self.below(folder)
-        with tarfile.open(fileobj=buffer, mode="w") as stream:
-            for name in names:
-                member = tarfile.TarInfo(name)
-                member.size = len(files[name.removeprefix("./")])
-                stream.addfile(member, io.BytesIO(files[name.removeprefix("./")]))
-        return buffer.getvalue()
-
-    def end_job(self, folder: str) -> None:
-        """Write what a job leaves behind."""
+    def is_running(self, folder: str) -> bool:
+        """Return whether a job's time is not over; else write what it leaves behind."""
+        if time.monotonic() < self.ends_at[folder]:
+            return True
         records = Path(RECORDS).read_bytes() if RECORDS else b""
         self.content[f"{folder}/records.jsonl"] = records.replace(b"@HOST@", self.instance_id.encode())
         self.content[f"{folder}/log"] = b""
-
-    def is_running(self, folder: str) -> bool:
-        """True until a job's time is over."""
-        running = time.monotonic() - self.started[folder] < JOB_S
-        if not running and f"{folder}/records.jsonl" not in self.content:
-            self.end_job(folder)
-        return running
+        return False
 
 
 HOSTS: dict[str, Files] = {}
-INSTANCES: dict[str, Files] = {}
-Work = Callable[[Files, "re.Match[str]", bytes], Coroutine[Any, Any, bytes]]
+Work = Callable[..., Any]
+COMMANDS: list[tuple[str, Work, bool]] = []
+UNPACK = r"echo '(\w+)  \S+' \| sha256sum -c --status && mkdir -p (\S+) && tar -xzof \S+ -C \S+"
+JOB = r"python3 -I -S dlcloud/job\.py"
+FILES = r"python3 -I -S dlcloud/files\.py"
 
 
-async def prove(files: Files, _match: "re.Match[str]", _stdin: bytes) -> bytes:
-    """Print the proof of the host key."""
+def command(pattern: str, *, reads: bool = False) -> Callable[[Work], Work]:
+    """Let a function do what commands of this form do; it gets the groups, and stdin where it reads it."""
+
+    def register(work: Work) -> Work:
+        COMMANDS.append((pattern, work, reads))
+        return work
+
+    return register
+
+
+@command(re.escape(PROOF_COMMAND))
+async def prove(files: Files) -> bytes:
     return files.proof
 
 
-async def show(files: Files, match: "re.Match[str]", _stdin: bytes) -> bytes:
-    """Print a file."""
-    if match[1] not in files.content:
-        raise CommandError(match[1])
-    return files.content[match[1]]
+@command(r"cat (\S+)")
+async def show(files: Files, path: str) -> bytes:
+    if path not in files.content:
+        raise CommandError(path)
+    return files.content[path]
 
 
-async def write(files: Files, match: "re.Match[str]", stdin: bytes) -> bytes:
-    """Write a file whole."""
-    if len(stdin) != int(match[1]):
+@command(r".* -eq (\d+) \] && chmod \S+ \S+ && mv -f \S+ (\S+) \|\| .*", reads=True)
+async def write(files: Files, size: str, path: str, stdin: bytes) -> None:
+    if len(stdin) != int(size):
         raise CommandError("the input was cut off")
-    files.content[match[2]] = stdin
-    return b""
+    files.content[path] = stdin
 
 
-async def unpack(files: Files, match: "re.Match[str]", stdin: bytes) -> bytes:
-    """Unpack an archive."""
-    files.unpack(match[1], stdin)
-    return b""
+@command(r"mkdir -p (\S+) && tar -xz?of - -C \S+", reads=True)
+@command(r'mkdir -p (\S+)/\w+\.part && tar -xof .* mv -f "\$@" .*', reads=True)
+async def unpack(files: Files, folder: str, stdin: bytes) -> None:
+    files.unpack(folder, stdin)
 
 
-async def write_several(files: Files, match: "re.Match[str]", stdin: bytes) -> bytes:
-    """Write small files."""
-    files.unpack(match[1], stdin)
-    return b""
-
-
-async def keep(files: Files, match: "re.Match[str]", stdin: bytes) -> bytes:
+@command(rf"mkdir -p (\S+) && cat > .* && {UNPACK}", reads=True)
+async def keep(files: Files, folder: str, digest: str, target: str, stdin: bytes) -> None:
     """Keep an archive for others, and unpack it."""
-    files.content |= {f"{match[1]}/archive": stdin, f"{match[1]}/complete": b""}
-    return await unpack_verified(files, match[1], match[2], match[3])
+    files.content |= {f"{folder}/archive": stdin, f"{folder}/complete": b""}
+    files.unpack(target, stdin, digest)
 
 
-async def unpack_verified(files: Files, folder: str, digest: str, target: str) -> bytes:
-    """Unpack an archive that has the digest."""
-    archive = files.content[f"{folder}/archive"]
-    if hashlib.sha256(archive).hexdigest() != digest:
-        raise CommandError("another archive")
-    files.unpack(target, archive)
-    return b""
-
-
-async def offer(files: Files, _match: "re.Match[str]", stdin: bytes) -> bytes:
+@command(r"python3 -I -S dlcloud/peer\.py serve", reads=True)
+async def offer(files: Files, stdin: bytes) -> bytes:
     """Offer an archive; it is copied in memory, so that any port will do."""
     order = json.loads(stdin)
     if f"{order['folder']}/{order['name']}/complete" not in files.content:
@@ -152,118 +134,95 @@ async def offer(files: Files, _match: "re.Match[str]", stdin: bytes) -> bytes:
     return b'{"port": 1}\n'
 
 
-async def take(files: Files, match: "re.Match[str]", stdin: bytes) -> bytes:
+@command(rf"python3 -I -S dlcloud/peer\.py fetch && {UNPACK}", reads=True)
+async def take(files: Files, digest: str, target: str, stdin: bytes) -> None:
     """Copy an archive from another instance, and unpack it."""
     order = json.loads(stdin)
     folder = f"{order['folder']}/{order['name']}"
-    for name in ("archive", "complete"):
-        files.content[f"{folder}/{name}"] = HOSTS[order["host"]].content[f"{folder}/{name}"]
-    return await unpack_verified(files, folder, match[1], match[2])
+    for name in (f"{folder}/archive", f"{folder}/complete"):
+        files.content[name] = HOSTS[order["host"]].content[name]
+    files.unpack(target, files.content[f"{folder}/archive"], digest)
 
 
-async def find(files: Files, match: "re.Match[str]", _stdin: bytes) -> bytes:
-    """List the files of a folder."""
-    return b"".join(f"./{name}\0".encode() for name in files.below(match[1]))
+@command(r"cd (\S+) && find \. -type f -print0")
+async def find(files: Files, folder: str) -> bytes:
+    return b"".join(f"./{name}\0".encode() for name in files.below(folder))
 
 
-async def pack(files: Files, match: "re.Match[str]", stdin: bytes) -> bytes:
+@command(r"cd (\S+) && (?:while .* done \| )?tar -cf - --null -T -", reads=True)
+async def pack(files: Files, folder: str, stdin: bytes) -> bytes:
     """Print an archive of the listed files."""
-    names = stdin.replace(b"\0", b"\n").decode().splitlines()
-    return files.pack(match[1], [name for name in names if name.removeprefix("./") in files.below(match[1])])
+    buffer, content = io.BytesIO(), files.below(folder)
+    with tarfile.open(fileobj=buffer, mode="w") as stream:
+        for name in stdin.replace(b"\0", b"\n").decode().splitlines():
+            if (data := content.get(name.removeprefix("./"))) is not None:
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                stream.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
 
 
-async def start(files: Files, match: "re.Match[str]", _stdin: bytes) -> bytes:
-    """Start a job, once."""
-    if f"{match[1]}/command" not in files.content:
-        raise CommandError(f"{match[1]}: nothing to start")
-    files.started.setdefault(match[1], time.monotonic())
-    return b""
+@command(rf"{JOB} start (\S+)(?: -)?")
+async def start(files: Files, folder: str) -> None:
+    if f"{folder}/command" not in files.content:
+        raise CommandError(f"{folder}: nothing to start")
+    files.ends_at.setdefault(folder, time.monotonic() + JOB_S)
 
 
-async def follow(files: Files, match: "re.Match[str]", _stdin: bytes) -> bytes:
+@command(rf"{JOB} follow (\S+) (\S+) (\d+)")
+async def follow(files: Files, folder: str, name: str, offset: str) -> bytes:
     """Print a file of a job from an offset, at its end."""
-    folder, name, offset = match[1], match[2], int(match[3])
-    await asyncio.sleep(max(0.0, files.started[folder] + JOB_S - time.monotonic()))
+    await asyncio.sleep(max(0.0, files.ends_at[folder] - time.monotonic()))
     files.is_running(folder)
-    return files.content.get(f"{folder}/{name}", b"")[offset:]
+    return files.content.get(f"{folder}/{name}", b"")[int(offset) :]
 
 
-async def state(files: Files, match: "re.Match[str]", _stdin: bytes) -> bytes:
-    """Print the state of a job."""
-    if match[1] not in files.started:
-        return json.dumps({"state": "new", "exit_status": None}).encode()
-    running = files.is_running(match[1])
-    return json.dumps(
-        {"state": "running" if running else "ended", "exit_status": None if running else 0}
-    ).encode()
+@command(rf"{JOB} state (\S+)")
+async def state(files: Files, folder: str) -> bytes:
+    word, status = "new", None
+    if folder in files.ends_at:
+        word, status = ("running", None) if files.is_running(folder) else ("ended", 0)
+    return json.dumps({"state": word, "exit_status": status}).encode()
 
 
-async def manifest(files: Files, match: "re.Match[str]", _stdin: bytes) -> bytes:
-    """Print the manifest of the user's files."""
-    return files.content.get(f"{match[1]}/manifest.json", b"null")
+@command(rf"{JOB} written .*")
+async def written(_files: Files) -> bytes:
+    """List no files: a light job writes none."""
+    return b"[]"
 
 
-async def remove(_files: Files, _match: "re.Match[str]", _stdin: bytes) -> bytes:
+@command(rf"mkdir -p \S+ && cat > .* && {FILES} manifest (\S+)", reads=True)
+async def manifest(files: Files, folder: str, stdin: bytes) -> bytes:  # noqa: ARG001  the program, not kept
+    return files.content.get(f"{folder}/manifest.json", b"null")
+
+
+@command(rf"{FILES} remove \S+")
+async def remove(_files: Files) -> None:
     """Remove nothing: each run of this program begins with new instances."""
-    return b""
 
 
-async def finish(files: Files, match: "re.Match[str]", stdin: bytes) -> bytes:
+@command(rf"{FILES} finish (\S+) (\S+)", reads=True)
+async def finish(files: Files, folder: str, run: str, stdin: bytes) -> None:
     """Keep the manifest, and give a run its copy of the user's files."""
-    files.content[f"{match[1]}/manifest.json"] = stdin
-    for name, data in files.below(f"{match[1]}/tree").items():
-        files.content[f"{match[2]}/{name}"] = data
-    return b""
-
-
-UNPACK = r"echo '(\w+)  \S+' \| sha256sum -c --status && mkdir -p (\S+) && tar -xzof \S+ -C \S+"
-JOB = r"python3 -I -S dlcloud/job\.py"
-FILES = r"python3 -I -S dlcloud/files\.py"
-COMMANDS: list[tuple[str, Work]] = [
-    (re.escape(PROOF_COMMAND), prove),
-    (r"cat (\S+)", show),
-    (r".* -eq (\d+) \] && chmod \S+ \S+ && mv -f \S+ (\S+) \|\| .*", write),
-    (r"mkdir -p (\S+) && tar -xz?of - -C \S+", unpack),
-    (r'mkdir -p (\S+)/\w+\.part && tar -xof .* mv -f "\$@" .*', write_several),
-    (rf"mkdir -p (\S+) && cat > .* && {UNPACK}", keep),
-    (r"python3 -I -S dlcloud/peer\.py serve", offer),
-    (rf"python3 -I -S dlcloud/peer\.py fetch && {UNPACK}", take),
-    (r"cd (\S+) && find \. -type f -print0", find),
-    (r"cd (\S+) && (?:while .* done \| )?tar -cf - --null -T -", pack),
-    (rf"{JOB} start (\S+)(?: -)?", start),
-    (rf"{JOB} follow (\S+) (\S+) (\d+)", follow),
-    (rf"{JOB} state (\S+)", state),
-    (rf"mkdir -p \S+ && cat > .* && {FILES} manifest (\S+)", manifest),
-    (rf"{FILES} remove (\S+)", remove),
-    (rf"{FILES} finish (\S+) (\S+)", finish),
-]
-
-
-WITH_INPUT = {manifest, write, write_several, unpack, pack, finish, keep, offer, take}
-
-
-async def execute(files: Files, process: "asyncssh.SSHServerProcess[bytes]") -> bytes:
-    """Do what a command says.
-
-    Raises:
-        CommandError: It is none of those that are known, or it fails.
-    """
-    for pattern, work in COMMANDS:
-        match = re.fullmatch(pattern, process.command or "", re.DOTALL)
-        if match is not None:
-            stdin = await process.stdin.read() if work in WITH_INPUT else b""
-            return await work(files, match, stdin)
-    raise UnknownCommandError(f"a light instance does not know this command: {process.command}")
+    files.content[f"{folder}/manifest.json"] = stdin
+    for name, data in files.below(f"{folder}/tree").items():
+        files.content[f"{run}/{name}"] = data
 
 
 async def serve(files: Files, process: "asyncssh.SSHServerProcess[bytes]") -> None:
-    """Run the command of a session."""
-    try:
-        process.stdout.write(await execute(files, process))
-        process.exit(0)
-    except CommandError as error:
-        process.stderr.write(str(error).encode())
-        process.exit(127 if isinstance(error, UnknownCommandError) else 1)
+    """Do what the command of a session says; status 127 if it is none of those that are known."""
+    for pattern, work, reads in COMMANDS:
+        if match := re.fullmatch(pattern, process.command or "", re.DOTALL):
+            stdin = {"stdin": await process.stdin.read()} if reads else {}
+            try:
+                process.stdout.write(await work(files, *match.groups(), **stdin) or b"")
+                process.exit(0)
+            except CommandError as error:
+                process.stderr.write(str(error).encode())
+                process.exit(1)
+            return
+    process.stderr.write(f"a light instance does not know this command: {process.command}".encode())
+    process.exit(127)
 
 
 def lighten() -> None:
@@ -278,7 +237,7 @@ def lighten() -> None:
 
         __slots__ = ("in_memory",)
 
-        async def _run(self, process: "asyncssh.SSHServerProcess[bytes]") -> None:
+        async def run(self, process: "asyncssh.SSHServerProcess[bytes]") -> None:
             await serve(self.in_memory, process)
 
     class LightInstance(LocalInstance):
@@ -291,11 +250,10 @@ def lighten() -> None:
             self.root.mkdir(mode=0o700)
             keys = self.root / "authorized_keys"
             keys.write_text("".join(f"{line}\n" for line in data.authorized_keys))
-            secret = next((found[1] for file in data.files if (found := SECRET.search(file.content))), b"")
+            secret = next((found[1] for file in data.files if (found := SECRET.search(file.content))), "")
             name = self.identity.instance_id
             public = self.public_host_key.split()[1]
-            files = Files(name, compute_proof(secret.decode(), name, public).encode())
-            INSTANCES[name] = files
+            files = Files(name, compute_proof(secret, name, public).encode())
             HOSTS[self.listeners.host] = files
             HOSTS[self.properties().get("local-ipv4", "")] = files
             server = LightServer(
@@ -316,7 +274,6 @@ def lighten() -> None:
             if self._ssh is not None:
                 await self._ssh.close()
             self.listeners.close()
-            INSTANCES.pop(self.identity.instance_id, None)
 
     async def end_all(*_arguments: object, **_options: object) -> None:
         """There are no processes to end."""

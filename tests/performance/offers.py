@@ -10,27 +10,23 @@ is free, and needs no account. What `instances.csv` says of a type, with peaks a
 types have a row and a price.
 """
 
-import argparse
 import csv
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+from botocore.session import get_session
+from common import ROOT, parser_of
 
-from botocore.session import get_session  # noqa: E402  the path comes first, here and below
-
-from dlcloud.app.context import SystemClock  # noqa: E402
-from dlcloud.cloud.api.clients import Clients  # noqa: E402
-from dlcloud.cloud.offers.catalog import Catalog  # noqa: E402
-from dlcloud.cloud.offers.instance_types import read_type  # noqa: E402
-from dlcloud.cloud.offers.prices import Prices, hourly_usd  # noqa: E402
-from dlcloud.model.cluster import DEFAULT_REGION  # noqa: E402
+from dlcloud.app.context import SystemClock
+from dlcloud.cloud.api.clients import Clients
+from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.cloud.offers.instance_types import read_type
+from dlcloud.cloud.offers.prices import Prices, hourly_usd
+from dlcloud.model.cluster import DEFAULT_REGION
 
 OFFERS = ROOT / "dlcloud/cloud/offers"
 COLUMNS = (
@@ -95,7 +91,7 @@ def write(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--account", action="store_true", help="ask AWS, with your credentials")
     parser.add_argument("--price-file", type=Path, help="index.json of the Price List, of us-east-1")
     options = parser.parse_args()

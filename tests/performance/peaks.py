@@ -8,15 +8,17 @@ peak is measured as benchmarks measure it, in as long as they take. Printed are 
 greatest less least as a share of the median, of operations and of bandwidth.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from argparse import SUPPRESS
+from functools import partial
+from importlib import import_module
 from statistics import median
 
-ROOT = Path(__file__).parents[2]
+from common import PYTHON, ROOT, parser_of, verdict
+
 PRECISIONS = {
     "pytorch": ("fp32", "bf16", "int8"),
     "openvino": ("fp32", "bf16", "int8"),
@@ -29,11 +31,11 @@ GOAL = 0.03
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--engine", choices=PRECISIONS, action="append")
-    parser.add_argument("--inside", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--inside", nargs=2, help=SUPPRESS)
     options = parser.parse_args()
     if options.inside:
         print(json.dumps(measure(*options.inside, options.seconds)))
@@ -48,7 +50,7 @@ def main() -> None:
 
 def measure_alone(engine: str, precision: str, seconds: float) -> tuple[float, float]:
     done = subprocess.run(
-        [sys.executable, __file__, "--seconds", str(seconds), "--inside", engine, precision],
+        [PYTHON, __file__, "--seconds", str(seconds), "--inside", engine, precision],
         stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     flop_per_s, bytes_per_s = json.loads(done.stdout.splitlines()[-1])
@@ -60,40 +62,26 @@ def measure(engine: str, precision: str, seconds: float) -> tuple[float, float]:
     sys.path[0] = str(ROOT / "dlcloud")
     threads = len(os.sched_getaffinity(0))
     if engine == "pytorch":
-        from benchmarks.harness import torch_roofline  # noqa: PLC0415
-
+        torch_roofline = import_module("benchmarks.harness.torch_roofline")
         peak = torch_roofline.measure_peak(precision, device="cpu", seconds=seconds)
     elif engine == "tensorflow":
-        from benchmarks.tensorflow_cpu import training  # noqa: PLC0415
-
-        peak = training.measure_peak(precision, seconds)
+        peak = import_module("benchmarks.tensorflow_cpu.training").measure_peak(precision, seconds)
     elif engine == "bigdl":
-        from benchmarks.quantization import bigdl_engine  # noqa: PLC0415
-
+        bigdl_engine = import_module("benchmarks.quantization.bigdl_engine")
         bigdl_engine.start_java(threads)
         peak = bigdl_engine.measure_peak(precision, seconds)
     else:
-        peak = measure_graphs(engine, precision, threads, seconds)
+        load = import_module(f"benchmarks.quantization.{engine}_engine")._load
+        if engine == "openvino":
+            job = import_module("benchmarks.quantization.inference").InferenceJob(
+                model="none", network="peak", precision=precision, threads=threads, seed=0
+            )
+            load = partial(load, job=job)
+        else:
+            load = partial(load, threads=threads)
+        onnx_graphs = import_module("benchmarks.quantization.onnx_graphs")
+        peak = onnx_graphs.measure_peak(load, precision, seconds)
     return peak.flop_per_s, peak.bytes_per_s
-
-
-def measure_graphs(engine: str, precision: str, threads: int, seconds: float):
-    from functools import partial  # noqa: PLC0415
-
-    from benchmarks.quantization import onnx_graphs  # noqa: PLC0415
-
-    if engine == "onnxruntime":
-        from benchmarks.quantization import onnxruntime_engine  # noqa: PLC0415
-
-        load = partial(onnxruntime_engine._load, threads=threads)
-    else:
-        from benchmarks.quantization import inference, openvino_engine  # noqa: PLC0415
-
-        job = inference.InferenceJob(
-            model="none", network="peak", precision=precision, threads=threads, seed=0
-        )
-        load = partial(openvino_engine._load, job=job)
-    return onnx_graphs.measure_peak(load, precision, seconds)
 
 
 def report(name: str, peaks: list[tuple[float, float]]) -> bool:
@@ -102,9 +90,9 @@ def report(name: str, peaks: list[tuple[float, float]]) -> bool:
     for values, unit in zip(zip(*peaks, strict=True), ("GFLOP/s", "GB/s"), strict=True):
         middle = median(values)
         spreads.append((max(values) - min(values)) / middle)
-        verdict = "met" if spreads[-1] <= GOAL else "MISSED"
         print(
-            f"{name:18} {middle / 1e9:9.1f} {unit:8} spread {spreads[-1]:6.1%} (goal {GOAL:.0%}: {verdict})",
+            f"{name:18} {middle / 1e9:9.1f} {unit:8} spread {spreads[-1]:6.1%}"
+            f" (goal {GOAL:.0%}: {verdict(spreads[-1] <= GOAL)})",
             flush=True,
         )
     return max(spreads) <= GOAL

@@ -8,31 +8,29 @@ those that end before `CUT_TICK`, or `CUT_TIME`, are for choosing constants, tho
 reporting. The others are left out.
 """
 
-import argparse
 import gc
 import json
-import sys
 import time
+from argparse import ArgumentParser
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib import import_module
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from math import inf
 from pathlib import Path
 from random import Random
 from statistics import fmean
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+from common import parser_of, verdict
 
-from dlcloud.app.deadlines import load_windows, scale_counts  # noqa: E402  the path comes first
-from dlcloud.model.instance import SLOW_BOOT_S, Market  # noqa: E402
-from dlcloud.model.money import REGION_TRAFFIC_USD_PER_GB  # noqa: E402
-from dlcloud.scheduling.deadline_scaling import LEAVING_S, RETURN_S, leave_region  # noqa: E402
-from dlcloud.scheduling.policies import POLICIES, value  # noqa: E402
-from dlcloud.scheduling.policies.situation import (  # noqa: E402
+from dlcloud.app.deadlines import load_windows, scale_counts
+from dlcloud.model.instance import SLOW_BOOT_S, Market
+from dlcloud.model.money import REGION_TRAFFIC_USD_PER_GB
+from dlcloud.scheduling.deadline_scaling import LEAVING_S, RETURN_S, leave_region
+from dlcloud.scheduling.policies import POLICIES, value
+from dlcloud.scheduling.policies.situation import (
     HOUR_S,
     NO_MOVE,
     REFUSAL_S,
@@ -42,18 +40,18 @@ from dlcloud.scheduling.policies.situation import (  # noqa: E402
     Situation,
     move_of_state,
 )
-from dlcloud.scheduling.simulation.bound import least_cost_usd  # noqa: E402
-from dlcloud.scheduling.simulation.generate import (  # noqa: E402
+from dlcloud.scheduling.simulation.bound import least_cost_usd
+from dlcloud.scheduling.simulation.generate import (
     adversarial_windows,
     generate_partial_window,
     generate_window,
 )
-from dlcloud.scheduling.simulation.replay import SimulatedJob, replay, replay_all  # noqa: E402
-from dlcloud.scheduling.simulation.traces import PoolTrace, Window  # noqa: E402
-from dlcloud.scheduling.spells import OFF, ON, Hazard, SpellFit  # noqa: E402
+from dlcloud.scheduling.simulation.replay import SimulatedJob, SimulatedOutcome, replay, replay_all
+from dlcloud.scheduling.simulation.traces import PoolTrace, Window
+from dlcloud.scheduling.spells import OFF, ON, Hazard, SpellFit
 
 WORK_H = 48
-CHANGEOVERS_S = (720.0, 72.0, 1.8)
+CHANGEOVERS_S, REFUSALS_S = (720.0, 72.0, 1.8), (0.0, REFUSAL_S)
 GOALS = {52.0: 1.08, 70.0: 1.05}
 SIXTEEN_H = 40
 SIXTEEN_GOALS = {44.0: 1.10, 60.0: 1.10}
@@ -95,43 +93,33 @@ def print_ratios(
     for name in names:
         outcomes = replay_all(job, windows, POLICIES[name])
         costs[name] = fmean(outcome.usd for outcome in outcomes)
-        missed = sum(outcome.late_s > 0 for outcome in outcomes)
-        cells.append(f"{name} {costs[name] / bound:.3f}" + (f" ({missed} MISSED)" if missed else ""))
+        late = sum(outcome.late_s > 0 for outcome in outcomes)
+        cells.append(f"{name} {costs[name] / bound:.3f}" + (f" ({late} MISSED)" if late else ""))
     ratio = costs["elastic"] / bound
-    verdict = "met" if ratio <= goal else f"MISSED by {ratio - goal:.3f}"
+    missed = "met" if ratio <= goal else f"MISSED by {ratio - goal:.3f}"
     others = [costs[name] for name in names if name == "uniform-progress"]
     below = "" if not others else ", below UP" if costs["elastic"] < others[0] else ", NOT below UP"
     print(
         f"{title}: bound {bound / job.on_demand_cost_usd:.3f} of on-demand; over it: {', '.join(cells)}; "
-        f"goal {goal} {verdict}{below} (n={len(windows)})",
+        f"goal {goal} {missed}{below} (n={len(windows)})",
         flush=True,
     )
 
 
 def single(windows: Sequence[Window]) -> None:
-    for refusal_s in (0.0, REFUSAL_S):
-        for hours, goal in GOALS.items():
-            for changeover_s in CHANGEOVERS_S:
-                job = replace(
-                    SINGLE, allowed_s=hours * HOUR_S, changeover_s=changeover_s, refusal_s=refusal_s
-                )
-                title = f"refusal {refusal_s:g} s, {hours:g} h, changeover {changeover_s:g} s"
-                print_ratios(title, job, windows, goal, ("greedy", "uniform-progress", "elastic"))
+    for refusal_s, (hours, goal), changeover_s in product(REFUSALS_S, GOALS.items(), CHANGEOVERS_S):
+        job = replace(SINGLE, allowed_s=hours * HOUR_S, changeover_s=changeover_s, refusal_s=refusal_s)
+        title = f"refusal {refusal_s:g} s, {hours:g} h, changeover {changeover_s:g} s"
+        print_ratios(title, job, windows, goal, ("greedy", "uniform-progress", "elastic"))
 
 
 def sixteen(windows: Sequence[Window]) -> None:
-    for refusal_s in (0.0, REFUSAL_S):
-        for hours, goal in SIXTEEN_GOALS.items():
-            job = replace(
-                SINGLE,
-                work_s=16 * SIXTEEN_H * HOUR_S,
-                allowed_s=hours * HOUR_S,
-                maximum=16,
-                changeover_s=1.8,
-                refusal_s=refusal_s,
-            )
-            title = f"16 workers, refusal {refusal_s:g} s, {hours:g} h"
-            print_ratios(title, job, windows, goal, ("gang", "uniform-progress", "elastic"))
+    work_s = 16 * SIXTEEN_H * HOUR_S
+    for refusal_s, (hours, goal) in product(REFUSALS_S, SIXTEEN_GOALS.items()):
+        job = replace(SINGLE, work_s=work_s, allowed_s=hours * HOUR_S, maximum=16, refusal_s=refusal_s)
+        title = f"16 workers, refusal {refusal_s:g} s, {hours:g} h"
+        names = ("gang", "uniform-progress", "elastic")
+        print_ratios(title, replace(job, changeover_s=1.8), windows, goal, names)
 
 
 STATES_GB = (0.3, 4.0, 112.0)
@@ -141,34 +129,59 @@ REGIONS_GOAL, SAVED_GOAL, MOST_WINDOWS = 1.10, 0.30, 1000
 
 
 def regions(windows: Sequence[Window]) -> None:
-    """Print the cost over several Regions against the bound with moves, and against one of them alone.
+    """Print the cost over several Regions by a policy that sees all of them."""
 
-    Then how many of 1,000 shorter jobs are late that begin anywhere in the windows.
+    def run(job: SimulatedJob, window: Window) -> SimulatedOutcome:
+        return replay(job, window, POLICIES["elastic"])
+
+    print_over_regions("regions", windows, run, {"": STATES_GB})
+
+
+def live(windows: Sequence[Window]) -> None:
+    """Print the same of the decisions of a running training: see `OneRegionAtATime`.
+
+    A state of 0 GB is one that was copied ahead; the copies are not billed.
+    """
+    names = [pool.region for pool in windows[0].pools]
+
+    def run(job: SimulatedJob, window: Window) -> SimulatedOutcome:
+        return replay(as_it_runs(job), window, OneRegionAtATime(names))
+
+    print_over_regions("live", windows, run, {"": STATES_GB, " with a state copied ahead": (0.0,)})
+
+
+def print_over_regions(
+    part: str,
+    windows: Sequence[Window],
+    run: Callable[[SimulatedJob, Window], SimulatedOutcome],
+    sizes: dict[str, tuple[float, ...]],
+) -> None:
+    """Print the cost against the bound with moves, and against one of the Regions alone.
+
+    Then how many of 1,000 shorter jobs are late that begin anywhere in the windows, by size of state in GB.
     """
     alone = [replace(w, pools=tuple(p for p in w.pools if p.region == HOME_REGION)) for w in windows]
-    for refusal_s, changeover_s in product((0.0, REFUSAL_S), CHANGEOVERS_S):
+    for refusal_s, changeover_s in product(REFUSALS_S, CHANGEOVERS_S):
         one = replace(SINGLE, allowed_s=52 * HOUR_S, changeover_s=changeover_s, refusal_s=refusal_s)
         confined = fmean(outcome.usd for outcome in replay_all(one, alone, POLICIES["elastic"]))
-        for gb in STATES_GB:
+        for gb in sorted(set(chain.from_iterable(sizes.values()))):
             job = replace(one, move=move_of_state(gb, usd_per_gb=REGION_USD_PER_GB))
             bound = fmean(least_cost_usd(job, window) for window in windows)
-            outcomes = replay_all(job, windows, POLICIES["elastic"])
+            outcomes = [run(job, window) for window in windows]
             usd, missed = fmean(o.usd for o in outcomes), sum(o.late_s > 0 for o in outcomes)
-            goals = f"goals {REGIONS_GOAL}, {1 - SAVED_GOAL:g}, 0"
-            met = usd <= REGIONS_GOAL * bound and usd <= (1 - SAVED_GOAL) * confined and not missed
+            is_met = usd <= REGIONS_GOAL * bound and usd <= (1 - SAVED_GOAL) * confined and not missed
             print(
-                f"regions, refusal {refusal_s:g} s, 52 h, changeover {changeover_s:g} s, state of {gb:g} GB: "
-                f"over the bound {usd / bound:.3f}, over {HOME_REGION} alone {usd / confined:.3f}, "
-                f"{missed} missed; {goals} {'met' if met else 'MISSED'} (n={len(windows)})",
+                f"{part}, refusal {refusal_s:g} s, 52 h, changeover {changeover_s:g} s, state of {gb:g} GB: "
+                f"over the bound {usd / bound:.3f}, over {HOME_REGION} alone {usd / confined:.3f}, {missed} "
+                f"missed; goals {REGIONS_GOAL}, {1 - SAVED_GOAL:g}, 0 {verdict(is_met)} (n={len(windows)})",
                 flush=True,
             )
-    missed = sum(replay(job, window, POLICIES["elastic"]).late_s > 0 for job, window in hard_jobs(windows))
-    print(f"regions, {MOST_WINDOWS} jobs of 10 h: {missed} missed; goal 0 {'MISSED' if missed else 'met'}")
+    for title, some in sizes.items():
+        missed = sum(run(job, window).late_s > 0 for job, window in hard_jobs(windows, some))
+        print(f"{part}, {MOST_WINDOWS} jobs of 10 h{title}: {missed} missed; goal 0 {verdict(not missed)}")
 
 
-def hard_jobs(
-    windows: Sequence[Window], sizes: Sequence[float] = STATES_GB
-) -> Iterator[tuple[SimulatedJob, Window]]:
+def hard_jobs(windows: Sequence[Window], sizes: Sequence[float]) -> Iterator[tuple[SimulatedJob, Window]]:
     """Yield 1,000 jobs of 10 h that begin anywhere in the windows, with little time and refusals.
 
     Their states have one of `sizes` in GB.
@@ -241,36 +254,6 @@ class OneRegionAtATime:
 
 def pools_in(situation: Situation, region: str) -> list[PoolState]:
     return [pool for pool in situation.pools if pool.market is Market.SPOT and pool.region == region]
-
-
-def live(windows: Sequence[Window]) -> None:
-    """Print what `regions` prints, of the decisions of a running training: see `OneRegionAtATime`.
-
-    A state of 0 GB is one that was copied ahead; the copies are not billed.
-    """
-    alone = [replace(w, pools=tuple(p for p in w.pools if p.region == HOME_REGION)) for w in windows]
-    names = [pool.region for pool in windows[0].pools]
-    for refusal_s, changeover_s in product((0.0, REFUSAL_S), CHANGEOVERS_S):
-        one = replace(SINGLE, allowed_s=52 * HOUR_S, changeover_s=changeover_s, refusal_s=refusal_s)
-        confined = fmean(outcome.usd for outcome in replay_all(one, alone, POLICIES["elastic"]))
-        for gb in (0.0, *STATES_GB):
-            job = replace(one, move=move_of_state(gb, usd_per_gb=REGION_USD_PER_GB))
-            bound = fmean(least_cost_usd(job, window) for window in windows)
-            outcomes = [replay(as_it_runs(job), window, OneRegionAtATime(names)) for window in windows]
-            usd, missed = fmean(o.usd for o in outcomes), sum(o.late_s > 0 for o in outcomes)
-            print(
-                f"live, refusal {refusal_s:g} s, 52 h, changeover {changeover_s:g} s, state of {gb:g} GB: "
-                f"over the bound {usd / bound:.3f}, over {HOME_REGION} alone {usd / confined:.3f}, "
-                f"{missed} missed (n={len(windows)})",
-                flush=True,
-            )
-    for title, sizes in (("", STATES_GB), (" with a state copied ahead", (0.0,))):
-        missed = sum(
-            replay(as_it_runs(job), window, OneRegionAtATime(names)).late_s > 0
-            for job, window in hard_jobs(windows, sizes)
-        )
-        goal = "MISSED" if missed else "met"
-        print(f"live, {MOST_WINDOWS} jobs of 10 h{title}: {missed} missed; goal 0 {goal}")
 
 
 def as_it_runs(job: SimulatedJob) -> SimulatedJob:
@@ -349,7 +332,7 @@ def speed_of(title: str, job: SimulatedJob, windows: Sequence[Window]) -> None:
         print(f"{title}, a thousand windows, {name}: {seconds:.1f} s of one core", flush=True)
     print(
         f"{title}, a thousand windows, the whole table: {total:.1f} s; goal 120 "
-        f"{'met' if total <= 120 else 'MISSED'}; a decision takes {1000 * longest_s:.0f} ms at most, goal 50"
+        f"{verdict(total <= 120)}; a decision takes {1000 * longest_s:.0f} ms at most, goal 50"
     )
 
 
@@ -361,19 +344,16 @@ def model(windows: Sequence[Window]) -> None:
     """
     random = Random(1)
     drawn = [(factors, draw_window(factors, random)) for factors in map(fit_window, windows)]
-    for refusal_s in (0.0, REFUSAL_S):
-        for hours in GOALS:
-            job = replace(
-                SINGLE, allowed_s=hours * HOUR_S, changeover_s=CHANGEOVERS_S[0], refusal_s=refusal_s
-            )
-            bound = fmean(least_cost_usd(job, window) for _, window in drawn)
-            knowing = fmean(replay(job, window, tell(factors)).usd for factors, window in drawn)
-            texts = [f"elastic knowing the factors {knowing / bound:.3f}"]
-            for name in ("elastic", "uniform-progress"):
-                usd = fmean(replay(job, window, POLICIES[name]).usd for _, window in drawn)
-                texts.append(f"{name} {usd / bound:.3f}")
-            title = f"drawn windows, refusal {refusal_s:g} s, {hours:g} h, changeover {CHANGEOVERS_S[0]:g} s"
-            print(f"{title}: over the bound {', '.join(texts)} (n={len(drawn)})", flush=True)
+    for refusal_s, hours in product(REFUSALS_S, GOALS):
+        job = replace(SINGLE, allowed_s=hours * HOUR_S, changeover_s=CHANGEOVERS_S[0], refusal_s=refusal_s)
+        bound = fmean(least_cost_usd(job, window) for _, window in drawn)
+        knowing = fmean(replay(job, window, tell(factors)).usd for factors, window in drawn)
+        texts = [f"elastic knowing the factors {knowing / bound:.3f}"]
+        for name in ("elastic", "uniform-progress"):
+            usd = fmean(replay(job, window, POLICIES[name]).usd for _, window in drawn)
+            texts.append(f"{name} {usd / bound:.3f}")
+        title = f"drawn windows, refusal {refusal_s:g} s, {hours:g} h, changeover {CHANGEOVERS_S[0]:g} s"
+        print(f"{title}: over the bound {', '.join(texts)} (n={len(drawn)})", flush=True)
 
 
 def known(windows: Sequence[Window], others: Sequence[Window]) -> None:
@@ -509,49 +489,50 @@ def single_windows(folder: Path | None) -> list[Window]:
 
 
 def pooled_windows(folder: Path | None) -> list[Window]:
-    """Return windows of several zones: of one region where there is one, else of all folders."""
     if folder is None:
-        generated = [generate_window(seed, hours=72, pools=3) for seed in range(100)]
-        return scale_counts(generated, 16)
-    windows = scale_counts(load_windows(folder, pooled=True), 16)
+        return scale_counts([generate_window(seed, hours=72, pools=3) for seed in range(100)], 16)
+    return in_zones(scale_counts(load_windows(folder, pooled=True), 16), ZONES)
+
+
+def in_zones(windows: Sequence[Window], zones: tuple[str, ...]) -> list[Window]:
+    """Return windows with the pools of some zones alone, where they have them."""
     chosen = []
     for window in windows:
-        pools = tuple(pool for pool in window.pools if pool.name.startswith(ZONES))
+        pools = tuple(pool for pool in window.pools if pool.name.startswith(zones))
         chosen.append(replace(window, pools=pools) if pools else window)
     return chosen
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def add_sources(parser: ArgumentParser) -> None:
+    """Let a program be told which windows to replay."""
     parser.add_argument("--traces", type=Path, help="a folder of windows of one zone each")
     parser.add_argument("--pooled", type=Path, help="a folder with a folder of aligned windows per zone")
+    parser.add_argument("--half", choices=("choosing", "reporting"), default="reporting")
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    add_sources(parser)
     parser.add_argument("--part", choices=PARTS, action="append")
     parser.add_argument("--every", type=int, default=1, help="only every so many windows")
-    parser.add_argument("--half", choices=("choosing", "reporting"), default="reporting")
     options = parser.parse_args()
-    reporting = options.half == "reporting"
-    windows = half(single_windows(options.traces), options.traces, reporting=reporting)[:: options.every]
-    parts = options.part or PARTS
-    if "single" in parts:
-        single(windows)
+    parts, reporting = options.part or PARTS, options.half == "reporting"
+
+    def chosen(windows: list[Window], folder: Path | None, *, reporting: bool = reporting) -> list[Window]:
+        return half(windows, folder, reporting=reporting)[:: options.every]
+
+    alone = single_windows(options.traces)
+    windows = chosen(alone, options.traces)
+    for name, run in {"single": single, "worst": worst, "model": model, "speed": speed}.items():
+        if name in parts:
+            run(windows)
     if "sixteen" in parts:
-        pooled = half(pooled_windows(options.pooled), options.pooled, reporting=reporting)
-        sixteen(pooled[:: options.every])
-    over_regions = {"regions": regions, "live": live}
-    for part in over_regions.keys() & parts:
-        whole = load_windows(options.pooled, pooled=True)
-        over_regions[part](half(whole, options.pooled, reporting=reporting)[:: options.every])
-    if "worst" in parts:
-        worst(windows)
-    if "model" in parts:
-        model(windows)
+        sixteen(chosen(pooled_windows(options.pooled), options.pooled))
+    for name, run in {"regions": regions, "live": live}.items():
+        if name in parts:
+            run(chosen(load_windows(options.pooled, pooled=True), options.pooled))
     if "known" in parts:
-        others = half(single_windows(options.traces), options.traces, reporting=not reporting)
-        known(windows, others[:: options.every])
-    if "speed" in parts:
-        speed(windows)
+        known(windows, chosen(alone, options.traces, reporting=not reporting))
 
 
 if __name__ == "__main__":

@@ -7,35 +7,26 @@ Cells: 1, 4 and 16 workers, changeovers of 1.8 to 720 s, a slack of 8, 10 and 50
 (`policies.py`), generated ones that are on and off, and generated ones with partial capacity. Options narrow
 the grid. A cell "LOSES" where `elastic` costs more than 0.5 % above Uniform Progress. Behind the ratio is its
 interval of 95 % over the windows.
-
-    python tests/performance/policy_grid.py --traces DIR --pooled DIR --windows 8 --again FILE --sample 20
-
-measures again the cells that lose in the output FILE of an earlier call, and a random 20 of the others.
 """
 
-import argparse
-import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import sqrt
-from pathlib import Path
-from random import Random
 from statistics import fmean
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/performance")]
+from common import parser_of
+from policies import add_sources, half, in_zones
 
-from policies import half  # noqa: E402
-
-from dlcloud.app.deadlines import load_windows, scale_counts  # noqa: E402  the path comes first
-from dlcloud.scheduling.policies import POLICIES  # noqa: E402
-from dlcloud.scheduling.policies.situation import HOUR_S  # noqa: E402
-from dlcloud.scheduling.simulation.bound import least_cost_usd  # noqa: E402
-from dlcloud.scheduling.simulation.generate import generate_partial_window, generate_window  # noqa: E402
-from dlcloud.scheduling.simulation.replay import SimulatedJob, replay_all  # noqa: E402
-from dlcloud.scheduling.simulation.traces import Window  # noqa: E402
+from dlcloud.app.deadlines import load_windows, scale_counts
+from dlcloud.scheduling.policies import POLICIES
+from dlcloud.scheduling.policies.situation import HOUR_S
+from dlcloud.scheduling.simulation.bound import least_cost_usd
+from dlcloud.scheduling.simulation.generate import generate_partial_window, generate_window
+from dlcloud.scheduling.simulation.replay import SimulatedJob, replay_all
+from dlcloud.scheduling.simulation.traces import Window
 
 WORK_H = 24.0
 ZONES = ("us-east-1a", "us-east-1c", "us-east-1d")
@@ -77,7 +68,7 @@ class Cell:
         )
 
 
-def sources(options: argparse.Namespace, workers: int) -> Iterator[tuple[str, list[Window]]]:
+def sources(options: Namespace, workers: int) -> Iterator[tuple[str, list[Window]]]:
     reporting = options.half == "reporting"
     pools, first = (3 if workers >= POOLED_WORKERS else 1), 0 if reporting else CHOOSING_SEED
     seeds = range(first, first + options.windows)
@@ -86,22 +77,13 @@ def sources(options: argparse.Namespace, workers: int) -> Iterator[tuple[str, li
             windows = load_windows(folder, pooled=folder is options.pooled)
             windows = half(windows, folder, reporting=reporting)
             step = max(1, len(windows) // options.windows)
-            yield name, scale_counts(_in_zones(windows[::step][: options.windows]), workers)
+            yield name, scale_counts(in_zones(windows[::step][: options.windows], ZONES), workers)
     on_and_off = [generate_window(seed, hours=60, pools=pools) for seed in seeds]
     yield "on and off", scale_counts(on_and_off, workers)
     yield (
         "partial",
         [generate_partial_window(seed, hours=60, pools=pools, count=workers) for seed in seeds],
     )
-
-
-def _in_zones(windows: Sequence[Window]) -> list[Window]:
-    """Return windows with the pools of `ZONES` alone, where they have them."""
-    chosen = []
-    for window in windows:
-        pools = tuple(pool for pool in window.pools if pool.name.startswith(ZONES))
-        chosen.append(replace(window, pools=pools) if pools else window)
-    return chosen
 
 
 def compare(cell: Cell, windows: Sequence[Window], refusal_s: float) -> float:
@@ -135,39 +117,23 @@ def ratio_of_means(above: Sequence[float], below: Sequence[float]) -> tuple[floa
     return one / other, sqrt((count - 1) / count * sum((value - middle) ** 2 for value in without))
 
 
-def chosen(cells: Sequence[Cell], file: Path | None, sample: int) -> set[str]:
-    """Return the cells to measure: those that lose in an earlier output, and a random number of others."""
-    if file is None:
-        return set(map(str, cells))
-    losing = {line.partition(": ")[0] for line in file.read_text().splitlines() if "LOSES" in line}
-    others = [str(cell) for cell in cells if str(cell) not in losing]
-    return losing | set(Random(1).sample(others, min(sample, len(others))))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--traces", type=Path, help="a folder of windows of one zone each")
-    parser.add_argument("--pooled", type=Path, help="a folder with a folder of aligned windows per zone")
+    parser = parser_of(__doc__)
+    add_sources(parser)
     parser.add_argument("--windows", type=int, default=8, help="of each kind")
     parser.add_argument("--refusal", type=float, default=0.0, help="seconds kept for a refusal of on-demand")
     parser.add_argument("--workers", type=int, nargs="+", default=(1, 4, 16))
     parser.add_argument("--changeovers", type=float, nargs="+", default=(1.8, 18.0, 72.0, 180.0, 720.0))
     parser.add_argument("--slacks", type=float, nargs="+", default=(0.08, 0.1, 0.5))
     parser.add_argument("--boots", type=float, nargs="+", default=(0.0, 31.0, 120.0))
-    parser.add_argument("--half", choices=("choosing", "reporting"), default="reporting")
-    parser.add_argument("--again", type=Path, metavar="FILE", help="only cells that lose in this output")
-    parser.add_argument("--sample", type=int, default=0, help="with --again: also a sample of N other cells")
     options = parser.parse_args()
     begun, ratios = time.process_time(), []
     grid = [options.workers, options.changeovers, options.slacks, options.boots]
     cells = [Cell(*values) for values in product(KINDS, *grid)]
-    names = chosen(cells, options.again, options.sample)
     for workers in options.workers:
         for kind, windows in sources(options, workers):
             here = [cell for cell in cells if (cell.kind, cell.workers) == (kind, workers)]
-            ratios += [compare(cell, windows, options.refusal) for cell in here if str(cell) in names]
+            ratios += [compare(cell, windows, options.refusal) for cell in here]
     lost = sum(ratio > TOLERANCE for ratio in ratios)
     print(
         f"{len(ratios)} cells, {lost} lose, worst {max(ratios):.3f}, mean {fmean(ratios):.3f}; "

@@ -1,13 +1,12 @@
 """How well throughput is predicted on types and for models that the predictor never saw, beside the goals.
 
-    python tests/performance/prediction.py FOLDER [--other FOLDER | --repository FOLDER] [--undescribed]
+    python tests/performance/prediction.py FOLDER [--repository FOLDER] [--undescribed]
     python tests/performance/prediction.py FOLDER --repository FOLDER --programs [--kept-back] [--types 8]
 
 FOLDER has the files of SpareCores/sc-inspector-data that `type_table.py` reads. Families are split into
 four parts by the SHA-256 of their names. For each part and each model, the table is completed without that
 part and that model; each test of the model is then measured on three types that the predictor chooses of
-the others, and predicted on all. `--other` instead learns from all of FOLDER and predicts what is in
-another folder of the same format. `--undescribed` keeps from the predictor what a test is (size of the
+the others, and predicted on all. `--undescribed` keeps from the predictor what a test is (size of the
 model, tokens): the case of one's own job. `--repository`, a checkout of SpareCores/sc-inspector-data, adds
 references of other programs. `--programs` predicts their tests, each program left out with a part of the
 families, or, with `--kept-back`, on the families that FOLDER has nothing of and that no constant was chosen
@@ -15,24 +14,16 @@ on. Simple rules are next to it. Intervals are scaled by the errors of the other
 how far samples of one run are apart, and with `--repository` types of the same hardware. Needs NumPy.
 """
 
-import argparse
-import csv
-import hashlib
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from math import exp, log
 from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
-
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
-
-from type_table import (  # noqa: E402  the path comes first
+from common import parser_of, part_of, usd_by_type, verdict
+from type_table import (
     FEWEST_TYPES,
     Data,
     complete,
@@ -42,14 +33,14 @@ from type_table import (  # noqa: E402  the path comes first
     read_traits,
 )
 
-from dlcloud.prediction.measured_types import (  # noqa: E402
+from dlcloud.prediction.measured_types import (
     RULE,
     Reference,
     Traits,
     TypeTable,
 )
-from dlcloud.prediction.offers import race_of  # noqa: E402
-from dlcloud.prediction.predictor import (  # noqa: E402
+from dlcloud.prediction.offers import race_of
+from dlcloud.prediction.predictor import (
     MANY_CORES,
     Belief,
     Calibration,
@@ -58,8 +49,8 @@ from dlcloud.prediction.predictor import (  # noqa: E402
     learn,
     predict,
 )
-from dlcloud.prediction.resemblance import resemblances  # noqa: E402
-from dlcloud.prediction.rules import BY_PASSMARK, PASSMARK, rule_levels  # noqa: E402
+from dlcloud.prediction.resemblance import resemblances
+from dlcloud.prediction.rules import BY_PASSMARK, PASSMARK, rule_levels
 
 PARTS = 4
 RACED = (3, 8, 12, 24)
@@ -81,20 +72,10 @@ class Outcome:
     held: np.ndarray
     belief: Belief
     """After the measurements."""
-    cut: list[float] = field(default_factory=list)
     excess: float = 0.0
     raced: dict[int, tuple[float, float]] = field(default_factory=dict)
     rules: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     """Of each simple rule: the median error; the excess of what it names, and of the best of its first 8."""
-
-
-def part_of(family: str) -> int:
-    return int(hashlib.sha256(family.encode()).hexdigest(), 16) % PARTS
-
-
-def read_prices() -> dict[str, float]:
-    with (ROOT / "dlcloud" / "cloud" / "offers" / "on_demand.csv").open() as file:
-        return {row["instance_type"]: float(row["usd_hr_us_east_1"]) for row in csv.DictReader(file)}
 
 
 _CHOSEN: dict[tuple[int, Reference | None, frozenset[str]], tuple[TypeTable, list[str]]] = {}
@@ -133,11 +114,6 @@ def predict_test(
     names = [name for name in ran if name not in chosen]
     errors = np.array([log(estimates[name].throughput) - ran[name] for name in names])
     deviations = np.array([log(estimates[name].high / estimates[name].throughput) for name in names])
-    # Above 0: by how many standard deviations a test that was cut off is predicted faster than kept ones.
-    above = [
-        (log(estimates[n].throughput) - data.cut_offs[j]) / log(estimates[n].high / estimates[n].throughput)
-        for n in cut
-    ]
     outcome = Outcome(
         model=data.models[j],
         test=data.references[j].name,
@@ -146,7 +122,6 @@ def predict_test(
         deviations=deviations,
         held=np.array([name in held for name in names]),
         belief=belief,
-        cut=above,
     )
     costs = {n: prices[n] / exp(ran[n]) for n in ran if n in prices and not n.startswith("t")}
     # A type whose test was cut off costs its price at the slowest speed that was kept, at least.
@@ -239,10 +214,6 @@ def print_twins(data: Data, given: set[str]) -> None:
         print(f"twins, {program or 'all'}: median {fmean(middles):.1%} mean {fmean(means):.1%}")
 
 
-def verdict(is_met: object) -> str:
-    return "met" if is_met else "MISSED"
-
-
 def print_errors(title: str, outcomes: Sequence[Outcome], *, held: bool) -> None:
     chosen = [(relative(o)[o.held] if held else relative(o)) for o in outcomes]
     chosen = [errors for errors in chosen if len(errors)]
@@ -326,59 +297,25 @@ def print_choices(outcomes: Sequence[Outcome]) -> None:
         )
 
 
-def print_cut_off(outcomes: Sequence[Outcome], scales: dict[str, Calibration]) -> None:
-    scores = list(chain.from_iterable(((s, scales[o.model].described[0]) for s in o.cut) for o in outcomes))
-    if scores:
-        slow = np.mean([score <= 0 for score, _ in scores])
-        possible = np.mean([score <= scale for score, scale in scores])
-        print(
-            f"tests that were cut off: {len(scores)}; predicted below the slowest kept: {slow:.1%};"
-            f" interval reaches below it: {possible:.1%}"
-        )
-
-
-def leave_out(data: Data, only: str, *, described: bool) -> list[Outcome]:
-    prices, outcomes = read_prices(), []
+def leave_out(data: Data, *, described: bool) -> list[Outcome]:
+    prices, outcomes = usd_by_type(), []
     tests = [j for j in range(len(data.models)) if (~np.isnan(data.levels[j])).sum() >= FEWEST_TYPES]
     for model in sorted({m for m, one in zip(data.models, data.references, strict=True) if one.tokens}):
         for part in range(PARTS):
             others = [j for j in tests if data.models[j] != model]
-            table = complete(data, others, lambda one, part=part: part_of(one.family) != part)
+            table = complete(data, others, lambda one, part=part: part_of(one.family, PARTS) != part)
             outcomes += [
                 predict_test(
                     data,
                     table,
                     j,
                     prices,
-                    is_held=lambda one, part=part: part_of(one.family) == part,
+                    is_held=lambda one, part=part: part_of(one.family, PARTS) == part,
                     description=data.references[j] if described else None,
                 )
                 for j in tests
-                if data.models[j] == model and only in model
+                if data.models[j] == model
             ]
-    return outcomes
-
-
-def other_folder(data: Data, other: Data, *, described: bool) -> list[Outcome]:
-    """Predict the tests of another folder by a table of all of the first one."""
-    seen = {name for i, name in enumerate(data.names) if not np.isnan(data.levels[:, i]).all()}
-    families = {name.split(".")[0] for name in seen}
-    outcomes = []
-    for model in sorted(set(other.models)):
-        tests = [j for j in range(len(data.models)) if (~np.isnan(data.levels[j])).sum() >= FEWEST_TYPES]
-        table = complete(data, [j for j in tests if data.models[j] != model], lambda _: True)
-        outcomes += [
-            predict_test(
-                other,
-                table,
-                j,
-                read_prices(),
-                is_held=lambda one: one.family not in families,
-                description=other.references[j] if described else None,
-            )
-            for j in range(len(other.models))
-            if other.models[j] == model and (~np.isnan(other.levels[j])).sum() >= FEWEST_HELD
-        ]
     return outcomes
 
 
@@ -390,7 +327,7 @@ def programs(data: Data, given: set[str], count: int, *, kept_back: bool) -> lis
     for part in [PARTS] if kept_back else range(PARTS):
 
         def is_held(one: Traits, part: int = part) -> bool:
-            return part == (part_of(one.family) if one.family in given else PARTS)
+            return part == (part_of(one.family, PARTS) if one.family in given else PARTS)
 
         def is_used(one: Traits, held: Callable[[Traits], bool] = is_held) -> bool:
             return one.family in given and not held(one)
@@ -404,7 +341,7 @@ def programs(data: Data, given: set[str], count: int, *, kept_back: bool) -> lis
                     data,
                     table,
                     j,
-                    read_prices(),
+                    usd_by_type(),
                     is_held=is_held if not kept_back else lambda one: one.family not in given,
                     description=None,
                     count=count,
@@ -457,11 +394,9 @@ def print_programs(data: Data, outcomes: Sequence[Outcome], *, held: bool) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--other", type=Path)
     parser.add_argument("--undescribed", action="store_true")
-    parser.add_argument("--only", default="")
     parser.add_argument("--repository", type=Path)
     parser.add_argument("--repeats", action="store_true")
     parser.add_argument("--programs", action="store_true")
@@ -481,23 +416,16 @@ def main() -> None:
         print_programs(data, outcomes, held=options.kept_back)
         return
     data = read_data(options.folder, repository=options.repository)
-    described = not options.undescribed
-    outcomes = leave_out(data, "" if options.other else options.only, described=described)
+    outcomes = leave_out(data, described=not options.undescribed)
     scales = {m: calibration(o for o in outcomes if o.model != m) for m in {o.model for o in outcomes}}
-    everything = calibration(outcomes)
-    if options.other:
-        other = read_data(options.other, hardware=None)
-        outcomes = other_folder(data, other, described=described)
-        scales = {one.model: everything for one in outcomes}
     for model in sorted({one.model for one in outcomes}):
         print_errors(model, [one for one in outcomes if one.model == model], held=False)
     print_errors("all models", outcomes, held=False)
     print_errors("all models, left-out families", outcomes, held=True)
     print_intervals(outcomes, scales)
     print_types(outcomes, scales, held=True)
-    print_cut_off(outcomes, scales)
     print_choices(outcomes)
-    print(f"scale of intervals, x86 and Arm: {everything}")
+    print(f"scale of intervals, x86 and Arm: {calibration(outcomes)}")
 
 
 if __name__ == "__main__":

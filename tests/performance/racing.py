@@ -1,6 +1,6 @@
 """Races over recorded samples: are dear types stopped, is the cheapest kept, and what is saved.
 
-    python tests/performance/racing.py FOLDER [--replays 10000] [--spread 1] [--part judging] [--seed 1]
+    python tests/performance/racing.py FOLDER [--replays 10000] [--spread 1] [--part judging]
 
 FOLDER has `llm.csv.gz` of SpareCores/sc-inspector-data. A replay draws a test and 16 of the 40 types on
 which it is cheapest. Each type's machine is as fast as its recorded samples, times a factor of its own with
@@ -13,10 +13,6 @@ are computed at once in NumPy, by the constants of `dlcloud/prediction/racing.py
 each look is compared with `judge` itself.
 """
 
-import argparse
-import csv
-import gzip
-import hashlib
 import sys
 from collections import defaultdict
 from dataclasses import dataclass, fields
@@ -25,11 +21,10 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from common import parser_of, part_of, usd_by_type, verdict
+from type_table import read_rows
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from dlcloud.prediction import racing  # noqa: E402  the path comes first
+from dlcloud.prediction import racing
 
 ENTRANTS, DRAWN_FROM, BETWEEN = 16, 40, 0.05
 FEWEST_TYPES = 100
@@ -41,22 +36,15 @@ Types = list[tuple[float, np.ndarray]]
 """Price and logarithms of the samples of each type."""
 
 
-def half_of(family: str) -> int:
-    return int(hashlib.sha256(family.encode()).hexdigest(), 16) % 2
-
-
 def read_tests(folder: Path, part: str) -> list[Types]:
     """Return the cheapest types of each test, of the families of a part."""
-    with (ROOT / "dlcloud" / "cloud" / "offers" / "on_demand.csv").open() as file:
-        prices = {row["instance_type"]: float(row["usd_hr_us_east_1"]) for row in csv.DictReader(file)}
+    prices = usd_by_type()
     tests: dict[tuple[str, ...], list[tuple[float, list[float]]]] = defaultdict(list)
-    with gzip.open(folder / "llm.csv.gz", "rt") as file:
-        for row in csv.DictReader(file):
-            samples = [float(row[f"tokens_s_{i}"]) for i in range(1, 6) if row[f"tokens_s_{i}"]]
-            if row["gpu"] or row["type"] not in prices or len(samples) < 5:
-                continue
-            if half_of(row["type"].partition(".")[0]) not in PARTS[part]:
-                continue
+    for row in read_rows(folder, "llm.csv.gz"):
+        samples = [float(row[f"tokens_s_{i}"]) for i in range(1, 6) if row[f"tokens_s_{i}"]]
+        if row["gpu"] or row["type"] not in prices or len(samples) < 5:
+            continue
+        if part_of(row["type"].partition(".")[0], 2) in PARTS[part]:
             key = (row["model"], row["prompt_tokens"], row["generated_tokens"])
             tests[key].append((prices[row["type"]], samples))
     kept = [
@@ -236,10 +224,6 @@ def replay(tests: list[Types], races: int, spread: float, rng: np.random.Generat
     return replays
 
 
-def verdict(is_met: object) -> str:
-    return "met" if is_met else "MISSED"
-
-
 def print_figures(replays: Replays) -> None:
     truth, races = replays.truth, np.arange(len(replays.truth))
     is_dear = truth - truth.min(axis=1)[:, None] > log1p(racing.INDIFFERENCE)
@@ -261,15 +245,14 @@ def print_figures(replays: Replays) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--replays", type=int, default=10_000)
     parser.add_argument("--spread", type=float, default=1.0)
     parser.add_argument("--part", choices=list(PARTS), default="all")
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--check", type=int, default=20)
     options = parser.parse_args()
-    tests, rng = read_tests(options.folder, options.part), np.random.default_rng(options.seed)
+    tests, rng = read_tests(options.folder, options.part), np.random.default_rng(1)
     chunks = [
         replay(
             tests, min(AT_ONCE, options.replays - start), options.spread, rng, 0 if start else options.check

@@ -11,24 +11,17 @@ is that from the interruption until a step is done that was not done before, wit
 training that does no step any more is given up.
 """
 
-import argparse
 import os
 import random
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from dlcloud.benchmarks.command import reporting  # noqa: E402  the path comes first
-from dlcloud.benchmarks.resume import install  # noqa: E402
+from common import PYTHON, hook_variables, kill_family, parser_of
 
 STEP_S, EVERY, LIMIT_S = 0.1, 10, 240.0
 TRAINING = f"""
@@ -120,24 +113,11 @@ def begin(folder: Path, command: list[str], variables: dict[str, str]) -> "subpr
 
 
 def end(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
-    family = descendants(process.pid) if number == signal.SIGKILL else []
-    os.killpg(process.pid, number)
-    for one in family:
-        with suppress(ProcessLookupError):
-            os.kill(one, number)
+    if number == signal.SIGKILL:
+        kill_family(process.pid)
+    else:
+        os.killpg(process.pid, number)
     process.wait()
-
-
-def descendants(parent: int) -> list[int]:
-    parents: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            words = path.read_text().rpartition(")")[2].split()
-            parents.setdefault(int(words[1]), []).append(int(path.parent.name))
-    found = [parent]
-    for one in found:
-        found += parents.get(one, [])
-    return found[1:]
 
 
 def measure(title: str, command: list[str], script: str, interruptions: int, *, ends: str = "") -> None:
@@ -147,14 +127,7 @@ def measure(title: str, command: list[str], script: str, interruptions: int, *, 
         folder, variables = Path(name), {}
         (folder / "train.py").write_text(TRAINING + script)
         if ends:
-            install(folder)
-            shutil.copy(reporting.__file__, folder / reporting.MODULE)
-            variables = {
-                "PYTHONPATH": name,
-                "DLCLOUD_RESUME": "auto",
-                "DLCLOUD_CHECKPOINTS": f"{name}/checkpoints",
-                "DLCLOUD_RESUME_RUN": name,
-            }
+            variables = hook_variables(folder, folder / "checkpoints") | {"DLCLOUD_RESUME_RUN": name}
             if ends == "SIGKILL":
                 variables["DLCLOUD_RESUME_INTERVAL_S"] = "1"
         process = begin(folder, command, variables)
@@ -184,8 +157,8 @@ def measure(title: str, command: list[str], script: str, interruptions: int, *, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the time lost when a worker is lost.")
-    parser.add_argument("--python", default=sys.executable, help="has PyTorch")
+    parser = parser_of(__doc__)
+    parser.add_argument("--python", default=PYTHON, help="has PyTorch")
     parser.add_argument("--ray", default="", help="has Ray Train and PyTorch")
     parser.add_argument("--interruptions", type=int, default=5)
     arguments = parser.parse_args()

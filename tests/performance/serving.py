@@ -17,10 +17,8 @@ Split, stated before looking: parts and constants were chosen by the errors of D
 turn; the other five models' errors were looked at when all was chosen.
 """
 
-import argparse
 import csv
 import re
-import sys
 from collections import defaultdict
 from itertools import combinations, permutations, product
 from math import exp, log
@@ -29,19 +27,16 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from common import ROOT, parser_of, usd_by_type
+from type_table import language_test, read_rows
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
-
-from type_table import read_rows  # noqa: E402  the path comes first
-
-from dlcloud.app.results.predict import gpu_types  # noqa: E402
-from dlcloud.app.results.predict_model import SINGLE_GPUS  # noqa: E402
-from dlcloud.cloud.offers.catalog import Catalog  # noqa: E402
-from dlcloud.prediction.gpu_types import predict_on_gpus  # noqa: E402
-from dlcloud.prediction.measured_types import Kind, Reference  # noqa: E402
-from dlcloud.prediction.predictor import Measurement  # noqa: E402
-from dlcloud.prediction.serving import (  # noqa: E402
+from dlcloud.app.results.predict import gpu_types
+from dlcloud.app.results.predict_model import SINGLE_GPUS
+from dlcloud.cloud.offers.catalog import Catalog
+from dlcloud.prediction.gpu_types import predict_on_gpus
+from dlcloud.prediction.measured_types import Kind, Reference
+from dlcloud.prediction.predictor import Measurement
+from dlcloud.prediction.serving import (
     BYTES,
     GPUS,
     MODELS,
@@ -226,8 +221,7 @@ def evaluate_choice(rows: list[PublishedRow]) -> None:
     be raced; it costs what its cheapest published concurrency within the goal costs, by the whole GPUs' price
     on demand. A race of three tries three set-ups over their concurrencies.
     """
-    with (ROOT / "dlcloud" / "cloud" / "offers" / "on_demand.csv").open() as file:
-        prices = {one["instance_type"]: float(one["usd_hr_us_east_1"]) for one in csv.DictReader(file)}
+    prices = usd_by_type()
     hourly = {gpu: prices[name] / 8 for gpu, name in OF_EIGHT.items()}
     excesses: dict[str, list[float]] = defaultdict(list)
     counts: list[int] = []
@@ -275,16 +269,8 @@ def gpu_levels(folder: Path, *, gpus: bool) -> dict[str, dict[Reference, float]]
     levels: dict[str, dict[Reference, float]] = defaultdict(dict)
     for row in read_rows(folder, "llm.csv.gz"):
         if bool(row["gpu"]) == gpus:
-            prompt, generated = int(row["prompt_tokens"]), int(row["generated_tokens"])
-            short = row["model"].split("-")[0].split(".")[0].lower() + f"-{int(row['parameters']) // 10**6}M"
-            reference = Reference(
-                name=f"{short}-{'p' if prompt else 'g'}{prompt or generated}",
-                kind=Kind.PROMPT if prompt else Kind.GENERATION,
-                file_bytes=int(row["file_bytes"]),
-                tokens=prompt or generated,
-            )
             rates = [float(row[f"tokens_s_{i}"]) for i in range(1, 6) if row[f"tokens_s_{i}"]]
-            levels[row["type"]][reference] = log(median(rates))
+            levels[row["type"]][language_test(row)] = log(median(rates))
     return levels
 
 
@@ -328,7 +314,7 @@ def evaluate_gpu_types(folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("sample", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true")

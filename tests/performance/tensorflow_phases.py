@@ -10,17 +10,17 @@ same process; the kernels of one more step that take most, by oneDNN's own log; 
 stock. Median CPU seconds with one thread can be compared on a busy machine, too.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import time
+from argparse import SUPPRESS, Namespace
 from collections import defaultdict
-from pathlib import Path
 from statistics import median
 
-ROOT = Path(__file__).parents[2]
+from common import PYTHON, ROOT, parser_of
+
 SETTINGS = {"stock": ("0", "fp32"), "onednn": ("1", "fp32"), "onednn bf16": ("1", "bf16-policy")}
 VALUES_MOVED = 7
 """Floats of each weight by RMSProp: it, two slots and the gradient are read, it and the slots written."""
@@ -30,13 +30,13 @@ MARK = "a step begins"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--network", default="vgg16")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--inside", choices=SETTINGS, help=argparse.SUPPRESS)
-    parser.add_argument("--log", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--inside", choices=SETTINGS, help=SUPPRESS)
+    parser.add_argument("--log", action="store_true", help=SUPPRESS)
     options = parser.parse_args()
     if options.inside:
         measure(options)
@@ -57,15 +57,15 @@ def run_inside(setting: str, *more: str) -> list[str]:
         "ONEDNN_VERBOSE": "1" if more else "0",
     }
     done = subprocess.run(
-        [sys.executable, __file__, *sys.argv[1:], "--inside", setting, *more],
+        [PYTHON, __file__, *sys.argv[1:], "--inside", setting, *more],
         env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     return done.stdout.splitlines()
 
 
-def measure(options: argparse.Namespace) -> None:
+def measure(options: Namespace) -> None:
     """Print the figures of one setting as JSON, or with `--log` let oneDNN print its kernels of a step."""
-    sys.path[0] = str(ROOT / "dlcloud")  # instead of this folder, whose tensorflow.py is another
+    sys.path[0] = str(ROOT / "dlcloud")
     from benchmarks.tensorflow_cpu import training  # noqa: PLC0415  TensorFlow reads its settings now
 
     class Parts(training.Update):

@@ -10,7 +10,6 @@ type is taken to be as slow as the slowest that was kept, at most. Needs NumPy. 
 tables that `prediction.py` evaluates, with families and models left out.
 """
 
-import argparse
 import csv
 import gzip
 import sys
@@ -22,13 +21,10 @@ from pathlib import Path
 from statistics import median, variance
 
 import numpy as np
+from common import ROOT, parser_of
+from other_jobs import read_other_jobs
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
-
-from other_jobs import read_other_jobs  # noqa: E402
-
-from dlcloud.prediction.measured_types import (  # noqa: E402
+from dlcloud.prediction.measured_types import (
     LEVELS,
     NOISES,
     RULE,
@@ -77,6 +73,18 @@ def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
     content = path.read_bytes()
     text = (gzip.decompress(content) if name.endswith(".gz") else content).decode()
     return list(csv.DictReader(text.splitlines()))
+
+
+def language_test(row: dict[str, str]) -> Reference:
+    """Return the test of llama-bench that a row of `llm.csv.gz` is of."""
+    prompt, generated = int(row["prompt_tokens"]), int(row["generated_tokens"])
+    short = row["model"].split("-")[0].split(".")[0].lower() + f"-{int(row['parameters']) // 10**6}M"
+    return Reference(
+        name=f"{short}-{'p' if prompt else 'g'}{prompt or generated}",
+        kind=Kind.PROMPT if prompt else Kind.GENERATION,
+        file_bytes=int(row["file_bytes"]),
+        tokens=prompt or generated,
+    )
 
 
 def read_traits(folder: Path) -> list[Traits]:
@@ -138,14 +146,7 @@ def read_data(
     for row in read_rows(folder, "llm.csv.gz"):
         if row["gpu"] or row["type"] not in index:
             continue
-        prompt, generated = int(row["prompt_tokens"]), int(row["generated_tokens"])
-        short = row["model"].split("-")[0].split(".")[0].lower() + f"-{int(row['parameters']) // 10**6}M"
-        reference = Reference(
-            name=f"{short}-{'p' if prompt else 'g'}{prompt or generated}",
-            kind=Kind.PROMPT if prompt else Kind.GENERATION,
-            file_bytes=int(row["file_bytes"]),
-            tokens=prompt or generated,
-        )
+        reference = language_test(row)
         rates = [log(float(row[f"tokens_s_{i}"])) for i in range(1, 6) if row[f"tokens_s_{i}"]]
         samples[reference][index[row["type"]]] = median(rates)
         scatter[reference, index[row["type"]]] = variance(rates) if len(rates) > 1 else 0.0
@@ -277,7 +278,7 @@ def _noises(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("repository", type=Path)
     parser.add_argument("--output", type=Path, default=ROOT / "dlcloud" / "prediction" / "types.csv")

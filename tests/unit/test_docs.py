@@ -173,7 +173,7 @@ def sentences(text: str) -> Iterator[str]:
 def test_every_performance_program_is_described():
     text = (ROOT / "tests" / "performance" / "README.md").read_text("utf-8")
     programs = {path.name for path in (ROOT / "tests" / "performance").glob("*.py")}
-    programs -= {"pairs.py", "bundled.py", "light_ec2.py", "other_jobs.py"}  # the others use them
+    programs -= {"common.py", "light_ec2.py", "other_jobs.py"}  # the others use them
     assert programs == set(re.findall(r"python tests/performance/(\w+\.py)", text))
 
 
