@@ -85,18 +85,15 @@ def test_a_cluster_of_a_dead_command_is_continued(home, state):
     assert (claim.cluster.cluster_id, claim.cluster.state) == (left, state)
     assert claim.unfinished
     assert not claim.kept
+    assert home.claim().cluster.cluster_id != left, "it is taken up once"
 
 
-def test_a_dead_one_is_taken_up_once(home):
-    left = home.left(ClusterState.RUNNING)
-    assert home.claim().cluster.cluster_id == left
-    assert home.claim().cluster.cluster_id != left
-
-
-@pytest.mark.parametrize("state", [ClusterState.READY, ClusterState.DOWN])
-def test_one_that_was_kept_or_is_down_is_left_alone(home, state):
+@pytest.mark.parametrize(
+    ("state", "count"), [(ClusterState.READY, 2), (ClusterState.DOWN, 2), (ClusterState.RUNNING, 3)]
+)
+def test_one_that_was_kept_or_is_down_or_of_another_recipe_is_left_alone(home, state, count):
     left = home.left(state)
-    claim = home.claim()
+    claim = home.claim(text=RECIPE.replace("count: 2", f"count: {count}"))
     assert claim.cluster.cluster_id != left
     assert lock_cluster(home.clusters.find(left), paths=home.paths).lock
 
@@ -109,11 +106,6 @@ def test_one_that_was_kept_when_its_run_failed_is_used_again_with_a_corrected_co
     assert other.cluster.cluster_id != left
     claim = home.claim(text=corrected)
     assert (claim.cluster.cluster_id, claim.kept) == (left, True)
-
-
-def test_one_of_another_recipe_is_left_alone(home):
-    left = home.left(ClusterState.RUNNING)
-    assert home.claim(text=RECIPE.replace("count: 2", "count: 3")).cluster.cluster_id != left
 
 
 def test_a_kept_one_is_used_again_by_its_name_with_another_workload(home):
@@ -162,17 +154,12 @@ def test_a_named_one_that_goes_down_at_that_moment_is_not_worked_on(home):
     assert home.paths.key(claim.cluster.cluster_id).exists()
 
 
-def test_the_first_boot_is_the_same_text_each_time_and_private(home):
+def test_the_first_boot_is_the_same_text_each_time_and_private_until_its_secrets_are_forgotten(home):
     claim = home.claim()
     text = write_user_data(claim.cluster, life_minutes=60, paths=home.paths)
     assert write_user_data(claim.cluster, life_minutes=60, paths=home.paths) == text
-    secret = home.paths.host_secret(claim.cluster.cluster_id).read_text()
-    assert secret in text
+    assert home.paths.host_secret(claim.cluster.cluster_id).read_text() in text
     assert stat.S_IMODE(home.paths.user_data(claim.cluster.cluster_id, 60).stat().st_mode) == 0o600
-
-
-def test_the_secrets_of_a_cluster_that_is_down_are_forgotten(home):
-    claim = home.claim()
-    remove_secrets(claim.cluster, paths=home.paths)
-    assert not home.paths.cluster(claim.cluster.cluster_id).exists()
-    remove_secrets(claim.cluster, paths=home.paths)
+    for _ in range(2):
+        remove_secrets(claim.cluster, paths=home.paths)
+        assert not home.paths.cluster(claim.cluster.cluster_id).exists()

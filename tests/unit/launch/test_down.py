@@ -6,13 +6,14 @@ import pytest
 
 from dlcloud.launch.down import TERMINATION_TIMEOUT_S, gc
 from dlcloud.model.cluster import ClusterState, Leftover
-from dlcloud.model.errors import CloudError
+from dlcloud.model.errors import CloudError, UnwritableError
 from dlcloud.model.events import Warned
 from dlcloud.model.instance import InstanceState, Market
 from dlcloud.model.money import member_usd
 from dlcloud.store.clusters import HAND_OVER, PLACEMENT_GROUP
 from tests.fakes.cloud import Failure, Killed
-from tests.fakes.samples import RECIPE, cluster, open_intents, request
+from tests.fakes.disk import full_disk
+from tests.fakes.samples import RECIPE, cluster, request
 from tests.unit.launch.conftest import ONE_TYPE
 
 
@@ -35,18 +36,17 @@ def test_everything_is_ended_and_that_is_seen(world):
     assert all(member.hourly_usd for member in members)
     assert world.clusters.find("c0ffee").ended_at == world.clock.now()
     assert 103 <= world.clock.monotonic() < 106
-
-
-def test_a_second_down_does_nothing_and_keeps_the_ends(world):
-    world.provision()
-    first = down(world)
+    assert world.cloud.calls["roles.delete"] == 0, "only a cluster that was handed over has a role"
     world.clock.advance(50)
-    assert [member.ended_at for member in down(world)] == [member.ended_at for member in first]
-    assert world.cloud.calls["instances.terminate"] >= 1
-    assert left(world) == []
+    assert [member.ended_at for member in down(world)] == [member.ended_at for member in members]
 
 
-def test_a_cluster_that_never_launched_is_down_at_once(world):
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_cluster_that_never_launched_is_down_at_once(world, refused):
+    if refused:
+        world.cloud.failures.append(Failure("instances.launch", CloudError("InvalidParameterValue")))
+        with pytest.raises(CloudError):
+            world.provision()
     assert down(world) == []
     assert world.state is ClusterState.DOWN
     assert world.clock.monotonic() == 0
@@ -65,16 +65,6 @@ def test_an_instance_of_a_launch_without_an_answer_is_ended(world, lag_s):
     assert all(member.ended_at and member.hourly_usd is None for member in members)
 
 
-def test_an_instance_that_appears_late_is_ended_too(world):
-    world.provision()
-    world.cloud.lag_s = 4.0
-    world.cloud.failures.append(Failure("instances.launch", Killed(), 2, after=True))
-    world.cloud.interrupt("i-0001")
-    world.killed_while_provisioning()
-    down(world)
-    assert left(world) == []
-
-
 @pytest.mark.parametrize("text", [ONE_TYPE, RECIPE])
 def test_instances_that_are_not_listed_yet_are_ended_too(world, text):
     world.cloud.lag_s = 8.0
@@ -85,19 +75,14 @@ def test_instances_that_are_not_listed_yet_are_ended_too(world, text):
     assert {member.instance.state for member in members} == {InstanceState.TERMINATED}
 
 
-def test_a_group_whose_creation_was_cut_off_is_awaited_and_deleted(world):
-    world.cloud.lag_s = 8.0
-    world.cloud.failures.append(Failure("network.create_group", Killed(), after=True))
+@pytest.mark.parametrize(
+    ("method", "lag_s"), [("network.create_group", 8.0), ("fleets.create_template", 0.0)]
+)
+def test_what_was_made_when_the_launch_was_killed_is_awaited_and_deleted(world, method, lag_s):
+    world.cloud.lag_s = lag_s
+    world.cloud.failures.append(Failure(method, Killed(), after=True))
     with pytest.raises(Killed):
-        world.launcher.launch(world.plan())
-    down(world)
-    assert left(world) == []
-
-
-def test_a_template_whose_creation_was_cut_off_is_deleted(world):
-    world.cloud.failures.append(Failure("fleets.create_template", Killed(), after=True))
-    world.killed_while_provisioning(RECIPE)
-    assert open_intents(world.clusters, "c0ffee") == ["launch"]
+        world.launcher.launch(world.plan(RECIPE))
     down(world)
     assert left(world) == []
 
@@ -187,34 +172,21 @@ def test_instances_of_other_clusters_are_left_alone(world):
     assert len(world.cloud.alive()) == 1
 
 
-@pytest.mark.parametrize("capacity", [0, 1])
-def test_a_fleet_whose_answer_was_lost_is_found_by_its_tag_and_deleted(world, capacity):
+@pytest.mark.parametrize(("capacity", "too_old"), [(0, False), (1, False), (2, True)])
+def test_a_fleet_whose_answer_was_lost_is_found_by_its_tag_and_deleted(world, capacity, too_old):
+    """Also where its request was too old to be repeated by the next command."""
     pools = [(name, zone) for name in ("c7i.xlarge", "c6i.xlarge") for zone in ("us-east-1a", "us-east-1b")]
     world.cloud.pools |= {(*pool, Market.ON_DEMAND): 0 for pool in pools}
     world.cloud.pools[*pools[0], Market.ON_DEMAND] = capacity
     world.cloud.failures.append(Failure("fleets.launch", Killed(), after=True))
     world.killed_while_provisioning(RECIPE)
     assert world.cloud.fleets_made
+    if too_old:
+        world.clock.advance(3600)
+        world.provision(RECIPE)
     down(world)
     assert not world.cloud.fleets_made
     assert left(world) == []
-
-
-def test_a_fleet_of_a_request_too_old_to_be_repeated_is_found_too(world):
-    world.cloud.failures.append(Failure("fleets.launch", Killed(), after=True))
-    world.killed_while_provisioning(RECIPE)
-    world.clock.advance(3600)
-    world.provision(RECIPE)
-    down(world)
-    assert not world.cloud.fleets_made
-
-
-def test_down_does_not_wait_for_a_request_that_was_refused(world):
-    world.cloud.failures.append(Failure("instances.launch", CloudError("InvalidParameterValue")))
-    with pytest.raises(CloudError):
-        world.provision()
-    assert down(world) == []
-    assert world.clock.monotonic() == 0
 
 
 def test_the_end_that_ec2_states_goes_before_the_time_of_the_call(world):
@@ -236,12 +208,6 @@ def test_the_role_of_a_detached_cluster_goes_before_its_instances(world):
     down(world)
     assert not world.cloud.roles_made
     assert left(world) == []
-
-
-def test_a_cluster_that_never_was_handed_over_asks_nothing_of_iam(world):
-    world.provision()
-    down(world)
-    assert world.cloud.calls["roles.delete"] == 0
 
 
 def test_a_sweep_takes_first_what_could_launch_more(world):
@@ -293,4 +259,32 @@ def test_an_instance_whose_time_was_over_an_hour_ago_is_down_without_being_liste
     for gone in world.cloud.alive():
         world.cloud.forget(gone)
     down(world)
+    assert world.state is ClusterState.DOWN
+
+
+def test_down_on_a_full_disk_terminates_and_says_what_is_not_stored(world):
+    world.provision(RECIPE)
+    with (
+        full_disk(),
+        pytest.raises(UnwritableError, match="every instance of sample-1a2b is") as caught,
+    ):
+        world.launcher.destroy()
+    assert world.cloud.alive() == []
+    assert caught.value.hint.endswith("dlcloud down sample-1a2b")
+    world.launcher.destroy()
+    assert world.state is ClusterState.DOWN
+
+
+def test_down_stores_the_ends_when_the_disk_has_space_again(world):
+    world.provision(RECIPE)
+    terminate = world.cloud.instances.terminate
+
+    def terminate_on_full_disk(ids):
+        with full_disk():
+            world.clusters.set_disk("c0ffee", 60)
+            return terminate(ids)
+
+    world.cloud.instances.terminate = terminate_on_full_disk
+    members = world.launcher.destroy()
+    assert all(member.ended_at for member in members)
     assert world.state is ClusterState.DOWN

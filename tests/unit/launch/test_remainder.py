@@ -7,46 +7,40 @@ import pytest
 
 from dlcloud.launch.managed import NOTHING_UP, Remainder
 from dlcloud.model.errors import CloudError
-from dlcloud.model.instance import Market, Price
 from tests.fakes.cloud import Failure, Killed
-from tests.fakes.samples import RECIPE
+from tests.fakes.samples import RECIPE, price
 from tests.unit.launch.conftest import ONE_TYPE
-
-ON_DEMAND_USD = Decimal("0.1785")
 
 
 @pytest.fixture
 def world(world):
     """A world whose EC2 states on-demand prices."""
-    world.cloud.known_prices = [
-        Price(
-            instance_type="c7i.xlarge",
-            region="us-east-1",
-            market=Market.ON_DEMAND,
-            zone="",
-            hourly_usd=ON_DEMAND_USD,
-            source="test",
-            as_of=world.clock.now(),
-        )
-    ]
+    world.cloud.known_prices = [price()]
     return world
 
 
-def test_running_instances_are_stated_with_price_and_end(world):
-    members = world.provision(ONE_TYPE)
-    hourly_usd = sum(member.hourly_usd for member in members)
-    text = world.launcher.remainder().describe()
+def test_running_instances_are_stated_with_price_and_end_until_they_have_ended(world):
+    first, second = world.provision(ONE_TYPE)
+    hourly_usd = first.hourly_usd + second.hourly_usd
+    remainder = world.launcher.remainder()
+    text = remainder.describe()
     assert text.startswith(f"2 instance(s) may still be up for {hourly_usd:.3f} USD/h until they terminate")
     assert text.endswith(" UTC at the latest")
+    text = remainder.describe_leaving(world.clock.now())
+    hours = (remainder.ends_at - world.clock.now()).total_seconds() / 3600
+    assert abs(float(text.split()[-4]) - float(hourly_usd) * hours) < 0.01, text
+    staying = world.launcher.remainder([first.instance.instance_id])
+    assert (staying.count, staying.hourly_usd) == (1, second.hourly_usd)
+    world.launcher.destroy()
+    left = world.launcher.remainder().describe()
+    assert left == "no instance is up, but its security group may be left, at no cost"
 
 
 def test_a_launch_without_an_answer_counts_in_full_at_the_on_demand_price(world):
     world.cloud.failures.append(Failure("instances.launch", Killed(), after=True))
     world.killed_while_provisioning(ONE_TYPE)
     text = world.launcher.remainder().describe()
-    assert text.startswith(
-        f"up to 2 of a launch without an answer may still be up for {2 * ON_DEMAND_USD:.3f} USD/h until "
-    )
+    assert text.startswith("up to 2 of a launch without an answer may still be up for 0.357 USD/h until ")
 
 
 @pytest.mark.parametrize("failing", [True, False])
@@ -57,31 +51,6 @@ def test_a_price_that_cannot_be_had_is_stated_as_unknown(world, failing):
     world.cloud.failures.append(Failure("fleets.launch", Killed(), after=True))
     world.killed_while_provisioning(RECIPE)
     assert " may still be up at an unknown price" in world.launcher.remainder().describe()
-
-
-def test_ended_instances_are_none_that_may_be_up(world):
-    world.provision(ONE_TYPE)
-    world.launcher.destroy()
-    assert world.launcher.remainder().describe() == (
-        "no instance is up, but its security group may be left, at no cost"
-    )
-
-
-def test_instances_that_are_to_stay_are_no_remainder(world):
-    first, second = world.provision(ONE_TYPE)
-    remainder = world.launcher.remainder([first.instance.instance_id])
-    assert (remainder.count, remainder.hourly_usd) == (1, second.hourly_usd)
-
-
-def test_leaving_is_stated_with_its_end_and_its_most(world):
-    members = world.provision(ONE_TYPE)
-    remainder = world.launcher.remainder()
-    hours = (remainder.ends_at - world.clock.now()).total_seconds() / 3600
-    usd = float(sum(member.hourly_usd for member in members)) * hours
-    text = remainder.describe_leaving(world.clock.now())
-    assert text.startswith("to leave them until they terminate themselves at ")
-    assert abs(float(text.split()[-4]) - usd) < 0.01, text
-    assert text.endswith(" USD at most")
 
 
 NOW = datetime(2026, 11, 26, 22, 30, tzinfo=UTC)

@@ -1,24 +1,160 @@
-"""Preflight in depth: quota left, subnets, scores, retired types and their successors, images that fit."""
+"""Before a launch: quotas, subnets, scores, retired types, images that fit, and what dry runs refuse."""
 
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
 from decimal import Decimal
-from types import SimpleNamespace
 
 import pytest
-from botocore.exceptions import ClientError
 
-from dlcloud.cloud.account.limits import Ec2Account
-from dlcloud.launch.preflight import run_preflight
+from dlcloud.launch.preflight import check_launch, run_preflight
 from dlcloud.model.account import AccountPlan
-from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, QuotaError
+from dlcloud.model.errors import CapacityError, CloudError, CredentialsError, Denial, QuotaError
 from dlcloud.model.instance import Image, Market
 from dlcloud.planning.fit import successors
+from dlcloud.planning.networks import Subnet
 from dlcloud.planning.plan import make_plan
 from dlcloud.planning.quotas import CODES, STANDARD, P, Usage, find_shortage, least_remedy, quota_key, quotas
 from tests.fakes.clock import FakeClock
-from tests.fakes.cloud import CATALOG, EVERY_TYPE, IMAGE, FakeAccount, FakeCloud
-from tests.fakes.samples import RECIPE, hardware, price, recipe, request
+from tests.fakes.cloud import CATALOG, EVERY_TYPE, IMAGE, Failure, FakeAccount, FakeCloud
+from tests.fakes.samples import RECIPE, hardware, observed, price, recipe
+
+ONE_TYPE = """\
+name: sample
+instances: {types: [c7i.xlarge], market: spot-then-on-demand, disk_gib: 40}
+workload: {command: "true"}
+"""
+TWO_TYPES = ONE_TYPE.replace("[c7i.xlarge]", "[c7i.xlarge, c6i.xlarge]")
+OF_75_GIB = Image(image_id="ami-0123", name="Ubuntu", root_device="/dev/sda1", snapshot_gib=75)
+
+
+def denied(kind, action="ec2:RunInstances"):
+    error = CredentialsError(f"{kind} is denied")
+    error.denial = Denial(action=action, resource=f"arn:aws:ec2:us-east-1:1:{kind}/*")
+    return error
+
+
+def invalid():
+    error = CloudError("expect size >= 75GB")
+    error.is_final = True
+    return error
+
+
+def check(refusals, text=ONE_TYPE):
+    account = FakeAccount(dry_runs=refusals)
+    return check_launch(recipe(text), account, lambda: OF_75_GIB), account.asked_dry
+
+
+def of_markets(error):
+    return dict.fromkeys([("RunInstances", market) for market in Market], error)
+
+
+def test_each_market_is_asked_for_as_it_would_be_launched():
+    checks, asked = check({})
+    assert sorted(action for action, _ in asked) == ["CreateSecurityGroup", "RunInstances", "RunInstances"]
+    launches = [request for action, request in asked if action == "RunInstances"]
+    assert {request.market for request in launches} == {Market.SPOT, Market.ON_DEMAND}
+    assert {(request.machine.image, request.machine.disk_gib) for request in launches} == {(OF_75_GIB, 75)}
+    assert (checks.errors, checks.refusal) == ([], None)
+
+
+@pytest.mark.parametrize("assigns", [True, False])
+@pytest.mark.parametrize(
+    "keys",
+    ["", "kms_key: alias/disks, profile: mine", "efa: true, placement_group: cluster", "tenancy: dedicated"],
+)
+def test_a_dry_run_asks_for_the_instances_of_the_plan(keys, assigns):
+    text = ONE_TYPE.replace("disk_gib: 40", f"disk_gib: 40, {keys}".rstrip(", "))
+    subnets = {"us-east-1a": Subnet(zone_id="use1-az1", assigns_addresses=assigns)}
+    with_efa = replace(hardware(), efa_interfaces=4, placement_strategies=("cluster",))
+    facts = replace(observed(known=[with_efa], zones=[*subnets]), image=OF_75_GIB, subnets=subnets)
+    account = FakeAccount()
+    check_launch(
+        recipe(text), account, lambda: OF_75_GIB, subnets=lambda: subnets, hardware=lambda: facts.hardware
+    )
+    asked = [request.machine for action, request in account.asked_dry if action == "RunInstances"]
+    assert asked == [make_plan(recipe(text), facts).machine] * 2
+
+
+def test_an_image_that_is_another_one_now_is_asked_for_again():
+    """What EC2 said of the earlier one does not count."""
+    earlier = replace(OF_75_GIB, image_id="ami-gone")
+
+    class Refusing(FakeAccount):
+        def dry_run(self, action, request, *, fresh=False):
+            super().dry_run(action, request, fresh=fresh)
+            if request.machine.image == earlier:
+                raise invalid()
+
+    account = Refusing()
+    checks = check_launch(recipe(ONE_TYPE), account, lambda: OF_75_GIB, last=earlier)
+    images = [request.machine.image for action, request in account.asked_dry if action == "RunInstances"]
+    assert checks.errors == []
+    assert (images.count(earlier), images.count(OF_75_GIB)) == (2, 2)
+
+
+def test_several_types_are_launched_by_a_fleet():
+    _, asked = check({}, TWO_TYPES)
+    assert {action for action, _ in asked} >= {"CreateFleet", "CreateLaunchTemplate"}
+    assert len(asked) == 5
+
+
+@pytest.mark.parametrize(
+    ("refusals", "stops"),
+    [
+        (of_markets(denied("instance")), True),
+        (of_markets(invalid()), True),
+        ({("RunInstances", Market.SPOT): denied("spot-instances-request")}, False),
+        (of_markets(denied("security-group")), False),
+        (of_markets(denied("subnet")), False),
+        (of_markets(CapacityError("none left")), False),
+        (of_markets(CredentialsError("denied, for an unknown reason")), False),
+        ({("CreateSecurityGroup", Market.SPOT): denied("vpc", "ec2:CreateSecurityGroup")}, True),
+    ],
+)
+def test_only_what_the_launch_is_certain_to_meet_stops_it(refusals, stops):
+    checks, _ = check(refusals)
+    assert (checks.refusal is not None) is stops
+    assert len(checks.errors) == len(refusals)
+
+
+def test_another_type_may_be_allowed():
+    checks, _ = check(of_markets(denied("instance")), TWO_TYPES)
+    assert checks.refusal is None
+    assert len(checks.errors) == 2
+
+
+def test_an_image_that_is_refused_leaves_what_needs_none():
+    account = FakeAccount()
+
+    def image():
+        raise CloudError("no such image")
+
+    checks = check_launch(recipe(TWO_TYPES), account, image)
+    assert {action for action, _ in account.asked_dry} == {"CreateFleet", "CreateSecurityGroup"}
+    assert checks.refusal is None
+
+
+def test_all_is_asked_for_and_handed_on():
+    cloud = FakeCloud(FakeClock(), known_prices=[price()], known_hardware={"c7i.xlarge": hardware()})
+    cloud.offered["c6i.xlarge"] = ()
+    facts = run_preflight(recipe(), cloud=cloud).facts()
+    assert facts.identity.account == "123456789012"
+    assert facts.zones == {"c7i.xlarge": cloud.zones}
+    assert facts.hardware == {"c7i.xlarge": hardware()}
+    assert facts.prices == [price()]
+    assert facts.cidrs == ("203.0.113.7/32",)
+    assert not cloud.requests
+
+
+def test_of_several_refusals_that_of_the_credentials_is_raised():
+    cloud = FakeCloud(FakeClock())
+    cloud.failures += [
+        Failure("prices.find", CloudError("prices.find")),
+        Failure("caller.identity", CredentialsError("who?")),
+        Failure("images.resolve", CloudError("image")),
+    ]
+    with pytest.raises(CredentialsError, match="who"):
+        run_preflight(recipe(RECIPE), cloud=cloud).facts()
+
 
 STANDARD_CODE = CODES[STANDARD, Market.ON_DEMAND]
 
@@ -136,6 +272,7 @@ def test_zones_without_a_default_subnet_are_not_tried_and_scores_named():
 
 
 A, B = "us-east-1a", "us-east-1b"
+IN_A = RECIPE.replace("  count: 2\n", f"  count: 2\n  zones: [{A}]\n")
 
 
 @pytest.mark.parametrize("fault", ["private", "isolated"])
@@ -146,16 +283,10 @@ def test_zones_with_unfit_subnets_are_avoided_and_named(fault):
     assert any(reason.startswith(f"the default subnet of {A} ") for reason in plan.reasons)
 
 
-def test_where_no_subnet_assigns_addresses_instances_ask_for_one():
-    plan = planned(FakeAccount(private={A, B}))
-    assert {(pool.zone, pool.zones) for pool in plan.pools} == {("", (A, B))}
-    assert plan.machine.network.public_ip
-
-
-def test_a_named_zone_whose_subnet_assigns_no_address_is_used():
-    text = RECIPE.replace("  count: 2\n", f"  count: 2\n  zones: [{A}]\n")
-    plan = planned(FakeAccount(private={A}), text)
-    assert {pool.zone for pool in plan.pools} == {A}
+@pytest.mark.parametrize(("private", "text", "zone"), [({A, B}, RECIPE, ""), ({A}, IN_A, A)])
+def test_where_no_subnet_that_may_be_used_assigns_addresses_instances_ask_for_one(private, text, zone):
+    plan = planned(FakeAccount(private=private), text)
+    assert {pool.zone for pool in plan.pools} == {zone}
     assert plan.machine.network.public_ip
 
 
@@ -163,9 +294,8 @@ def test_subnets_without_a_route_to_the_internet_are_refused():
     with pytest.raises(CloudError, match=f"no default subnet of {A}, {B} has a route") as caught:
         planned(FakeAccount(isolated={A, B}))
     assert "aws ec2 create-route --region us-east-1" in caught.value.hint
-    text = RECIPE.replace("  count: 2\n", f"  count: 2\n  zones: [{A}]\n")
     with pytest.raises(CloudError, match=f"no default subnet of {A} has a route"):
-        planned(FakeAccount(isolated={A}), text)
+        planned(FakeAccount(isolated={A}), IN_A)
 
 
 def test_a_retired_type_is_refused_with_the_nearest_current_ones():
@@ -182,16 +312,10 @@ def test_a_retired_type_is_refused_with_the_nearest_current_ones():
     )
 
 
-def test_of_eight_gpus_eight_are_the_nearest():
-    assert successors("p3.16xlarge", EVERY_TYPE)[0].hardware.gpu.count == 8
-
-
-def test_an_unknown_type_is_answered_with_names_like_it():
+def test_an_unknown_type_is_answered_with_names_like_it_or_the_cheapest_gpus():
     assert "c7i.xlarge" in [each.hardware.name for each in successors("c7i.xlage", EVERY_TYPE)]
     assert successors("p5.4xlage", EVERY_TYPE)[0].hardware.name == "p5.4xlarge"
-
-
-def test_an_unknown_gpu_type_is_answered_with_the_cheapest_gpus():
+    assert successors("p3.16xlarge", EVERY_TYPE)[0].hardware.gpu.count == 8
     near = successors("p2.xlarge", EVERY_TYPE)
     assert near[0].hardware.name.startswith("g")
     assert [each.hourly_usd for each in near] == sorted(each.hourly_usd for each in near)
@@ -209,124 +333,6 @@ def test_open_driver_is_refused_for_an_old_gpu_and_noted_in_rehearsals():
         planned(FakeAccount(), text, there)
     plan = planned(FakeAccount(), text.replace("name: sample", "name: sample\ncloud: local"), there)
     assert any("too old for" in reason for reason in plan.reasons)
-
-
-@dataclass
-class Memory:
-    """Answers kept."""
-
-    kept: dict = field(default_factory=dict)
-
-    def get(self, subject):
-        return self.kept.get(subject)
-
-    def put(self, subject, content, as_of):
-        self.kept[subject] = (content, as_of)
-
-
-@dataclass
-class CountingClients:
-    """Service Quotas that counts how often it is asked."""
-
-    asked: list = field(default_factory=list)
-    region: str = "us-east-1"
-    unknown: tuple = ()
-
-    def identity(self):
-        return "me"
-
-    def get(self, service):
-        assert service == "service-quotas"
-        return self
-
-    def get_service_quota(self, *, ServiceCode, QuotaCode):  # noqa: N803  boto3's words
-        self.asked.append((ServiceCode, QuotaCode))
-        if QuotaCode in self.unknown:
-            raise ClientError({"Error": {"Code": "NoSuchResourceException"}}, "GetServiceQuota")
-        return {"Quota": {"Value": 32.0}}
-
-
-def test_limits_are_cached_for_a_day_with_their_date():
-    clients, clock = CountingClients(), FakeClock(datetime(2026, 9, 1, tzinfo=UTC))
-    account = Ec2Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=clock)
-    assert account.limits([STANDARD_CODE]) == account.limits([STANDARD_CODE]) == {STANDARD_CODE: 32}
-    assert len(clients.asked) == 1
-    account.limits([STANDARD_CODE], fresh=True)
-    clock.advance(timedelta(days=1, seconds=1).total_seconds())
-    account.limits([STANDARD_CODE])
-    assert len(clients.asked) == 3
-
-
-class AllowingClients(CountingClients):
-    """EC2 that counts dry runs and allows them; it denies one of CreateFleet on what `denied` names."""
-
-    access_key, denied = "AKIA", ""
-
-    def get_without_retries(self):
-        return self
-
-    def credentials(self):
-        return SimpleNamespace(access_key=self.access_key)
-
-    def create_fleet(self, **_):
-        action, resource = "ec2:CreateFleet", f"arn:aws:ec2:us-east-1:123456789012:{self.denied}"
-        text = f"User: arn:aws:iam::1:user/a is not authorized to perform: {action} on resource: {resource}"
-        error = {"Code": "UnauthorizedOperation", "Message": f"{text} because no policy allows it"}
-        raise ClientError({"Error": error}, "CreateFleet")
-
-    def create_security_group(self, *, DryRun, Description, **_):  # noqa: N803  boto3's words
-        self.asked.append((DryRun, Description))
-        raise ClientError({"Error": {"Code": "DryRunOperation"}}, "CreateSecurityGroup")
-
-
-def test_what_a_dry_run_allowed_is_not_asked_again_within_the_hour():
-    clients, clock = AllowingClients(), FakeClock(datetime(2026, 9, 1, tzinfo=UTC))
-    account = Ec2Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=clock)
-    counts = []
-    for number, tags in enumerate([{}, {}, {"team": "other"}, {}]):
-        clock.advance(61 * 60 if number == 3 else 1)
-        account.dry_run("CreateSecurityGroup", request(tags=tags))
-        counts.append(len(clients.asked))
-    assert counts == [1, 1, 2, 3]
-    account.dry_run("CreateSecurityGroup", request(tags={}), fresh=True)
-    assert len(clients.asked) == 4
-
-
-def test_what_a_dry_run_allowed_to_some_credentials_is_asked_again_for_others():
-    clients = AllowingClients()
-    account = Ec2Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=FakeClock())
-    counts = []
-    for clients.access_key in ("AKIA-ADMIN", "AKIA-OTHER", "AKIA-ADMIN"):
-        account.dry_run("CreateSecurityGroup", request())
-        counts.append(len(clients.asked))
-    assert counts == [1, 2, 2]
-
-
-def test_a_dry_run_of_a_fleet_counts_no_denial_on_the_template_that_does_not_exist_yet():
-    clients = AllowingClients()
-    account = Ec2Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=FakeClock())
-    clients.denied = "launch-template/*"
-    account.dry_run("CreateFleet", request())
-    clients.denied = "fleet/*"
-    with pytest.raises(CredentialsError, match=r"ec2:CreateFleet on .*fleet/\* is denied"):
-        account.dry_run("CreateFleet", request(), fresh=True)
-
-
-def test_p5_spot_counts_against_p_where_it_has_no_limit_of_its_own():
-    p5, p = CODES["P5", Market.SPOT], CODES[P, Market.SPOT]
-    clients = CountingClients(unknown=(p5,))
-    limits = Ec2Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=FakeClock()).limits([p5])
-    assert limits == {p: 32}
-    running = [
-        Usage(instance_type=name, market=Market.SPOT, vcpus=8) for name in ("p5.48xlarge", "p4d.24xlarge")
-    ]
-    joined = quotas(limits, running)
-    assert joined["P5", Market.SPOT].used == joined[P, Market.SPOT].used == 16
-    assert joined["P5", Market.SPOT].code == p
-    assert {key: quota.used for key, quota in quotas({p5: 192, p: 64}, running).items()} == {
-        ("P5", Market.SPOT): 8,
-        (P, Market.SPOT): 8,
-    }
 
 
 def test_the_worst_case_of_spot_is_the_most_ec2_may_charge():
@@ -368,41 +374,3 @@ def test_the_least_remedy_is_that_of_the_type_with_the_fewest_vcpus():
     assert "upgrade" not in least_remedy(shortages, "us-east-1"), "the eligible type needs no upgrade"
     hint = least_remedy([shortages[1]], "us-east-1")
     assert hint.index("upgrade-account-plan") < hint.index("--desired-value 8")
-
-
-@dataclass
-class PlanClients:
-    """An account that answers for its plan, and counts how often it is asked."""
-
-    answer: dict = field(default_factory=lambda: {"accountPlanType": "PAID"})
-    region: str = "us-east-1"
-    asked: int = 0
-
-    def identity(self):
-        return "me"
-
-    def get(self, service, region):
-        assert (service, region) == ("freetier", "us-east-1")
-        return self
-
-    def get_account_plan_state(self):
-        self.asked += 1
-        if "Error" in self.answer:
-            raise ClientError(self.answer, "GetAccountPlanState")
-        return self.answer
-
-
-@pytest.mark.parametrize(
-    ("answer", "region", "plan", "asked"),
-    [
-        ({"accountPlanType": "PAID"}, "eu-west-1", AccountPlan.PAID, 1),
-        ({"accountPlanType": "FREE"}, "us-east-1", AccountPlan.FREE, 2),
-        ({"Error": {"Code": "ResourceNotFoundException"}}, "us-east-1", None, 2),
-        ({}, "cn-north-1", None, 0),
-    ],
-)
-def test_a_paid_plan_is_kept_and_a_free_one_asked_for_each_time(answer, region, plan, asked):
-    clients = PlanClients(answer=answer, region=region)
-    account = Ec2Account(clients=clients, catalog=CATALOG, cache=Memory(), clock=FakeClock())
-    assert [account.account_plan(), account.account_plan()] == [plan, plan]
-    assert clients.asked == asked
