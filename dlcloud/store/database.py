@@ -251,7 +251,12 @@ class Database:
             self._unwritable = error
 
     def close(self) -> None:
-        self._connection.close()
+        """Close the file; what other threads ask for from then on raises StoreError.
+
+        Ctrl-C leaves threads behind. SQLite's module crashes if one executes while its connection is closed.
+        """
+        with self._lock:
+            self._connection.close()
 
     def read(self, statement: str, *values: Value) -> list[sqlite3.Row]:
         with self._lock, self._translate_errors():
@@ -284,7 +289,9 @@ class Database:
     def transaction(self) -> Iterator[None]:
         """Store everything within the block, or nothing; a nested transaction is part of the outer one."""
         with self._lock:
-            if self._connection.in_transaction:
+            with self._translate_errors():
+                is_nested = self._connection.in_transaction
+            if is_nested:
                 yield
                 return
             self.write("BEGIN IMMEDIATE")

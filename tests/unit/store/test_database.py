@@ -5,6 +5,7 @@ import sqlite3
 import stat
 import sys
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -84,6 +85,32 @@ def test_another_connection_sees_nothing_of_an_open_transaction(database, cluste
         assert Clusters(other).all() == []
     assert len(Clusters(other).all()) == 1
     other.close()
+
+
+def test_closing_waits_for_what_another_thread_executes(database, clusters, tmp_path):
+    """Python crashes if a connection is closed while another thread executes on it."""
+    has_begun, is_closing = threading.Event(), threading.Event()
+
+    def store():
+        with database.transaction():
+            has_begun.set()
+            is_closing.wait(10)
+            clusters.add(cluster())
+
+    threads = [threading.Thread(target=work) for work in (store, database.close)]
+    threads[0].start()
+    assert has_begun.wait(10)
+    threads[1].start()
+    threads[1].join(0.1)
+    is_closing.set()
+    for thread in threads:
+        thread.join(10)
+    with pytest.raises(StoreError, match="closed"):
+        clusters.all()
+    with pytest.raises(StoreError, match="closed"):
+        clusters.add(cluster())
+    with closing(Database(tmp_path / "store.sqlite")) as other:
+        assert len(Clusters(other).all()) == 1
 
 
 def test_the_store_of_a_newer_dlcloud_is_left_unchanged(tmp_path):
