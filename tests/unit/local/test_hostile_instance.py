@@ -22,7 +22,7 @@ from dlcloud.local.instance.isolation import VARIABLE, Level
 from dlcloud.local.instance.peers import NoUser, peer_user
 from dlcloud.local.site import LocalSite
 from dlcloud.model.instance import InstanceState
-from tests.fakes.local_ec2 import Rig, processes_of, wait_for
+from tests.fakes.local_ec2 import Rig, processes_of
 
 LATEST_S = 60.0  # 10 s on a machine with nothing else to do
 LOG = "/var/log/cloud-init-output.log"
@@ -197,31 +197,6 @@ def test_a_daemon_that_stands_still_is_killed(tmp_path, monkeypatch):
     os.kill(pid, signal.SIGSTOP)
     assert site.stop()
     assert site.find() is None
-
-
-@pytest.fixture
-def odd():
-    """A program of this machine whose environment is no text, under the name by which instances are known."""
-    with subprocess.Popen(["/bin/sleep", "900"], env={b"DLCLOUD_ROOT": b"\xff"}) as process:
-        yield process
-        process.kill()
-
-
-def test_a_program_with_an_odd_environment_keeps_no_instance_from_its_end(rig, odd):
-    instance = rig.up()
-    rig.end(instance["InstanceId"])
-    assert odd.poll() is None
-
-
-def test_a_daemon_starts_and_stops_beside_a_program_with_an_odd_environment(tmp_path, odd):
-    site = LocalSite(tmp_path / "site")
-    rig = Rig(site, site.start())
-    rig.up()
-    os.kill(rig.endpoint.pid, signal.SIGKILL)
-    wait_for(lambda: site.find() is None, "the daemon is dead")
-    site.start()
-    assert site.stop()
-    assert odd.poll() is None
 
 
 LARGE_ENVIRONMENT = """

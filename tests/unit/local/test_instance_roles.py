@@ -4,7 +4,6 @@ import json
 import secrets
 from datetime import UTC, datetime, timedelta
 
-import asyncssh
 import pytest
 from botocore.exceptions import ClientError
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -25,7 +24,6 @@ from dlcloud.resources.texts import control_policy
 from tests.fakes import samples
 from tests.fakes.clock import FakeClock
 from tests.fakes.local_ec2 import wait_for
-from tests.unit.local.test_local_parts import ssh_server
 
 REGION = "us-east-1"
 TYPE = "c7i.large"
@@ -377,13 +375,3 @@ def test_tags_are_added_to_what_runs(owner, coordinator):
     instance = {i.instance_id: i for i in owner.instances.find("mine")}[coordinator.instance_id]
     assert instance.tags[CONTROLLER_TAG] == "true"
     assert instance.tags[CLUSTER_TAG] == "mine"
-
-
-def test_an_admitted_key_is_forgotten_in_time(rig, tmp_path):
-    server = ssh_server(tmp_path)
-    key = asyncssh.import_public_key(rig.public_key)
-    assert not server.admits(key)
-    server.admit(rig.public_key, seconds=60)
-    assert server.admits(key)
-    server.admit(rig.public_key, seconds=0)
-    assert not server.admits(key)

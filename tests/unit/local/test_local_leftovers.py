@@ -15,42 +15,50 @@ from dlcloud.local.site import LocalSite
 from dlcloud.local.site_files import SitePaths
 from tests.fakes.local_ec2 import Rig, processes_of, wait_for
 from tests.fakes.other_daemon import FAR_AWAY_S, ROOT, has_namespaces
+from tests.needs import needs
 
 UNUSED = 4711  # no other test runs programs with this user id, nor with the next
 
 
-def test_nothing_outlives_a_killed_daemon(rig, tmp_path):
-    if not has_namespaces(rig):
-        pytest.skip(rig.control.status()["isolation"]["reason"])
-    site = LocalSite(tmp_path / "site")
-    rig = Rig(site, site.start())
-    instance = rig.up()
-    rig.on(instance, "setsid sleep 1000 >/dev/null 2>&1 </dev/null &")
-    root = rig.entry(instance["InstanceId"])["folder"]
-    os.kill(rig.endpoint.pid, signal.SIGKILL)
-    wait_for(lambda: not processes_of({root}) and site.find() is None, "its processes end")
-    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
-    site.start()
-    site.stop()
-    assert not list((tmp_path / "site").glob("instances/*"))
+@pytest.fixture
+def odd():
+    """A program of this machine with an environment that is no text, named as those of instances are."""
+    with subprocess.Popen(["/bin/sleep", "900"], env={b"DLCLOUD_ROOT": b"\xff"}) as process:
+        yield process
+        process.kill()
 
 
-def test_clearing_up_after_a_killed_daemon_spares_instances_of_others(rig, tmp_path):
+@needs("setsid")
+def test_nothing_of_a_killed_daemon_is_left_and_nothing_of_others_is_touched(rig, tmp_path, odd):
     bystander = rig.up()
     site = LocalSite(tmp_path / "site")
     killed = Rig(site, site.start())
-    killed.up()
+    instance = killed.up()
+    killed.on(instance, "setsid sleep 1000 >/dev/null 2>&1 </dev/null &")
+    root = Path(killed.entry(instance["InstanceId"])["folder"])
+    assert processes_of({str(root)})
+    (site._paths.cache / "kept").write_text("environment")
     with rig.ssh(bystander) as client:
         feed, out, _ = client.exec_command("echo begun; cat")
         assert out.readline() == "begun\n"
         os.kill(killed.endpoint.pid, signal.SIGKILL)
         wait_for(lambda: site.find() is None, "the daemon is dead")
-        site.start()
-        site.stop()
+        if has_namespaces(rig):
+            wait_for(lambda: not processes_of({str(root)}), "its processes end by themselves")
+            assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
+        second = site.start()
+        assert second.pid != killed.endpoint.pid
+        assert second.control.status()["instances"] == []
+        assert not processes_of({str(root)})
+        assert not root.exists()
+        assert (site._paths.cache / "kept").exists()
+        assert site.stop()
         feed.write(b"to the end")
         feed.channel.shutdown_write()
         assert (out.channel.recv_exit_status(), out.read()) == (0, b"to the end")
     assert rig.state(bystander["InstanceId"]) == "running"
+    rig.end(bystander["InstanceId"])
+    assert odd.poll() is None
 
 
 HOLD_USER_ID = """

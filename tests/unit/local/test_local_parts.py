@@ -1,177 +1,76 @@
-"""The parts that need no daemon: allocation, user data, faults, prices, state."""
+"""What an instance is made of, without a daemon: user data, addresses, processes and servers."""
 
 import asyncio
 import os
 import select
 import subprocess
-from decimal import Decimal
+import time
+from ipaddress import IPv4Network
 
 import asyncssh
+import psutil
 import pytest
 
-from dlcloud.cloud.offers.catalog import Catalog
-from dlcloud.local.api.faults import Fault, FaultInjector
-from dlcloud.local.capacity.pools import UNLIMITED, Capacity, Offer, Pool, Strategy, VcpuQuotas, allocate
-from dlcloud.local.ec2.services import on_demand_price, spot_usd
-from dlcloud.local.instance import processes
-from dlcloud.local.instance.addresses import AddressPool
+from dlcloud.local.instance import processes, sshd
+from dlcloud.local.instance.addresses import AddressPool, Sources
 from dlcloud.local.instance.cloudinit import read_user_data
 from dlcloud.local.instance.container import Container
-from dlcloud.local.instance.metadata import MetadataService
+from dlcloud.local.instance.metadata import MetadataService, Request
 from dlcloud.local.instance.processes import instance_environment, package_sources, start_process
 from dlcloud.local.instance.sshd import LoginFiles, SshServer
-from dlcloud.local.site_files import SiteState, read_state, write_state
 from dlcloud.local.tree import instance_tree
 from dlcloud.local.tree.instance_tree import InstanceTree
-from dlcloud.model.instance import Market
 
 LIMIT_S = 60.0
+ALIASES = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 10)}]\n" for n in range(9))
 
 
-def offer(name, left, price, zone="a", **more):
-    return Offer(pool=Pool(instance_type=name, zone=zone), left=left, price=Decimal(price), **more)
-
-
-def granted(allocation):
-    return {grant.offer.pool.instance_type: grant.count for grant in allocation.grants}
-
-
-def test_lowest_price_fills_the_cheapest_pool_and_names_the_full_one():
-    offers = [offer("dear", 9, 3), offer("cheap", 2, 1)]
-    allocation = allocate(offers, target=5, strategy=Strategy.LOWEST_PRICE)
-    assert granted(allocation) == {"cheap": 2, "dear": 3}
-    assert [refused.pool.instance_type for refused in allocation.refused] == ["cheap"]
-
-
-def test_price_capacity_prefers_pools_that_hold_the_whole_target():
-    offers = [offer("dear", 9, 3), offer("cheap", 2, 1)]
-    allocation = allocate(offers, target=5, strategy=Strategy.PRICE_CAPACITY)
-    assert granted(allocation) == {"dear": 5}
-
-
-def test_an_empty_pool_grants_nothing_and_is_refused():
-    allocation = allocate([offer("x", 0, 1)], target=2, strategy=Strategy.LOWEST_PRICE)
-    assert allocation.grants == ()
-    assert len(allocation.refused) == 1
-
-
-def test_two_overrides_of_one_pool_share_its_room():
-    offers = [offer("x", 3, 1, override=0), offer("x", 3, 1, override=1)]
-    allocation = allocate(offers, target=5, strategy=Strategy.LOWEST_PRICE)
-    assert allocation.fulfilled == 3
-
-
-def test_one_zone_takes_the_best_zone():
-    offers = [offer("x", 1, 1, zone="a"), offer("x", 5, 2, zone="b"), offer("y", 5, 3, zone="b")]
-    allocation = allocate(offers, target=4, strategy=Strategy.LOWEST_PRICE, one_zone=True)
-    assert {grant.offer.pool.zone for grant in allocation.grants} == {"b"}
-    assert allocation.fulfilled == 4
-
-
-def test_capacity_counts_type_and_zone():
-    living = [Pool(instance_type="x", zone="a"), Pool(instance_type="x", zone="b")]
-    capacity = Capacity(lambda: living)
-    assert capacity.left("x", "a") == UNLIMITED
-    capacity.set_limit("x", None, 3)
-    capacity.set_limit("x", "a", 5)
-    assert capacity.left("x", "a") == 1
-    assert capacity.left("x") == 1
-    capacity.remove_limits("x", "b")
-    assert capacity.left("x", "a") == 1
-    capacity.remove_limits("x", None)  # "capacity of x: unlimited" was shown while zone a had its limit
-    assert capacity.left("x", "a") == UNLIMITED
-
-
-def test_capacity_and_quotas_are_those_of_a_region():
-    zones = ["us-east-1a", "us-east-1b", "us-west-2a"]
-    capacity = Capacity(lambda: [Pool(instance_type="c7i.large", zone=zone) for zone in zones])
-    capacity.set_limit("c7i.large", "us-east-1", 3)
-    assert capacity.left("c7i.large", "us-east-1a") == capacity.left("c7i.large", "us-east-1") == 1
-    assert capacity.left("c7i.large", "us-west-2a") == capacity.left("c7i.large") == UNLIMITED
-    capacity.set_limit("c7i.large", "us-east-1a", 1)
-    capacity.remove_limits("c7i.large", "us-east-1")
-    assert capacity.left("c7i.large", "us-east-1a") == UNLIMITED
-    running = [("c7i.large", Market.ON_DEMAND, zone) for zone in zones]
-    quotas = VcpuQuotas(running=lambda: running, vcpus={"c7i.large": 2})
-    quotas.set_limit("c7i.large", Market.ON_DEMAND, 6)
-    assert quotas.instances_left("c7i.large", Market.ON_DEMAND, "us-east-1") == 1
-    assert quotas.instances_left("c7i.large", Market.ON_DEMAND, "us-west-2") == 2
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.25, 1 / 3, 0.5, 1.0])
-def test_a_rate_is_kept_over_any_hundred_calls(rate):
-    faults = FaultInjector()
-    faults.add(Fault(action="*", code="X", rate=rate))
-    struck = sum(faults.count_call("A") is not None for _ in range(120))
-    assert struck == round(120 * rate)
-
-
-def test_a_counted_fault_goes_away():
-    faults = FaultInjector()
-    faults.add(Fault(action="A", code="X", times=2))
-    assert [faults.count_call(action) is not None for action in "ABAA"] == [True, False, True, False]
-    assert faults.report() == []
-    assert faults.calls() == {"A": 3, "B": 1}
-
-
-def test_what_is_not_written_as_it_stands_is_said():
-    text = "#cloud-config\nwrite_files:\n- {path: /a, content: aGVsbG8=, encoding: b64}\n"
-    assert "encoding is not supported" in read_user_data(text.encode()).warnings[0]
-
-
-def test_permissions_are_octal_as_text_and_as_yaml_integer():
-    text = "#cloud-config\nwrite_files:\n- {path: /a, permissions: '0600'}\n- {path: /b, permissions: 0600}\n"
-    assert [file.mode for file in read_user_data(text.encode()).files] == [0o600, 0o600]
+def test_user_data_is_read():
+    text = """#cloud-config
+users:
+- default
+- {name: u, ssh_authorized_keys: [k2]}
+ssh_authorized_keys: [k1]
+write_files:
+- {path: /a, permissions: '0600'}
+- {path: /b, permissions: 0600}
+"""
+    data = read_user_data(text.encode())
+    assert [file.mode for file in data.files] == [0o600, 0o600]
+    assert data.authorized_keys == ("k1", "k2")
+    assert data.warnings == ()
 
 
 @pytest.mark.parametrize(
-    "content", [b"#cloud-config\n[", b"#cloud-config\n- list\n", b"\x1f\x8bbroken", b"hello"]
+    ("content", "warning"),
+    [
+        (b"#cloud-config\n[", "cannot be read"),
+        (b"#cloud-config\n- list\n", "cannot be read"),
+        (b"\x1f\x8bbroken", "unknown format"),
+        (b"hello", "unknown format"),
+        (
+            b"#cloud-config\nwrite_files:\n- {path: /a, content: eA==, encoding: b64}\n",
+            "encoding is not supported",
+        ),
+        (f"#cloud-config\n{ALIASES}runcmd: [[*a8]]\n".encode(), "cannot be read"),
+        (b"#cloud-config\n" + b"[" * 16000, "cannot be read"),
+    ],
 )
-def test_unreadable_user_data_gives_a_warning(content):
-    assert read_user_data(content).warnings
+def test_user_data_that_cannot_be_read_or_would_fill_the_memory_is_a_warning(content, warning):
+    began, before = time.process_time(), psutil.Process().memory_info().rss
+    (found,) = read_user_data(content).warnings
+    assert warning in found
+    assert time.process_time() - began < 5
+    assert psutil.Process().memory_info().rss - before < 100 << 20
 
 
-def test_user_keys_are_read_from_users_too():
-    users = "users:\n- default\n- {name: u, ssh_authorized_keys: [k2]}\n"
-    text = f"#cloud-config\n{users}ssh_authorized_keys: [k1]\n"
-    assert read_user_data(text.encode()).authorized_keys == ("k1", "k2")
-
-
-def test_prices_of_the_catalog():
-    catalog = Catalog()
-    price = on_demand_price(catalog, "c7i.4xlarge", "us-east-1").hourly_usd
-    assert price == Decimal("0.714")
-    assert on_demand_price(catalog, "c7i.4xlarge", "eu-north-1").hourly_usd == price
-    assert on_demand_price(catalog, "c99.huge", "us-east-1") is None
-    assert price * Decimal("0.29") < spot_usd(catalog, "c7i.4xlarge", "us-east-1a") < price * Decimal("0.46")
-
-
-def test_state_is_read_back_and_anything_else_is_none(tmp_path):
-    state = SiteState(pid=1, url="u", token="t", started_at="s")
-    path = tmp_path / "endpoint.json"
-    assert read_state(path) is None
-    write_state(path, state)
-    assert read_state(path) == state
-    path.write_text('{"schema": 99, "pid": 1, "url": "u", "token": "t", "started_at": "s"}')
-    assert read_state(path) is None
-    path.write_text("{")
-    assert read_state(path) is None
-
-
-def test_one_address_has_many_ports():
-    pool = AddressPool(many=False)
-    taken = [pool.take() for _ in range(3)]
-    assert {listeners.host for listeners in taken} == {"127.0.0.1"}
-    assert len({port for ports in taken for port in (ports.ssh_port, ports.metadata_port)}) == 6
-    for listeners in taken:
-        listeners.close()
-
-
-def test_many_addresses_have_one_port():
-    pools = AddressPool(many=True), AddressPool(many=True)
-    taken = [pool.take() for pool in pools for _ in range(3)]
-    assert len({listeners.host for listeners in taken}) == 6
-    assert len({listeners.ssh_port for listeners in taken[:3]}) == 1
+@pytest.mark.parametrize("many", [False, True])
+def test_instances_share_an_address_or_a_port(many):
+    pools = AddressPool(many=many), AddressPool(many=many)
+    taken = [pool.take() for pool in pools[: 1 + many] for _ in range(3)]
+    assert len({listeners.host for listeners in taken}) == (6 if many else 1)
+    ports = [port for listeners in taken[:3] for port in (listeners.ssh_port, listeners.metadata_port)]
+    assert len(set(ports)) == (2 if many else 6)
     for listeners in taken:
         listeners.close()
 
@@ -265,14 +164,17 @@ def test_the_containers_of_an_instance_go_with_its_folder(tmp_path, monkeypatch)
     assert notes.read_text().splitlines() == [listed, removed, listed, removed, listed]
 
 
-def ssh_server(folder):
-    return SshServer(
-        host_key=asyncssh.generate_private_key("ssh-ed25519"),
+def ssh_server(folder, container=Container):
+    """Return the SSH server of an instance of this folder, and its host key."""
+    host_key = asyncssh.generate_private_key("ssh-ed25519")
+    server = SshServer(
+        host_key=host_key,
         env={},
-        container=Container(root=folder, interpreter="", owner=0),
-        files=LoginFiles(tree=InstanceTree(folder), authorized_keys={}, nologin="nologin"),
+        container=container(root=folder, interpreter="", owner=os.getuid()),
+        files=LoginFiles(tree=InstanceTree(folder), authorized_keys={"u": "keys"}, nologin="nologin"),
         interpreter="",
     )
+    return server, host_key
 
 
 @pytest.mark.parametrize("kind", ["ssh", "metadata"])
@@ -282,9 +184,8 @@ def test_a_cancelled_opening_leaves_the_loop_nothing_of_its_socket(kind, tmp_pat
     async def left_after(turns, pool):
         listeners = pool.take()
         socket = getattr(listeners, kind)
-        server = (
-            ssh_server(tmp_path) if kind == "ssh" else MetadataService(documents=dict, power=print, secret="")
-        )
+        service = MetadataService(documents=dict, power=print, secret="")
+        server = ssh_server(tmp_path)[0] if kind == "ssh" else service
         descriptor, opening = socket.fileno(), asyncio.ensure_future(server.open(socket))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -303,3 +204,54 @@ def test_a_cancelled_opening_leaves_the_loop_nothing_of_its_socket(kind, tmp_pat
             turns += 1
 
     asyncio.run(asyncio.wait_for(check(), LIMIT_S))
+
+
+def test_a_connection_forwards_no_more_than_its_limit_however_quickly_it_asks(tmp_path):
+    """Many may be asked for before the first of them begins."""
+
+    class Waiting(Container):
+        async def spawn(self, *_, **__):
+            await asyncio.sleep(3600)
+
+    server, key = ssh_server(tmp_path, Waiting)
+    (tmp_path / "keys").write_bytes(key.export_public_key())
+
+    async def ask():
+        listeners = AddressPool(many=True).take()
+        listeners.ssh.admit(Sources(networks=(IPv4Network("0.0.0.0/0"),)))
+        await server.open(listeners.ssh)
+        address = (listeners.host, listeners.ssh_port)
+        async with asyncssh.connect(*address, username="u", client_keys=[key], known_hosts=None) as client:
+            asked = [client.open_connection("127.0.0.1", 1) for _ in range(10 * sshd._MOST_FORWARDED)]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+        await server.close()
+        listeners.close()
+        return answers
+
+    answers = asyncio.run(ask())
+    refused = [one for one in answers if isinstance(one, asyncssh.ChannelOpenError)]
+    assert (len(answers) - len(refused), len(refused)) == (sshd._MOST_FORWARDED, 9 * sshd._MOST_FORWARDED)
+
+
+def test_tokens_of_the_metadata_service_are_counted():
+    service = MetadataService(documents=lambda: {"latest/meta-data/x": "y"}, power=print, secret="s")
+    ask = {"x-aws-ec2-metadata-token-ttl-seconds": "21600"}
+    put = Request(method="PUT", path="/latest/api/token", headers=ask, body=b"")
+    tokens = [service._answer(put)[1] for _ in range(10_240)]
+    assert len(service._tokens) <= 1024
+
+    def status(token):
+        got = {"x-aws-ec2-metadata-token": token}
+        return service._answer(Request(method="GET", path="/latest/meta-data/x", headers=got, body=b""))[0]
+
+    assert (status(tokens[0]), status(tokens[-1])) == (401, 200)
+
+
+def test_an_admitted_key_is_forgotten_in_time(tmp_path):
+    server, key = ssh_server(tmp_path)
+    text = key.export_public_key().decode()
+    assert not server.admits(key)
+    server.admit(text, seconds=60)
+    assert server.admits(key)
+    server.admit(text, seconds=0)
+    assert not server.admits(key)

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.exceptions import ClientError
 
+from dlcloud.local.api.faults import Fault, FaultInjector
 from dlcloud.local.site import LocalSite, SharedSite
-from dlcloud.local.site_files import SiteState, write_state
+from dlcloud.local.site_files import SiteState, read_state, write_state
 from dlcloud.model.errors import InstanceGoneError, LocalCloudError, install_hint
-from tests.fakes.local_ec2 import Rig, processes_of, wait_for
-from tests.needs import needs
+from tests.fakes.local_ec2 import Rig, processes_of, refused, wait_for
 
 CODE = """
 import sys
@@ -48,15 +48,6 @@ def ask(rig, method, path, headers):
     return status
 
 
-def refusal_of(call):
-    """Return the error code and the HTTP status that a call is refused with, or None."""
-    try:
-        call()
-    except ClientError as error:
-        return error.response["Error"]["Code"], error.response["ResponseMetadata"]["HTTPStatusCode"]
-    return None
-
-
 def is_running(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -71,6 +62,7 @@ def test_a_site_is_found_started_once_and_stopped(site):
     assert site.start() == first
     assert site.find() == first
     assert first.control.status()["endpoint"] == first.url
+    assert stat.S_IMODE(site._paths.state.stat().st_mode) == 0o600
     assert site.stop() is True
     assert site.find() is None
     assert not is_running(first.pid)
@@ -100,30 +92,16 @@ def test_the_daemon_outlives_its_command_and_ends_its_children(site):
     assert not list(site._paths.folder.glob("instances/*"))
 
 
-@needs("setsid")
-def test_leftovers_of_a_killed_daemon_are_cleared_at_the_next_start(site):
-    rig = Rig(site, site.start())
-    instance = rig.up()
-    rig.on(instance, "setsid sleep 1000 > /dev/null 2>&1 < /dev/null &")
-    root = Path(rig.entry(instance["InstanceId"])["folder"])
-    assert processes_of({str(root)})
-    (site._paths.cache / "kept").write_text("environment")
-    os.kill(rig.endpoint.pid, signal.SIGKILL)
-    wait_for(lambda: site.find() is None, "the daemon is dead")
-    second = site.start()
-    assert second.pid != rig.endpoint.pid
-    assert not processes_of({str(root)})
-    assert not root.exists()
-    assert (site._paths.cache / "kept").exists()
-    assert second.control.status()["instances"] == []
-
-
 def test_a_stale_state_file_is_nothing(site):
     site._paths.folder.mkdir()
+    for text in ('{"schema": 99, "pid": 1, "url": "u", "token": "t", "started_at": "s"}', "{"):
+        site._paths.state.write_text(text)
+        assert read_state(site._paths.state) is None
     state = SiteState(
         pid=os.getpid(), url="http://127.0.0.1:9", token="t", started_at="2026-01-01T00:00:00+00:00"
     )
     write_state(site._paths.state, state)
+    assert read_state(site._paths.state) == state
     assert site.find() is None
     assert site.stop() is False
     assert site.start().pid != os.getpid()
@@ -181,11 +159,6 @@ def test_a_missing_library_is_named_with_its_cure(site, tmp_path, monkeypatch):
     assert caught.value.hint == install_hint("local")
 
 
-def test_the_state_file_is_its_owners_alone(rig):
-    mode = (rig.folder / "endpoint.json").stat().st_mode
-    assert stat.S_IMODE(mode) == 0o600
-
-
 def test_nothing_listens_beyond_loopback(rig):
     instance = rig.up()
     inodes = set()
@@ -206,49 +179,17 @@ def test_nothing_listens_beyond_loopback(rig):
     assert instance["PublicIpAddress"] in listening
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [({}, 403), ({"X-Dlcloud-Token": "guess"}, 403), ({"Host": "evil.example"}, 403)],
-)
-def test_control_needs_the_token_and_a_loopback_name(rig, headers, status):
-    assert ask(rig, "GET", "/_dlcloud/status", headers) == status
-
-
-def test_a_rebound_name_is_refused_even_with_the_token(rig):
-    token = {"X-Dlcloud-Token": rig.control.token}
+def test_control_needs_the_token_and_a_loopback_name(rig):
+    """A rebound name is refused even with the token."""
+    token, evil = {"X-Dlcloud-Token": rig.control.token}, {"Host": "evil.example"}
     assert ask(rig, "GET", "/_dlcloud/status", token) == 200
-    assert ask(rig, "GET", "/_dlcloud/status", {**token, "Host": "evil.example"}) == 403
+    for headers in ({}, {"X-Dlcloud-Token": "guess"}, evil, {**token, **evil}):
+        assert ask(rig, "GET", "/_dlcloud/status", headers) == 403
     assert ask(rig, "POST", "/", {"Host": "evil.example"}) == 403
     assert ask(rig, "POST", "/?Action=RunInstances", {"Origin": "http://evil.example"}) == 403
     assert ask(rig, "POST", "/?Action=RunInstances", {}) == 403
     assert ask(rig, "GET", "/_dlcloud/none", token) == 404
     assert ask(rig, "POST", "/moto-api/reset", {}) == 403
-
-
-def test_calls_are_counted(rig):
-    rig.control.reset_calls()
-    for _ in range(3):
-        rig.ec2.describe_vpcs()
-    rig.client("sts").get_caller_identity()
-    assert rig.control.calls() == {"DescribeVpcs": 3, "GetCallerIdentity": 1}
-
-
-def test_a_rate_refuses_evenly(rig):
-    rig.control.add_fault("*", "RequestLimitExceeded", rate=1 / 3, status=503)
-    outcomes = [refusal_of(rig.ec2.describe_vpcs) for _ in range(9)]
-    assert outcomes == [None, None, ("RequestLimitExceeded", 503)] * 3
-    assert [fault["code"] for fault in rig.control.status()["faults"]] == ["RequestLimitExceeded"]
-
-
-def test_faults_speak_each_services_language(rig):
-    rig.control.add_fault("GetCallerIdentity", "ExpiredToken", times=1, status=403)
-    sts = rig.client("sts")
-    with pytest.raises(sts.exceptions.ClientError, match="ExpiredToken"):
-        sts.get_caller_identity()
-    rig.control.add_fault("GetParameter", "ThrottlingException", times=1)
-    ssm = rig.client("ssm")
-    with pytest.raises(ssm.exceptions.ClientError, match="ThrottlingException"):
-        ssm.get_parameter(Name="x")
 
 
 def test_refusals_of_control_name_the_reason(rig):
@@ -260,7 +201,39 @@ def test_refusals_of_control_name_the_reason(rig):
         rig.control.set_boot_delay(-1.0)
 
 
-def test_services_that_are_not_there_say_so(rig):
+def test_calls_are_counted(rig):
+    rig.control.reset_calls()
+    for _ in range(3):
+        rig.ec2.describe_vpcs()
+    rig.client("sts").get_caller_identity()
+    assert rig.control.calls() == {"DescribeVpcs": 3, "GetCallerIdentity": 1}
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25, 1 / 3, 0.5, 1.0])
+def test_a_rate_refuses_evenly_over_any_hundred_calls(rate):
+    faults = FaultInjector()
+    faults.add(Fault(action="*", code="X", rate=rate))
+    struck = [faults.count_call("A") is not None for _ in range(120)]
+    assert sum(struck) == round(120 * rate)
+    assert struck[:9] == [int((call + 1) * rate) > int(call * rate) for call in range(9)]
+
+
+def test_faults_speak_each_services_language(rig):
+    calls = {
+        "GetCallerIdentity": ("ExpiredToken", 403, rig.client("sts").get_caller_identity, {}),
+        "GetParameter": ("ThrottlingException", 400, rig.client("ssm").get_parameter, {"Name": "x"}),
+        "*": ("RequestLimitExceeded", 503, rig.ec2.describe_vpcs, {}),
+    }
+    for action, (code, status, call, arguments) in calls.items():
+        rig.control.add_fault(action, code, times=1, status=status)
+        assert [fault["code"] for fault in rig.control.status()["faults"]] == [code]
+        with refused(code) as caught:
+            call(**arguments)
+        assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == status
+        assert rig.control.status()["faults"] == []
+    rig.control.add_fault("DescribeVpcs", "RequestLimitExceeded", times=1, status=503)
+    client = rig.client("ec2", retries={"mode": "standard", "total_max_attempts": 3})
+    assert client.describe_vpcs()["Vpcs"], "a stock client retries"
     with pytest.raises(ClientError, match="dynamodb"):
         rig.client("dynamodb").list_tables()
 
@@ -273,12 +246,6 @@ def test_many_clients_at_once_over_kept_connections(rig):
     assert threading.active_count() < 64
 
 
-def test_a_stock_client_retries_over_a_throttled_call(rig):
-    rig.control.add_fault("DescribeVpcs", "RequestLimitExceeded", times=1, status=503)
-    client = rig.client("ec2", retries={"mode": "standard", "total_max_attempts": 3})
-    assert client.describe_vpcs()["Vpcs"]
-
-
 def test_another_home_uses_it_with_only_the_token(rig):
     shared = SharedSite(url=rig.endpoint.url)
     assert shared.start().url == rig.endpoint.url
@@ -289,3 +256,20 @@ def test_another_home_uses_it_with_only_the_token(rig):
     assert trusted.start().control.status()["endpoint"] == rig.endpoint.url
     with pytest.raises(LocalCloudError, match="another home"):
         trusted.stop()
+
+
+def test_a_shared_site_that_does_not_answer_is_not_started():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        site = SharedSite(url=f"http://127.0.0.1:{taken.getsockname()[1]}")
+        assert site.find() is None
+        with pytest.raises(LocalCloudError, match="no local EC2 answers"):
+            site.start()
+
+
+@pytest.mark.parametrize(
+    "url", ["http://203.0.113.7:80", "127.0.0.1:80", "http://127.0.0.1", "http://[", "http://127.0.0.1:99999"]
+)
+def test_an_address_beyond_this_machine_is_refused(url):
+    with pytest.raises(LocalCloudError, match="DLCLOUD_LOCAL_ENDPOINT"):
+        SharedSite(url=url).find()

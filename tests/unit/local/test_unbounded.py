@@ -1,16 +1,13 @@
 """Nothing that a caller or a program sends is unbounded: ten times the limit costs no one else anything."""
 
-import asyncio
 import contextlib
 import logging
 import os
 import resource
 import socket
 import time
-from ipaddress import IPv4Network
 from urllib.parse import urlsplit
 
-import asyncssh
 import psutil
 import pytest
 from botocore.auth import S3SigV4Auth
@@ -18,34 +15,11 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from dlcloud.local.api.server import MOST_CONNECTIONS
-from dlcloud.local.instance import metadata, sshd
-from dlcloud.local.instance.addresses import AddressPool, Sources
-from dlcloud.local.instance.cloudinit import read_user_data
-from dlcloud.local.instance.container import Container
-from dlcloud.local.instance.metadata import MetadataService, Request
-from dlcloud.local.instance.sshd import _MOST_CONNECTIONS, LoginFiles, SshServer
-from dlcloud.local.tree.instance_tree import InstanceTree
+from dlcloud.local.instance import metadata
+from dlcloud.local.instance.sshd import _MOST_CONNECTIONS
 from tests.fakes.local_ec2 import wait_for
 
 log = logging.getLogger(__name__)
-ALIASES = "#cloud-config\n" + "".join(
-    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 10)}]\n" for n in range(9)
-)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        f"{ALIASES}runcmd: [[*a8]]\n".encode(),
-        b"#cloud-config\n" + b"[" * 16000,
-    ],
-)
-def test_user_data_that_would_fill_the_memory_is_a_warning(content):
-    began, before = time.process_time(), psutil.Process().memory_info().rss
-    (warning,) = read_user_data(content).warnings
-    assert "cannot be read" in warning
-    assert time.process_time() - began < 5
-    assert psutil.Process().memory_info().rss - before < 100 << 20
 
 
 def test_a_line_between_chunks_is_short(rig):
@@ -69,20 +43,6 @@ def test_a_line_between_chunks_is_short(rig):
             pass
     assert sent < 100 << 20
     assert psutil.Process(rig.endpoint.pid).memory_info().rss - before < 100 << 20
-
-
-def test_tokens_of_the_metadata_service_are_counted():
-    service = MetadataService(documents=lambda: {"latest/meta-data/x": "y"}, power=print, secret="s")
-    ask = {"x-aws-ec2-metadata-token-ttl-seconds": "21600"}
-    put = Request(method="PUT", path="/latest/api/token", headers=ask, body=b"")
-    tokens = [service._answer(put)[1] for _ in range(10_240)]
-    assert len(service._tokens) <= 1024
-
-    def status(token):
-        got = {"x-aws-ec2-metadata-token": token}
-        return service._answer(Request(method="GET", path="/latest/meta-data/x", headers=got, body=b""))[0]
-
-    assert (status(tokens[0]), status(tokens[-1])) == (401, 200)
 
 
 def test_silent_connections_lock_nobody_out_of_an_instance(rig):
@@ -171,37 +131,3 @@ def test_connections_of_another_user_hold_neither_thread_nor_memory(rig):
         assert psutil.Process(rig.endpoint.pid).num_threads() < threads + 32
     os.close(release)
     os.waitpid(pid, 0)
-
-
-def test_a_connection_forwards_no_more_than_its_limit_however_quickly_it_asks(tmp_path):
-    """Many may be asked for before the first of them begins."""
-
-    class Waiting(Container):
-        async def spawn(self, *_, **__):
-            await asyncio.sleep(3600)
-
-    key = asyncssh.generate_private_key("ssh-ed25519")
-    (tmp_path / "keys").write_bytes(key.export_public_key())
-    server = SshServer(
-        host_key=key,
-        env={},
-        container=Waiting(root=tmp_path, interpreter="", owner=os.getuid()),
-        files=LoginFiles(tree=InstanceTree(tmp_path), authorized_keys={"u": "keys"}, nologin="nologin"),
-        interpreter="",
-    )
-
-    async def ask():
-        listeners = AddressPool(many=True).take()
-        listeners.ssh.admit(Sources(networks=(IPv4Network("0.0.0.0/0"),)))
-        await server.open(listeners.ssh)
-        address = (listeners.host, listeners.ssh_port)
-        async with asyncssh.connect(*address, username="u", client_keys=[key], known_hosts=None) as client:
-            asked = [client.open_connection("127.0.0.1", 1) for _ in range(10 * sshd._MOST_FORWARDED)]
-            answers = await asyncio.gather(*asked, return_exceptions=True)
-        await server.close()
-        listeners.close()
-        return answers
-
-    answers = asyncio.run(ask())
-    refused = [one for one in answers if isinstance(one, asyncssh.ChannelOpenError)]
-    assert (len(answers) - len(refused), len(refused)) == (sshd._MOST_FORWARDED, 9 * sshd._MOST_FORWARDED)
