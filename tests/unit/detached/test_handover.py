@@ -126,64 +126,47 @@ def test_it_can_be_found_before_it_begins(handing):
     assert handing.outcome is None
 
 
-def test_a_controller_that_does_not_come_up_is_stopped_with_its_log(handing):
-    handing.stands("ended", in_charge=False)
+@pytest.mark.parametrize(
+    ("state", "message"), [("ended", "no credentials"), ("running", "was not in charge after 300 s")]
+)
+def test_a_controller_that_does_not_come_up_is_stopped_with_its_log(handing, state, message):
+    handing.stands(state, in_charge=False)
     handing.machine.answers["tail"] = b"error: no credentials\n"
-    with pytest.raises(InstanceError, match="no credentials"):
+    with pytest.raises(InstanceError, match=message):
         handing.go()
     assert handing.ran("job.py stop")
     assert handing.outcome is None
 
 
-def test_one_that_is_never_in_charge_is_not_waited_for_for_ever(handing):
-    handing.stands("running", in_charge=False)
-    with pytest.raises(InstanceError, match="was not in charge after 300 s"):
-        handing.go()
-    assert handing.ran("job.py stop")
-
-
-def test_nothing_begun_is_nothing_to_finish(handing):
+@pytest.mark.parametrize(
+    ("state", "in_charge"), [("new", False), ("ended", False), ("ended", True), ("running", True)]
+)
+def test_a_hand_over_cut_off_is_complete_where_a_controller_was_in_charge_and_else_given_up(
+    handing, state, in_charge
+):
     assert handing.over.finish() is False
-    assert handing.machine.commands == []
-
-
-def test_a_hand_over_cut_off_before_the_start_is_withdrawn_for_good(handing):
+    assert handing.machine.commands == [], "nothing was begun"
     handing.cut_off()
-    handing.stands("new", in_charge=False)
-    assert handing.over.finish() is False
-    assert handing.outcome == GIVEN_UP
-    assert handing.ran("rm -rf dlcloud/runs/control")
+    handing.stands(state, in_charge=in_charge)
+    assert handing.over.finish() is in_charge
+    if in_charge:
+        assert handing.world.clusters.controller_instance_id("c0ffee") == handing.name
+        assert handing.over.finish() is True
+    else:
+        assert handing.outcome == GIVEN_UP
+    if state == "new":
+        assert handing.ran("rm -rf dlcloud/runs/control"), "withdrawn for good"
 
 
-@pytest.mark.parametrize("state", ["running", "ended"])
-def test_one_whose_controller_is_or_was_in_charge_is_complete(handing, state):
-    handing.cut_off()
-    handing.stands(state, in_charge=True)
-    assert handing.over.finish() is True
-    assert handing.world.clusters.controller_instance_id("c0ffee") == handing.name
-    assert handing.over.finish() is True
-
-
-def test_one_whose_controller_failed_before_its_charge_is_given_up(handing):
-    handing.cut_off()
-    handing.stands("ended", in_charge=False)
-    assert handing.over.finish() is False
-    assert handing.outcome == GIVEN_UP
-
-
-def test_one_whose_instance_is_gone_is_given_up(handing):
-    handing.cut_off()
-    handing.world.cloud.instances.terminate([handing.name])
-    assert handing.over.finish() is False
-    assert handing.outcome == GIVEN_UP
-
-
-def test_one_whose_instance_lives_and_does_not_answer_stays_open(handing):
+def test_one_whose_instance_does_not_answer_stays_open_until_it_is_gone(handing):
     handing.cut_off()
     handing.machine.gone = True
     with pytest.raises(UnreachableError):
         handing.over.finish()
     assert handing.outcome is None
+    handing.world.cloud.instances.terminate([handing.name])
+    assert handing.over.finish() is False
+    assert handing.outcome == GIVEN_UP
 
 
 def test_a_dead_controller_is_restarted_and_a_live_one_is_left_alone(handing):
@@ -203,44 +186,42 @@ def test_the_instance_is_given_what_the_package_needs():
     assert project["requires-python"] == f">={OLDEST_PYTHON}"
 
 
+def command_with(handing, folder, control):
+    """Hand over; return the words of its job, with a script of the shell for the controller."""
+    handing.stands("running", in_charge=True)
+    handing.go()
+    command = handing.machine.files["dlcloud/runs/control/command"][0].decode()
+    for name, script in (("dlcloud", control), ("sleep", "")):
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o700)
+    return ["sh", "-c", command.replace("/home/ubuntu/dlcloud/control/dlcloud", str(folder / "dlcloud"))]
+
+
 @pytest.mark.parametrize(
     ("ends", "status"), [("kill -9 $$", 0), ("kill -15 $$", 143), ("exit 4", 4), ("exit 0", 0)]
 )
 def test_a_controller_is_started_again_only_where_it_was_killed(handing, tmp_path, ends, status):
-    handing.stands("running", in_charge=True)
-    handing.go()
-    command = handing.machine.files["dlcloud/runs/control/command"][0].decode()
-    control, (begun, sleep) = tmp_path / "dlcloud", (tmp_path / "begun", tmp_path / "sleep")
-    control.write_text(f"#!/bin/sh\n[ -e {begun} ] && exit 0\ntouch {begun}\n{ends}\n")
-    sleep.write_text("#!/bin/sh\n")
-    for program in (control, sleep):
-        program.chmod(0o700)
-    command = command.replace("/home/ubuntu/dlcloud/control/dlcloud", str(control))
+    control = f"[ -e {tmp_path}/begun ] && exit 0; touch {tmp_path}/begun; {ends}"
+    command = command_with(handing, tmp_path, control)
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    assert subprocess.run(["sh", "-c", command], env=environment, check=False).returncode == status
+    assert subprocess.run(command, env=environment, check=False).returncode == status
 
 
 @pytest.mark.parametrize(("ends", "status"), [("exit 143", 143), ("kill -9 $$", 137)])
 def test_the_job_of_a_controller_that_is_stopped_ends_after_it(handing, tmp_path, ends, status):
-    handing.stands("running", in_charge=True)
-    handing.go()
-    command = handing.machine.files["dlcloud/runs/control/command"][0].decode()
-    control, ended = tmp_path / "dlcloud", tmp_path / "ended"
-    wait = f"trap 'sleep 0.5; touch ended; {ends}' TERM; echo begun; while :; do sleep 0.05; done"
-    control.write_text(f"#!/bin/sh\n{wait}\n")
-    control.chmod(0o700)
-    command = command.replace("/home/ubuntu/dlcloud/control/dlcloud", str(control))
-    job = subprocess.Popen(
-        ["sh", "-c", command], cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True, text=True
-    )
+    control = f"trap 'sleep 0.5; touch ended; {ends}' TERM; echo begun; while :; do sleep 0.05; done"
+    command = command_with(handing, tmp_path, control)
+    job = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True, text=True)
     assert job.stdout.readline() == "begun\n"
     os.killpg(job.pid, signal.SIGTERM)
     assert job.wait(30) == status
-    assert ended.exists()
+    assert (tmp_path / "ended").exists()
 
 
-def test_a_controller_that_a_signal_has_ended_is_dead_and_one_that_was_asked_is_not(handing):
+@pytest.mark.parametrize(
+    ("status", "state"), [(137, "lost"), (139, "lost"), (143, "ended"), (130, "ended"), (4, "ended")]
+)
+def test_a_controller_that_a_signal_has_ended_is_dead_and_one_that_was_asked_is_not(handing, status, state):
     connection = handing.world.dial.dial(handing.member.instance.endpoint("ubuntu"))
-    for status, state in ((137, "lost"), (139, "lost"), (143, "ended"), (130, "ended"), (4, "ended")):
-        handing.machine.answers["pid ||"] = json.dumps({"state": "ended", "exit_status": status}).encode()
-        assert job_state(connection) == state
+    handing.machine.answers["pid ||"] = json.dumps({"state": "ended", "exit_status": status}).encode()
+    assert job_state(connection) == state

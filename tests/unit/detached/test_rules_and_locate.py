@@ -56,30 +56,20 @@ def test_the_image_and_what_only_the_user_may_look_up_is_settled_before():
     settled = settle_recipe(recipe(own), "ami-1", ["sg-1"])
     assert settled.instances.image == "ami-1"
     assert settled.network.security_groups == ["sg-1"]
-    assert settle_recipe(recipe(ELASTIC), "ami-1", []).instances.image == "ami-1"
-
-
-def test_a_recipe_of_several_regions_is_of_the_one_of_its_cluster_there():
     wide = recipe(f"{ELASTIC}region: [us-east-1, us-west-2]\n").in_region("us-west-2")
     there = read_recipe(relocate_recipe(settle_recipe(wide, "ami-1", [])), "recipe.yaml")
-    assert (there.region, there.regions) == ("us-west-2", [])
+    assert (there.instances.image, there.region, there.regions) == ("ami-1", "us-west-2", [])
 
 
-def test_a_recipe_that_may_have_no_on_demand_instance_is_not_left_alone():
+def test_a_recipe_whose_controller_may_end_is_not_left_alone():
     check_detachable(recipe(ELASTIC))
     text = "name: mine\ninstances: {types: [c5.large], market: MARKET}\nworkload: {command: x}\n"
     check_detachable(recipe(text.replace("MARKET", "on-demand")))
     with pytest.raises(RecipeError, match="needs at least one on-demand instance"):
         check_detachable(recipe(text.replace("MARKET", "spot")))
-
-
-def test_a_rehearsal_that_ends_its_own_controller_is_refused():
-    ends = (
-        ELASTIC.replace("name: mine", "name: mine\ncloud: local")
-        + "rehearsal: [{after: 3, kill: coordinator}]\n"
-    )
+    local = ELASTIC.replace("name: mine", "name: mine\ncloud: local")
     with pytest.raises(RecipeError, match="controller would end with it"):
-        check_detachable(recipe(ends))
+        check_detachable(recipe(f"{local}rehearsal: [{{after: 3, kill: coordinator}}]\n"))
 
 
 def test_a_controlled_cluster_is_known_by_the_tags_of_its_instance():

@@ -1,4 +1,4 @@
-"""Instances that stand by: what they get, and how one of them takes over, interrupted anywhere."""
+"""Instances that stand by: which do, what they get, when one takes over, and how, interrupted anywhere."""
 
 import shutil
 from contextlib import closing
@@ -7,15 +7,23 @@ from pathlib import Path
 import pytest
 
 from dlcloud.detached.handover import HandOver
-from dlcloud.detached.standby import TAKEN, StandbyPreparer, Succession
-from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG
+from dlcloud.detached.standby import (
+    TAKEN,
+    WATCH_S,
+    StandbyPreparer,
+    Succession,
+    choose_watchers,
+    wait_until_lost,
+)
+from dlcloud.model.cluster import CONTROLLER_TAG, HOST_KEY_TAG, Member
 from dlcloud.model.errors import CloudError
+from dlcloud.model.instance import Market
 from dlcloud.ssh.keys import KnownHosts, fingerprint
 from dlcloud.store.clusters import SUCCESSION, Clusters
 from dlcloud.store.database import Database
 from tests.fakes.cloud import Failure, Killed
 from tests.fakes.machine import FakeMachine
-from tests.fakes.samples import recipe
+from tests.fakes.samples import instance, recipe
 from tests.fakes.training import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -142,3 +150,30 @@ def test_the_coordinators_own_controller_is_only_started_again(trio):
     trio.wait_for_controller()
     assert trio.first in trio.world.cloud.alive()
     assert trio.world.clusters.intents("c0ffee", SUCCESSION) == []
+
+
+def member(name, market=Market.ON_DEMAND):
+    return Member(instance=instance(name, market=market))
+
+
+def test_on_demand_instances_stand_by_first_and_earlier_ones_go_on():
+    members = [member("i-1"), member("i-2", Market.SPOT), member("i-3"), member("i-4")]
+    assert [m.instance.instance_id for m in choose_watchers(members, "i-1", set())] == ["i-3", "i-4"]
+    assert [m.instance.instance_id for m in choose_watchers(members, "i-1", {"i-2"})] == ["i-2", "i-3"]
+
+
+def test_an_instance_waits_while_one_controls_or_ec2_does_not_say(trio, caplog):
+    clock, instances = trio.world.clock, trio.world.cloud.instances
+    refused = Failure("instances.find", CloudError("no answer"), trio.world.cloud.calls["instances.find"] + 2)
+    trio.world.cloud.failures = [refused]
+    sleep, begun = clock.sleep, clock.monotonic()
+
+    def sleep_until_the_third_time(seconds):
+        sleep(seconds)
+        if clock.monotonic() - begun == 3 * WATCH_S:
+            instances.terminate([trio.first])
+
+    clock.sleep = sleep_until_the_third_time
+    wait_until_lost(trio.world.launcher, trio.second)
+    assert clock.monotonic() - begun == 3 * WATCH_S
+    assert "EC2 does not say" in caplog.text
