@@ -9,10 +9,10 @@ from click.testing import CliRunner
 
 from dlcloud.cli.account import instances as command
 from dlcloud.model.errors import RecipeError
-from dlcloud.model.instance import Accelerator
+from dlcloud.model.instance import Accelerator, Market
 from dlcloud.report.instances import TypeOffer, instances_report
 from dlcloud.report.table import Format, render
-from tests.fakes.samples import hardware
+from tests.fakes.samples import hardware, price
 
 
 @pytest.fixture
@@ -61,6 +61,23 @@ def test_the_whole_table_fits_a_terminal_of_80_columns(tmp_path, monkeypatch):
     monkeypatch.setenv("DLCLOUD_HOME", str(tmp_path))
     text = CliRunner().invoke(command, [], catch_exceptions=False).stdout
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_all_types_of_ec2_with_their_spot_prices_fit_80_columns_too():
+    samples = (
+        ("u7in-32tb.224xlarge", {"memory_gib": 0.612305}, "407.68"),
+        ("r8gd.metal-24xl", {"architectures": ("x86_64_mac",), "cpu_isa": ()}, "10.49264"),
+        ("p6-b300.48xlarge", {"cpu_isa": ("avx512", "vnni", "amx")}, "113.9328"),
+        ("inf2.48xlarge", {"accelerator": Accelerator(name="Inferentia2", count=12, memory_mib=32768)}, "1"),
+    )
+    spot = price(market=Market.SPOT, usd="51.2698")
+    offers = [
+        TypeOffer(hardware=replace(hardware(name), **other), on_demand=price(usd=usd), spot=spot)
+        for name, other, usd in samples
+    ]
+    text = render(instances_report(offers, region="ap-southeast-1"), Format.TABLE)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "avx512" in render(instances_report(offers[:1], region="us-east-1"), Format.TABLE)
 
 
 def test_filters_narrow_each_other_down(listed):
