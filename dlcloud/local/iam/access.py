@@ -1,8 +1,8 @@
 """The requests to IAM that a call implies: each action with each resource that it touches.
 
 They follow the Service Authorization Reference, "Actions, resources, and condition keys" of Amazon EC2, EC2
-Instance Connect and IAM, as far as dlcloud goes; `tests/unit/local/test_access.py` compares them with its
-published data. A resource that a call names is recognized by its id. Importing this imports moto.
+Instance Connect and IAM, as far as dlcloud goes; `tests/unit/cloud/test_permissions.py` compares them with
+its published data. A resource that a call names is recognized by its id. Importing this imports moto.
 """
 
 import json

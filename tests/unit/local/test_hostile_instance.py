@@ -51,15 +51,6 @@ def test_fifos_in_an_instance_stop_nobody(rig, instance, other):
     rig.console(instance["InstanceId"])
 
 
-@pytest.mark.parametrize("link", [LOG, "/etc/ssh/ssh_host_x_key.pub"])
-def test_the_console_shows_no_file_of_the_machine(rig, instance, tmp_path, link):
-    (tmp_path / "secret").write_text("of the machine")
-    rig.on(
-        instance, f"sudo ln -sf {tmp_path}/secret {link} || sudo ln -sf {tmp_path}/secret $DLCLOUD_ROOT{link}"
-    )
-    assert "of the machine" not in rig.console(instance["InstanceId"])
-
-
 def test_a_terminal_is_made_by_what_makes_terminals_only(rig, instance, tmp_path):
     if rig.control.status()["isolation"]["level"] != "namespaces":
         pytest.skip("terminals are those of the machine here")
@@ -76,19 +67,6 @@ def test_a_terminal_is_made_by_what_makes_terminals_only(rig, instance, tmp_path
             channel.exec_command("true")
             assert channel.recv_exit_status() == 255
     assert len(list(descriptors.iterdir())) < before + 20
-
-
-def test_links_in_the_cache_change_no_owner(rig, instance, tmp_path):
-    if rig.control.status()["isolation"]["level"] != "namespaces" or os.getuid() != 0:
-        pytest.skip("nothing is given away here")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder/file").touch()
-    assert rig.on(instance, f"ln -sfn {tmp_path} ~/.cache/x && echo made")[1] == "made\n"
-    try:
-        rig.await_state(rig.run()[0], "running")
-        assert {path.stat().st_uid for path in (tmp_path, *tmp_path.rglob("*"))} == {0}
-    finally:
-        rig.on(instance, "rm ~/.cache/x")
 
 
 def test_what_is_forwarded_has_the_rights_of_the_instance(rig, instance):

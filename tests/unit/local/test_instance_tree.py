@@ -1,6 +1,8 @@
 """What the daemon does in the folder of an instance, where programs have put links and worse."""
 
+import errno
 import os
+import socket
 import stat
 from pathlib import Path
 
@@ -8,11 +10,13 @@ import pytest
 
 from dlcloud.local.instance.cloudinit import read_console
 from dlcloud.local.instance.isolation import Isolation, Level, share_cache
+from dlcloud.local.tree import beneath
 from dlcloud.local.tree.beneath import give
 from dlcloud.local.tree.copies import TreeCopy
 from dlcloud.local.tree.instance_tree import InstanceTree, remove_tree
 
 ORDINARY = 4242
+OTHERS = range(os.getuid() + 1, os.getuid() + 9)
 SECRET = "of the machine"
 LOG = "var/log/cloud-init-output.log"
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
@@ -34,6 +38,7 @@ def tree(tmp_path):
     root = tmp_path / "i-1"
     for name in ("etc/ssh", "home/.ssh", "lib", "run", "var/log"):
         (root / name).mkdir(parents=True)
+    (root / "etc/ssh/key").write_text("own")
     return InstanceTree(root)
 
 
@@ -44,20 +49,132 @@ def states(folder):
     }
 
 
+@pytest.fixture(params=["kernel", "walk"])
+def opened(request, monkeypatch, tree):
+    """The folder's descriptor: files are opened by the kernel, and by the walk of systems without openat2."""
+    if request.param == "walk":
+        monkeypatch.setattr(beneath, "has_openat2", lambda: False)
+    elif not beneath.has_openat2():
+        pytest.skip("no openat2 here")
+    root = beneath.open_root(tree.root)
+    yield root
+    os.close(root)
+
+
+def read(root, path, **options):
+    with os.fdopen(beneath.open_file(root, path, **options), "rb") as stream:
+        return stream.read().decode()
+
+
+@pytest.mark.parametrize("path", ["etc/ssh/key", "/etc/ssh/key", "etc/./ssh//key", "etc/ssh/../ssh/key"])
+def test_a_file_is_opened(opened, path):
+    assert read(opened, path) == read(opened, path, follow=True) == "own"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("{outside}/secret", "../../outside/secret", "/proc/self/root{outside}/secret"),
+        *("{outside}", "../../outside", "link"),
+    ],
+)
+@pytest.mark.parametrize("follow", [False, True])
+def test_no_link_leads_out(opened, tree, outside, target, follow):
+    (tree.root / "etc/link").symlink_to(target.format(outside=outside))
+    for path in ("etc/link", "etc/link/secret"):
+        with pytest.raises(OSError, match=r"No such|links|directory"):
+            read(opened, path, follow=follow)
+
+
+@pytest.mark.usefixtures("outside")
+def test_dots_do_not_lead_out(opened):
+    with pytest.raises(OSError, match="cross-device"):
+        read(opened, "../outside/secret")
+    with pytest.raises(FileNotFoundError):
+        read(opened, "../outside/secret", follow=True)
+
+
+def test_links_lead_where_they_do_inside(opened, tree):
+    (tree.root / "usr").symlink_to("/etc/ssh")
+    (tree.root / "etc/up").symlink_to("../../../etc/ssh/key")
+    (tree.root / "chain").symlink_to("usr/../up")
+    for path in ("usr/key", "etc/up", "chain"):
+        assert read(opened, path, follow=True) == "own"
+        with pytest.raises(OSError, match="links"):
+            read(opened, path)
+
+
+def test_what_is_no_file_is_refused_at_once(opened, tree, monkeypatch):
+    os.mkfifo(tree.root / "fifo")
+    with socket.socket(socket.AF_UNIX) as listener:
+        monkeypatch.chdir(tree.root)
+        listener.bind("socket")
+    for name in ("fifo", "socket", "etc"):
+        for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
+            with pytest.raises(OSError, match="not a regular file"):
+                read(opened, name, flags=flags)
+
+
+def test_a_new_file_takes_no_links_place(opened, tree, outside):
+    (tree.root / "etc/link").symlink_to(outside / "new")
+    with pytest.raises(OSError, match="links"):
+        beneath.open_file(opened, "etc/link", os.O_WRONLY | os.O_CREAT)
+    os.close(beneath.open_file(opened, "etc/new", os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o640))
+    assert (tree.root / "etc/new").stat().st_mode & 0o777 == 0o640
+    assert not (outside / "new").exists()
+
+
+def test_a_further_name_of_someone_elses_file_is_refused(opened, tree, outside):
+    os.link(outside / "secret", tree.root / "etc/hard")
+    assert read(opened, "etc/hard") == SECRET
+    with pytest.raises(OSError, match="another user") as caught:
+        read(opened, "etc/hard", owners=OTHERS)
+    assert caught.value.errno == errno.EPERM
+    assert read(opened, "etc/ssh/key", owners=range(os.getuid(), os.getuid() + 9)) == "own"
+    # Whoever removes the other name after the file was opened gains nothing.
+    (outside / "secret").rename(tree.root / "etc/hard")
+    with pytest.raises(OSError, match="another user"):
+        read(opened, "etc/hard", owners=OTHERS)
+
+
+def test_the_way_back_is_the_way_that_was_taken(tree, outside):
+    """`..` after a folder that was moved out meanwhile leads to where it was, not to where it is."""
+    folders = [os.open(path, os.O_RDONLY) for path in (tree.root, tree.root / "etc")]
+    (tree.root / "etc").rename(outside / "etc")
+    beneath._leave(folders, "", follow=True)
+    assert os.fstat(folders[-1]).st_ino == tree.root.stat().st_ino
+    os.close(folders[0])
+
+
+def test_only_the_device_that_is_meant_is_opened(opened, tree):
+    (tree.root / "dev").symlink_to("/dev")
+    null = os.makedev(1, 3)
+    for path in ("etc/ssh/key", "dev/null"):
+        with pytest.raises(OSError, match=r"another kind|links"):
+            beneath.open_device(opened, path, null, os.O_RDWR)
+    machine = beneath.open_root(Path("/"))
+    try:
+        os.close(beneath.open_device(machine, "dev/null", null, os.O_RDWR))
+    finally:
+        os.close(machine)
+
+
 @as_root
-def test_links_in_the_cache_lead_to_no_change_of_owner(tmp_path, outside):
+def test_the_cache_is_given_to_the_instances_and_not_what_its_links_lead_to(tmp_path, outside):
     cache = tmp_path / "cache"
     (cache / "pip/http").mkdir(parents=True)
+    (cache / "dlcloud/environments/key/bin").mkdir(parents=True)
+    own = list(cache.rglob("*"))
     for link in ("x", "pip/x", "pip/http/x"):
         (cache / link).symlink_to(outside)
         (cache / f"{link}-up").symlink_to("../" * 3 + "outside")
     os.link(outside / "secret", cache / "hard")
     before = states(outside)
-    os.chown(cache, ORDINARY, ORDINARY)
-    share_cache(cache, Isolation(level=Level.USER, owner=ORDINARY))
-    assert states(outside) == before
-    assert (cache / "pip/http").stat().st_uid == ORDINARY
-    assert (cache / "x").lstat().st_uid == ORDINARY
+    for owner in (0, ORDINARY):  # as root has filled it, and as instances have
+        os.chown(cache, owner, owner)
+        share_cache(cache, Isolation(level=Level.USER, owner=ORDINARY))
+        assert states(outside) == before
+        assert {path.lstat().st_uid for path in (cache, cache / "x", *own)} == {ORDINARY}
 
 
 @as_root
@@ -73,45 +190,30 @@ def test_a_folder_is_given_with_its_links_and_not_their_targets(tmp_path, outsid
     assert owners == {"folder": 0, "kept": 0, "link": ORDINARY, "fifo": ORDINARY}
 
 
-@pytest.mark.parametrize("link", [LOG, "lib/cloud-init-result"])
-def test_the_console_shows_nothing_of_the_machine(tree, outside, link):
-    (tree.root / LOG).write_text("booted\n")
-    (tree.root / link).unlink(missing_ok=True)
-    (tree.root / link).symlink_to(outside / "secret")
-    assert SECRET not in read_console(tree)
-
-
-@pytest.mark.parametrize("name", [LOG, "lib/cloud-init-result"])
-def test_the_console_does_not_wait(tree, name):
-    (tree.root / LOG).write_text("booted\n")
-    (tree.root / name).unlink(missing_ok=True)
-    os.mkfifo(tree.root / name)
-    read_console(tree)
-
-
-def test_the_console_follows_links_within_the_instance(tree):
+def test_the_console_follows_links_within_the_instance_and_waits_for_nothing(tree, outside):
     (tree.root / "var/log").rmdir()
     (tree.root / "var/log").symlink_to("/run/log")
     (tree.root / "run/log").mkdir()
     (tree.root / "run/log/cloud-init-output.log").write_text("booted\n")
     assert "booted\n" in read_console(tree)
+    for name in ("lib/cloud-init-result", LOG):
+        for put in (lambda path: path.symlink_to(outside / "secret"), os.mkfifo):
+            (tree.root / name).unlink(missing_ok=True)
+            put(tree.root / name)
+            assert SECRET not in read_console(tree)
 
 
-def test_a_file_beyond_the_limit_is_refused(tree):
+def test_what_is_no_file_or_beyond_the_limit_is_refused(tree):
     with (tree.root / "home/.ssh/authorized_keys").open("wb") as stream:
         stream.truncate(1 << 40)
     with pytest.raises(OSError, match="too large"):
         tree.read("home/.ssh/authorized_keys")
     assert tree.read_end("home/.ssh/authorized_keys", 4) == bytes(4)
-
-
-def test_a_file_that_is_a_folder_is_read_by_nobody(tree):
     with pytest.raises(OSError, match="not a regular file"):
         tree.read("home/.ssh")
     assert stat.S_ISDIR(tree.state("home/.ssh").st_mode)
-    assert tree.names("home") == [".ssh"]
-    assert tree.names("home/.ssh/x") == []
-    assert not tree.exists(f"../{Path(tree.root).name}/home/x")
+    assert (tree.names("home"), tree.names("home/.ssh/x")) == ([".ssh"], [])
+    assert not tree.exists(f"../{tree.root.name}/home/x")
 
 
 def test_what_is_written_replaces_links_and_changes_nothing_outside(tree, outside):
@@ -152,15 +254,13 @@ def test_a_path_that_is_none_below_the_folder_is_not_written(tree, path):
 
 
 def test_a_file_is_updated_in_place_and_links_are_not(tree, outside):
-    (tree.root / "etc/hosts").write_text("longer than before\n")
-    inode = (tree.root / "etc/hosts").stat().st_ino
+    hosts = tree.root / "etc/hosts"
+    hosts.write_text("longer than before\n")
+    inode = hosts.stat().st_ino
     tree.update("etc/hosts", lambda content: content[:6] + b"\n")
-    assert ((tree.root / "etc/hosts").read_text(), (tree.root / "etc/hosts").stat().st_ino) == (
-        "longer\n",
-        inode,
-    )
-    (tree.root / "etc/hosts").unlink()
-    (tree.root / "etc/hosts").symlink_to(outside / "secret")
+    assert (hosts.read_text(), hosts.stat().st_ino) == ("longer\n", inode)
+    hosts.unlink()
+    hosts.symlink_to(outside / "secret")
     with pytest.raises(OSError, match="links"):
         tree.update("etc/hosts", lambda _: b"")
 

@@ -274,6 +274,9 @@ def test_metadata_needs_a_token(rig, instance):
     assert rig.metadata(instance, "latest/meta-data/instance-id", headers=wrong)[0] == 401
     assert rig.metadata(instance, "latest/api/token", method="PUT")[0] == 400
     assert rig.metadata(instance, "latest/api/token")[0] == 405
+    # A web page that has rebound its name to the address sends it.
+    rebound = {"X-aws-ec2-metadata-token-ttl-seconds": "60", "Host": "evil.example"}
+    assert rig.metadata(instance, "latest/api/token", method="PUT", headers=rebound)[0] == 403
 
 
 class Redirected(urllib3.PoolManager):

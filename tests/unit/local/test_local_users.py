@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlcloud.local.instance.isolation import Isolation, Level, place_instances, share_cache
+from dlcloud.local.instance.isolation import Isolation, Level, place_instances
 from dlcloud.local.site_files import SitePaths
 from dlcloud.model.errors import LocalCloudError
 from tests.fakes.other_daemon import ORDINARY, has_namespaces, other_daemon
@@ -76,11 +76,3 @@ def test_a_folder_in_the_place_of_instances_gets_a_clear_error(tmp_path, monkeyp
     with pytest.raises(LocalCloudError, match="is not this user's folder") as caught:
         place_instances(SitePaths(folder=tmp_path), isolation)
     assert "remove" in caught.value.hint
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
-def test_the_cache_that_root_filled_is_given_to_the_instances(tmp_path):
-    for name in ("dlcloud/environments/key/bin", "pip/http"):
-        (tmp_path / name).mkdir(parents=True)
-    share_cache(tmp_path, Isolation(level=Level.USER, owner=ORDINARY))
-    assert {path.stat().st_uid for path in (tmp_path, *tmp_path.rglob("*"))} == {ORDINARY}
