@@ -261,30 +261,26 @@ class Context:
         out, err = writer_to(sys.stdout.buffer), writer_to(sys.stderr.buffer)
         return self.detached.forward_command(name, sys.argv[1:], out=out, err=err)
 
-    def find_cluster(self, name: str, *, exact: bool = False) -> Cluster:
-        """Return the active cluster of a name or id; without a name, the only one there is.
-
-        The beginning of a name will do if it is that of one cluster, unless it must be `exact`.
+    def find_cluster(self, name: str) -> Cluster:
+        """Return the active cluster of a name or id, or of its beginning; without a name, the only one.
 
         Raises:
-            RecipeError: There is none, or the name is needed.
+            RecipeError: There is none, or several are meant.
         """
         active = self.clusters.active()
         named = [cluster for cluster in active if not name or name in {cluster.name, cluster.cluster_id}]
-        alike = [cluster for cluster in active if name and cluster.name.startswith(name)]
-        chosen = named if named or exact else alike
+        chosen = named or [cluster for cluster in active if cluster.name.startswith(name)]
         if len(chosen) == 1:
             return chosen[0]
         if name and not chosen:
-            near = [one.name for one in alike] or get_close_matches(name, [one.name for one in active], n=1)
+            near = get_close_matches(name, [one.name for one in active], n=1)
             hint = f"dlcloud status {near[0]}" if near else "dlcloud status lists what is up"
             raise RecipeError(f"no cluster {name} is up", hint)
         if not chosen:
             raise RecipeError("no cluster is up", "dlcloud up quickstart")
         names = ", ".join(cluster.name for cluster in chosen)
-        raise RecipeError(
-            f"several clusters are up: {names}", f"name one, as in dlcloud status {chosen[0].name}"
-        )
+        hint = f"name one, as in dlcloud {self.command} {chosen[0].name}"
+        raise RecipeError(f"several clusters are up: {names}", hint)
 
     @cached_property
     def database(self) -> Database:

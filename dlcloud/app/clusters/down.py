@@ -138,18 +138,18 @@ class Down:
                     context.emit(Warned(message=describe_remainder(context.machines.launcher(stored))))
 
     def _find(self, name: str) -> Cluster | DetachedCluster:
-        """Return a cluster of this home, or a detached one of another."""
-        try:
-            return self.context.find_cluster(name, exact=True)  # another home's may have it
-        except RecipeError:
-            everyone = replace(self.context.detached, all_owners=self.all_owners)
-            detached = everyone.find(name) if name else None
-            if detached is None:
-                raise
-            if self.all_owners:
-                message = f"{detached.name} is of {everyone.describe_owner(detached)}"
-                self.context.emit(Info(message=message))
-            return detached
+        """Return a cluster of this home, or a detached one of another; a whole name before a beginning."""
+        own = {
+            word for cluster in self.context.clusters.active() for word in (cluster.name, cluster.cluster_id)
+        }
+        everyone = replace(self.context.detached, all_owners=self.all_owners)
+        detached = everyone.find(name) if name and name not in own else None
+        if detached is None:
+            return self.context.find_cluster(name)
+        if self.all_owners:
+            message = f"{detached.name} is of {everyone.describe_owner(detached)}"
+            self.context.emit(Info(message=message))
+        return detached
 
     def _terminate(self, target: Cluster | DetachedCluster) -> list[Report]:
         """Terminate one cluster; return the report of the training whose results were fetched for that."""

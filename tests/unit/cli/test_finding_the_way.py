@@ -6,8 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from dlcloud.app.clusters.down import run as down
 from dlcloud.app.clusters.members import find_members
 from dlcloud.app.context import Context
+from dlcloud.detached.remote_clusters import DetachedClusters
 from dlcloud.model.cluster import ClusterState, Member
 from dlcloud.model.errors import CloudError, RecipeError
 from dlcloud.model.instance import InstanceState, Market
@@ -77,12 +79,16 @@ def test_the_beginning_of_a_name_means_the_only_cluster_that_has_it(context):
     for name, message in (("train", "several clusters"), ("oth", "no cluster oth is up")):
         with pytest.raises(RecipeError, match=message):
             context.find_cluster(name)
-    with pytest.raises(RecipeError, match="no cluster train-t is up") as refusal:
-        context.find_cluster("train-t", exact=True)
-    assert refusal.value.hint == "dlcloud status train-two"
     with pytest.raises(RecipeError, match="no cluster trian-one is up") as refusal:
         context.find_cluster("trian-one")
     assert refusal.value.hint == "dlcloud status train-one"
+
+
+def test_down_takes_the_beginning_of_a_name_and_is_named_in_its_hint(context, monkeypatch):
+    monkeypatch.setattr(DetachedClusters, "find", lambda *_: None)
+    with pytest.raises(RecipeError, match="several clusters are up: train-one, train-two") as refusal:
+        down(replace(context, command="down"), clusters=["train"], show=print)
+    assert refusal.value.hint == "name one, as in dlcloud down train-one"
 
 
 class Contact:
