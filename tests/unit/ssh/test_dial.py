@@ -1,5 +1,6 @@
 """Who is let in, who is refused, and what a refused server has seen."""
 
+import contextlib
 import socket
 import stat
 import threading
@@ -24,13 +25,9 @@ def test_an_honest_host_is_proven_once_and_pinned(host, make_dialer, key_path):
     assert host.commands == [keys.PROOF_COMMAND, "echo hello"]
     assert pins(key_path) == f"i-0abc ssh-ed25519 {host.host_key}\n"
     assert stat.S_IMODE(key_path.with_name("known_hosts").stat().st_mode) == 0o600
-
-
-def test_a_pinned_host_needs_no_secret_and_shows_no_proof(host, make_dialer):
-    make_dialer(host).dial(host.endpoint)
     host.commands.clear()
     assert make_dialer().dial(host.endpoint).check("echo again") == b"again\n"
-    assert host.commands == ["echo again"]
+    assert host.commands == ["echo again"], "a pinned host needs no secret and shows no proof"
 
 
 def test_a_host_without_pin_or_secret_is_refused_before_login(host, make_dialer):
@@ -39,25 +36,20 @@ def test_a_host_without_pin_or_secret_is_refused_before_login(host, make_dialer)
     assert (host.logins, host.commands) == (0, [])
 
 
-@pytest.mark.parametrize("proof", ["0" * 64, "not hexadecimal", "é"])
-def test_an_invented_proof_is_refused_at_once(host, make_dialer, key_path, proof):
-    host.prove(proof)
+ANOTHER_KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIA=="
+PROOFS = {
+    "invented": lambda _: "0" * 64,
+    "not hexadecimal": lambda _: "not hexadecimal",
+    "not ASCII": lambda _: "é",
+    "of another instance": lambda host: keys.compute_proof(host.secret, "i-0other", host.host_key),
+    "replayed for another key": lambda host: keys.compute_proof(host.secret, host.instance_id, ANOTHER_KEY),
+}
+
+
+@pytest.mark.parametrize("proof", PROOFS.values(), ids=PROOFS)
+def test_another_proof_than_that_of_instance_and_key_is_refused_at_once(host, make_dialer, key_path, proof):
+    host.prove(proof(host))
     with pytest.raises(HostKeyError, match=r"i-0abc .* wrong proof"):
-        make_dialer(host).dial(host.endpoint, wait_s=60)
-    assert (host.sent, pins(key_path)) == ([], "")
-
-
-def test_a_proof_replayed_for_another_key_is_refused(host, make_host, make_dialer, key_path):
-    impostor = make_host(host.instance_id).start()
-    impostor.prove(keys.compute_proof(host.secret, host.instance_id, host.host_key))
-    with pytest.raises(HostKeyError, match="wrong proof"):
-        make_dialer(host).dial(impostor.endpoint, wait_s=60)
-    assert (impostor.sent, pins(key_path)) == ([], "")
-
-
-def test_a_proof_made_for_another_instance_is_refused(host, make_dialer, key_path):
-    host.prove(keys.compute_proof(host.secret, "i-0other", host.host_key))
-    with pytest.raises(HostKeyError, match="wrong proof"):
         make_dialer(host).dial(host.endpoint, wait_s=60)
     assert (host.sent, pins(key_path)) == ([], "")
 
@@ -72,29 +64,20 @@ def test_a_changed_key_is_refused_before_login(host, make_host, make_dialer, key
     assert (other.logins, other.commands, pins(key_path)) == (0, [], before)
 
 
-def test_a_late_proof_is_waited_for(make_host, make_dialer):
-    host = make_host().start()
-    asked = []
-
-    def first_boot(command):
-        asked.append(command)
-        if len(asked) == 3:
-            host.prove()
-
-    host.before = first_boot
-    assert make_dialer(host).dial(host.endpoint, wait_s=60).check("echo up") == b"up\n"
-    assert asked == [keys.PROOF_COMMAND] * 3 + ["echo up"]
-    assert host.logins == 1
-
-
-def test_an_empty_proof_file_counts_as_not_written(make_host, make_dialer):
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_late_proof_is_waited_for(make_host, make_dialer, is_empty):
     host = make_host().start()
     host.prove()
     path = host.root / "var/lib/dlcloud/host-proof"
     whole = path.read_text()
-    path.write_text("")
-    host.before = lambda _: path.write_text(whole) if len(host.commands) == 2 else None
-    assert make_dialer(host).dial(host.endpoint, wait_s=60).is_open
+    if is_empty:
+        path.write_text("")
+    else:
+        path.unlink()
+    host.before = lambda _: path.write_text(whole) if len(host.commands) == 3 else None
+    assert make_dialer(host).dial(host.endpoint, wait_s=60).check("echo up") == b"up\n"
+    assert host.commands == [keys.PROOF_COMMAND] * 3 + ["echo up"]
+    assert host.logins == 1
 
 
 def test_no_proof_until_the_deadline_is_no_connection(make_host, make_dialer, key_path):
@@ -104,47 +87,50 @@ def test_no_proof_until_the_deadline_is_no_connection(make_host, make_dialer, ke
     assert (host.sent, pins(key_path)) == ([], "")
 
 
-def test_a_key_that_is_authorised_late_logs_in(host, make_dialer):
-    authorized, host.authorized = host.authorized, set()
-    dialer = make_dialer(host)
-    outcome = []
-    thread = threading.Thread(target=lambda: outcome.append(dialer.dial(host.endpoint, wait_s=60)))
+@contextlib.contextmanager
+def dialling(dialer, endpoint):
+    """Dial in a thread; afterwards the list holds the connection, or the error."""
+    outcomes = []
+
+    def dial():
+        try:
+            outcomes.append(dialer.dial(endpoint, wait_s=3600))
+        except UnreachableError as e:
+            outcomes.append(e)
+
+    thread = threading.Thread(target=dial)
     thread.start()
-    while not host.refused_logins:
-        time.sleep(0.01)
-    host.authorized = authorized
+    yield outcomes
     thread.join(60)
-    assert outcome[0].check("echo in") == b"in\n"
 
 
-def test_a_key_that_is_never_authorised_is_refused(host, make_dialer):
-    host.authorized = set()
+def test_a_key_that_is_authorised_late_logs_in_and_one_that_never_is_does_not(host, make_dialer):
+    authorized, host.authorized = host.authorized, set()
     with pytest.raises(UnreachableError, match="login refused for user ubuntu, after"):
         make_dialer(host).dial(host.endpoint, wait_s=0.3)
-    assert host.refused_logins > 1
+    refused = host.refused_logins
+    assert refused > 1
+    with dialling(make_dialer(host), host.endpoint) as outcomes:
+        while host.refused_logins == refused:
+            time.sleep(0.01)
+        host.authorized = authorized
+    assert outcomes[0].check("echo in") == b"in\n"
 
 
-def test_a_server_that_appears_later_is_waited_for(make_host, make_dialer):
-    host = make_host().start()
-    host.prove()
+def test_a_server_that_appears_later_is_waited_for(host, make_dialer):
     host.stop()
-    dialer = make_dialer(host)
-    outcome = []
-    thread = threading.Thread(target=lambda: outcome.append(dialer.dial(host.endpoint, wait_s=60)))
-    thread.start()
-    time.sleep(0.2)
-    host.start()
-    thread.join(60)
-    assert outcome[0].check("echo late") == b"late\n"
+    with dialling(make_dialer(host), host.endpoint) as outcomes:
+        time.sleep(0.2)
+        host.start()
+    assert outcomes[0].check("echo late") == b"late\n"
 
 
-def test_nothing_listening_names_instance_address_time_and_cause(host, make_dialer):
-    endpoint = host.endpoint
+def test_nothing_listening_names_instance_address_time_and_cause(host, make_dialer, capfd):
     host.stop()
-    with pytest.raises(
-        UnreachableError, match=rf"i-0abc \(127\.0\.0\.1:{endpoint.port}\).*connection refused, after 0 s"
-    ):
-        make_dialer(host).dial(endpoint, wait_s=0.2)
+    cause = rf"i-0abc \(127\.0\.0\.1:{host.port}\).*connection refused, after 0 s"
+    with pytest.raises(UnreachableError, match=cause):
+        make_dialer(host).dial(host.endpoint, wait_s=0.2)
+    assert capfd.readouterr().err == "", "paramiko prints nothing"
 
 
 def test_a_server_of_another_protocol_is_unreachable(make_dialer, host):
@@ -189,42 +175,18 @@ def test_dialling_at_once_makes_one_connection(host, make_dialer):
     assert (len(set(map(id, connections))), host.logins) == (1, 1)
 
 
-def test_closing_ends_dials_under_way(make_host, make_dialer):
-    host = make_host().start()
+def test_closing_ends_dials_under_way(host, make_dialer):
     host.stop()
-    dialer = make_dialer(host)
-    errors = []
-
-    def dial():
-        try:
-            dialer.dial(host.endpoint, wait_s=3600)
-        except UnreachableError as e:
-            errors.append(e.message)
-
-    thread = threading.Thread(target=dial)
-    thread.start()
-    dialer.close()
-    thread.join(60)
-    assert "connections were closed" in errors[0]
+    with dialling(dialer := make_dialer(host), host.endpoint) as outcomes:
+        dialer.close()
+    assert "connections were closed" in outcomes[0].message
 
 
-def test_paramiko_prints_nothing(host, make_dialer, capfd):
-    endpoint = host.endpoint
-    host.stop()
-    with pytest.raises(UnreachableError):
-        make_dialer(host).dial(endpoint)
-    assert capfd.readouterr().err == ""
-
-
-def test_a_host_whose_fingerprint_is_known_is_let_in_and_pinned(host, make_dialer, key_path):
+def test_a_host_is_let_in_and_pinned_by_the_fingerprint_of_its_tag_alone(host, make_dialer, key_path):
+    with pytest.raises(HostKeyError, match="another host key than its tag says"):
+        make_dialer(fingerprint=keys.fingerprint(ANOTHER_KEY)).dial(host.endpoint, wait_s=60)
+    assert (host.logins, pins(key_path)) == (0, "")
     known = keys.fingerprint(host.host_key)
     assert make_dialer(fingerprint=known).dial(host.endpoint).check("echo known") == b"known\n"
     assert host.commands == ["echo known"]
     assert pins(key_path) == f"i-0abc ssh-ed25519 {host.host_key}\n"
-
-
-def test_a_host_with_another_fingerprint_is_refused_before_login(host, make_dialer, key_path):
-    other = keys.fingerprint("AAAAC3NzaC1lZDI1NTE5AAAAIA==")
-    with pytest.raises(HostKeyError, match="another host key than its tag says"):
-        make_dialer(fingerprint=other).dial(host.endpoint, wait_s=60)
-    assert (host.logins, pins(key_path)) == (0, "")

@@ -5,18 +5,18 @@ import contextlib
 import getpass
 import os
 import signal
-import socket
 import subprocess
 import threading
-import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dlcloud.model.errors import RemoteCommandError, UnreachableError
 from dlcloud.model.remote import Endpoint
 from dlcloud.ssh import dial, keys
 from dlcloud.system.parallel import all_or_raise, fan_out
+from tests.fakes.training import free_port, wait_until
 from tests.needs import needs
 from tests.programs import find
 
@@ -56,58 +56,29 @@ class Sshd:
             [SSHD, "-D", "-e", "-f", str(self.folder / "config")],
             stderr=(self.folder / "log").open("wb"),
         )
-        deadline = time.monotonic() + 120
-        while not is_listening(self.port):
-            assert self.process.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: "Server listening" in (self.folder / "log").read_text(), "sshd", 120)
         return self
 
     @property
     def fingerprint(self) -> str:
         return keys.fingerprint(keys.public_key(self.folder / "host_key").split()[1])
 
-    def endpoint(self, port: int = 0) -> Endpoint:
-        return Endpoint(
-            instance_id="i-0abc", host="127.0.0.1", port=port or self.port, user=getpass.getuser()
-        )
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(instance_id="i-0abc", host="127.0.0.1", port=self.port, user=getpass.getuser())
 
     def kill_sessions(self, number: int = signal.SIGKILL) -> None:
         """Signal every process that serves a connection, but not the listener, nor the commands."""
-        for pid in children(self.process.pid):
-            for session in children(pid):
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ends meanwhile
-                    if "sshd" in Path(f"/proc/{session}/comm").read_text():
-                        os.kill(session, number)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it ends meanwhile
+                if "sshd" in process.name():
+                    process.send_signal(number)
 
     def stop(self) -> None:
         if self.process is not None:
             self.kill_sessions()
             self.process.kill()
             self.process.wait()
-
-
-def children(pid):
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            if int(path.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(path.parent.name))
-    return found
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def is_listening(port):
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
 
 
 @pytest.fixture
@@ -123,7 +94,7 @@ def connect(sshd, make_dialer):
 
     def start(*options):
         sshd.start(*options)
-        return make_dialer(fingerprint=sshd.fingerprint).dial(sshd.endpoint(), wait_s=60)
+        return make_dialer(fingerprint=sshd.fingerprint).dial(sshd.endpoint, wait_s=60)
 
     return start
 
@@ -145,26 +116,21 @@ def test_a_download_that_is_cut_off_leaves_no_half_file(connect, sshd, tmp_path)
     (source / "b").write_bytes(os.urandom(200_000_000))
     (target / "b").write_bytes(b"old")
     connection = connect()
-    threading.Thread(target=kill_when_larger, args=(sshd, target, 1_000_000), daemon=True).start()
+
+    def arrived():
+        with contextlib.suppress(FileNotFoundError):  # a draft takes its name meanwhile
+            return sum(path.stat().st_size for path in target.iterdir()) > 1_000_000
+
+    def kill():
+        wait_until(arrived, "a part of the files", 120)
+        sshd.kill_sessions()
+
+    threading.Thread(target=kill, daemon=True).start()
     with pytest.raises(UnreachableError):
         connection.fetch_files(str(source), ["*"], target)
     assert {path.name for path in target.iterdir()} == {"a", "b"}
     assert (target / "a").read_bytes() == (source / "a").read_bytes()
     assert (target / "b").read_bytes() == b"old"
-
-
-def kill_when_larger(sshd, folder, size):
-    while size_of(folder) < size:
-        time.sleep(0.001)
-    sshd.kill_sessions()
-
-
-def size_of(folder):
-    total = 0
-    for path in folder.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # a draft takes its name meanwhile
-            total += path.stat().st_size
-    return total
 
 
 def test_a_command_that_is_not_even_taken_in_time_has_not_ended(sshd, connect):
@@ -200,36 +166,10 @@ def test_commands_run_in_parallel_with_few_sessions(connect, sessions):
 
 def test_a_banner_may_take_as_long_as_the_dial_waits(sshd, make_dialer, monkeypatch):
     monkeypatch.setattr(dial, "ANSWER_S", 0.3)
-    sshd.start()
-    with slow_proxy(sshd.port, banner_after_s=1.0) as port:
-        dialer = make_dialer(fingerprint=sshd.fingerprint)
-        assert dialer.dial(sshd.endpoint(port), wait_s=60).check("echo on") == b"on\n"
-
-
-@contextlib.contextmanager
-def slow_proxy(target, *, banner_after_s):
-    """Listen on a port; the bytes of a server arrive so many seconds after a connection."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve():
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                server = socket.create_connection(("127.0.0.1", target))
-                threading.Thread(target=pump, args=(client, server, 0.0), daemon=True).start()
-                threading.Thread(target=pump, args=(server, client, banner_after_s), daemon=True).start()
-
-    threading.Thread(target=serve, daemon=True).start()
-    yield listener.getsockname()[1]
-    listener.close()
-
-
-def pump(source, sink, delay_s):
-    time.sleep(delay_s)
-    with contextlib.suppress(OSError):
-        while data := source.recv(1 << 16):
-            sink.sendall(data)
-    sink.close()
+    sshd.start().process.send_signal(signal.SIGSTOP)  # connections are taken, but nothing answers
+    threading.Timer(1.0, sshd.process.send_signal, [signal.SIGCONT]).start()
+    dialer = make_dialer(fingerprint=sshd.fingerprint)
+    assert dialer.dial(sshd.endpoint, wait_s=60).check("echo on") == b"on\n"
 
 
 def test_a_session_that_the_server_closes_is_no_broken_connection(connect, sshd):
