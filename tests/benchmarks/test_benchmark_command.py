@@ -270,6 +270,16 @@ def _variant(command, **changes):
     return CommandVariant(**{**arguments, **changes})
 
 
+def test_what_a_command_imports_lies_in_its_run_and_ends_with_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("work").mkdir()
+    where = (
+        f"""{sys.executable} -c 'import dlcloud_report; open("where", "w").write(dlcloud_report.__file__)'"""
+    )
+    _variant(where, folder=tmp_path / "work", records=Path("records.jsonl")).measure(0)
+    assert Path("work/where").read_text().startswith(f"{tmp_path}/dlcloud-report-")
+
+
 def test_numbers_are_read_as_people_write_them():
     pattern = Pattern.parse(r"rate: (\S+)")
     assert pattern.values("rate: 1,234.5 rate: 2e3") == [1234.5, 2000.0]

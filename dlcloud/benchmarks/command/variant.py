@@ -198,7 +198,9 @@ class CommandVariant:
 
     def _run(self) -> _Run:
         """Run the command to its end and copy its output; VariantError if its exit status is not 0."""
-        with tempfile.TemporaryDirectory(prefix="dlcloud-report-") as folder:
+        # Next to the records, which end with the instance: a program that is killed leaves it.
+        place = None if self.records is None else self.records.absolute().parent
+        with tempfile.TemporaryDirectory(prefix="dlcloud-report-", dir=place) as folder:
             path = self.setting.environment.get("PYTHONPATH", self.environment.get("PYTHONPATH"))
             paths = [path, folder]
             shutil.copy(reporting.__file__, Path(folder, reporting.MODULE))
