@@ -1,20 +1,26 @@
-"""The local EC2's network: the default VPC and its subnets, as a launch and as preflight meet them."""
+"""The local EC2's network: subnets, fabric adapters, and the tunnels to private subnets."""
 
+from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from botocore.exceptions import ClientError
 
 from dlcloud.cloud.account.limits import Ec2Account
 from dlcloud.cloud.compute.requests import run_instances_arguments, template_data
+from dlcloud.cloud.network.tunnels import EndpointTunnels
 from dlcloud.cloud.offers.catalog import Catalog
-from dlcloud.model.errors import CloudError
-from dlcloud.model.instance import Image
+from dlcloud.model.errors import CloudError, UnreachableError
+from dlcloud.model.instance import Image, NetworkCard
+from dlcloud.planning.launch_request import NetworkInterface
 from dlcloud.planning.networks import PlannedNetwork, refuse_network
+from dlcloud.planning.placement import fabric_interfaces
+from dlcloud.recipe.network import Network
 from tests.fakes.clock import FakeClock
-from tests.fakes.local_ec2 import UBUNTU
-from tests.fakes.samples import request
+from tests.fakes.local_ec2 import UBUNTU, refusal, refused
+from tests.fakes.samples import RECIPE, hardware, recipe, request
 from tests.unit.cloud.test_images import AnswerMemory
+from tests.unit.local.test_instance_roles import cloud_of
 
 A = "us-east-1a"
 IMAGE = Image(image_id=UBUNTU, name="Ubuntu", root_device="/dev/sda1")
@@ -52,31 +58,21 @@ def launch(group, **other):
 
 
 @pytest.mark.usefixtures("private")
-@pytest.mark.parametrize("asked", [False, True])
-def test_an_address_is_given_where_the_launch_asks_for_it(rig, group, asked):
-    arguments = run_instances_arguments(
-        launch(group, network=PlannedNetwork(public_ip=asked), client_token=f"asked {asked}")
-    )
-    (instance,) = rig.ec2.run_instances(**arguments)["Instances"]
-    shown = rig.await_state(instance["InstanceId"], "running")
-    assert ("PublicIpAddress" in shown) is asked
-    assert shown["PrivateIpAddress"]
-    assert [each["GroupId"] for each in shown["SecurityGroups"]] == [group]
-    rig.end(instance["InstanceId"])
-
-
-@pytest.mark.usefixtures("private")
-def test_a_fleet_gives_addresses_by_its_template(rig, group):
-    data = template_data(launch(group, network=PlannedNetwork(public_ip=True)), "")
-    fleet = rig.fleet(data, [{"InstanceType": "c7i.large", "AvailabilityZone": A}])
+def test_an_address_is_given_where_the_launch_or_the_template_asks_for_it(rig, group):
+    for asked in (False, True):
+        wanted = launch(group, network=PlannedNetwork(public_ip=asked), client_token=f"asked {asked}")
+        (instance,) = rig.ec2.run_instances(**run_instances_arguments(wanted))["Instances"]
+        shown = rig.await_state(instance["InstanceId"], "running")
+        assert ("PublicIpAddress" in shown) is asked
+        assert shown["PrivateIpAddress"]
+        assert [one["GroupId"] for one in shown["SecurityGroups"]] == [group]
+        rig.end(instance["InstanceId"])
+    fleet = rig.fleet(template_data(wanted, ""), [{"InstanceType": "c7i.large", "AvailabilityZone": A}])
     (instance_id,) = fleet["Instances"][0]["InstanceIds"]
     assert rig.await_state(instance_id, "running")["PublicIpAddress"]
     rig.end(instance_id)
-
-
-def test_groups_beside_a_network_interface_are_refused(rig, group):
     card = {"DeviceIndex": 0, "AssociatePublicIpAddress": True}
-    with pytest.raises(ClientError, match="InvalidParameterCombination"):
+    with refused("InvalidParameterCombination"):
         rig.run(NetworkInterfaces=[card], SecurityGroupIds=[group])
 
 
@@ -108,9 +104,9 @@ def test_without_a_default_vpc_launches_and_groups_are_refused(rig):
     for subnet in found:
         ec2.delete_subnet(SubnetId=subnet["SubnetId"])
     ec2.delete_vpc(VpcId=found[0]["VpcId"])
-    with pytest.raises(ClientError, match="VPCIdNotSpecified"):
+    with refused("VPCIdNotSpecified"):
         ec2.create_security_group(GroupName="some", Description="some")
-    with pytest.raises(ClientError, match="VPCIdNotSpecified"):
+    with refused("VPCIdNotSpecified"):
         ec2.run_instances(ImageId=UBUNTU, InstanceType="c7i.large", MinCount=1, MaxCount=1)
     there = account(rig, "eu-west-1")
     assert there.subnets() == {}
@@ -139,3 +135,172 @@ def test_vpc_block_public_access_closes_the_gateways_except_of_excluded_vpcs(rig
         assert [zone for zone, one in opened.items() if one.reaches_internet] == [A]
     finally:
         rig.ec2.modify_vpc_block_public_access_options(InternetGatewayBlockMode="off")
+
+
+INSTANCES = recipe(RECIPE.replace("instances:", "instances:\n  efa: true")).instances
+
+
+@pytest.fixture(scope="module")
+def efa_types(rig):
+    """Every type with EFA, as EC2 describes it."""
+    offered = cloud_of(rig.clients()).types.offered()
+    return {entry.name: entry for entry in offered if entry.efa_interfaces}
+
+
+ARM = "/aws/service/canonical/ubuntu/server/24.04/stable/current/arm64/hvm/ebs-gp3/ami-id"
+
+
+def answer(rig, name, interfaces, *, public=None):
+    """Return the code of EC2's answer to the dry run of a launch with these interfaces."""
+    network = PlannedNetwork(public_ip=public)
+    cards = tuple(interfaces)
+    wanted = request(instance_type=name, interfaces=cards, security_group_id="", network=network)
+    arguments = run_instances_arguments(wanted)
+    (entry,) = rig.ec2.describe_instance_types(InstanceTypes=[name])["InstanceTypes"]
+    is_arm = "arm64" in entry["ProcessorInfo"]["SupportedArchitectures"]
+    image = rig.client("ssm").get_parameter(Name=ARM)["Parameter"]["Value"] if is_arm else UBUNTU
+    del arguments["ClientToken"]
+    return refusal(rig.ec2.run_instances, DryRun=True, **{**arguments, "ImageId": image})
+
+
+def test_ec2_takes_the_interfaces_of_every_type_with_several_cards(rig, efa_types):
+    several = {name: entry for name, entry in efa_types.items() if len(entry.network_cards) > 1}
+    assert {"p4d.24xlarge", "p5.48xlarge", "p6-b300.48xlarge", "hpc6id.32xlarge"} <= several.keys()
+    for name, entry in several.items():
+        interfaces, notes = fabric_interfaces(INSTANCES, [name], several, is_public=False)
+        assert sum(one.is_efa for one in interfaces) == entry.efa_interfaces, name
+        assert notes == []
+        assert answer(rig, name, interfaces) == "DryRunOperation", name
+    both = ["p5.48xlarge", "p6-b300.48xlarge"]  # of one fleet: the cards that all have
+    interfaces, _ = fabric_interfaces(INSTANCES, both, efa_types, is_public=False)
+    assert interfaces[0].kind == "interface", "the first card of a p6-b300 takes no EFA"
+    assert [one.card for one in interfaces] == list(range(17))
+
+
+def test_with_a_public_address_there_is_one_interface(rig, efa_types):
+    for name in ("p4d.24xlarge", "p5.48xlarge", "c7i.48xlarge"):
+        interfaces, _ = fabric_interfaces(INSTANCES, [name], efa_types, is_public=True)
+        assert [one.kind for one in interfaces] == ["efa"]
+        assert answer(rig, name, interfaces, public=True) == "DryRunOperation"
+    with pytest.raises(CloudError, match="no public address") as caught:
+        fabric_interfaces(INSTANCES, ["p6-b300.48xlarge"], efa_types, is_public=True)
+    assert "network.access" in caught.value.hint
+
+
+def test_a_card_for_one_interface_has_an_efa_without_an_address():
+    cards = [NetworkCard(index=index, takes_efa=True, interfaces=1 + (index + 1) % 2) for index in range(4)]
+    gb200 = replace(hardware(), efa_interfaces=4, network_cards=tuple(cards))
+    interfaces, _ = fabric_interfaces(INSTANCES, [gb200.name], {gb200.name: gb200}, is_public=False)
+    assert [(one.device, one.kind) for one in interfaces] == [
+        (0, "efa"),
+        (0, "efa-only"),
+        (1, "efa"),
+        (0, "efa-only"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "interfaces", "code"),
+    [
+        ("p6-b300.48xlarge", [(0, 0, "efa")], "InvalidParameterCombination"),
+        ("p6-b300.48xlarge", [(0, 0, "interface"), (17, 1, "efa")], "InvalidParameterValue"),
+        ("hpc6id.32xlarge", [(0, 0, "efa"), (1, 1, "efa")], "AttachmentLimitExceeded"),
+        ("p5.48xlarge", [(0, 0, "efa-only")], "InvalidParameterCombination"),
+    ],
+)
+def test_ec2_refuses_what_a_network_card_does_not_take(rig, name, interfaces, code):
+    made = [NetworkInterface(card=card, device=device, kind=kind) for card, device, kind in interfaces]
+    assert answer(rig, name, made) == code
+
+
+def test_ec2_refuses_a_public_address_next_to_several_interfaces(rig):
+    first = {"DeviceIndex": 0, "AssociatePublicIpAddress": True, "InterfaceType": "efa"}
+    cards = [first, {"DeviceIndex": 1, "NetworkCardIndex": 1, "InterfaceType": "efa"}]
+    with refused("InvalidParameterCombination", ".*one network interface only"):
+        rig.run(InstanceType="p4d.24xlarge", NetworkInterfaces=cards, DryRun=True)
+
+
+BANNER = b"SSH-2.0-"
+
+
+@pytest.fixture(scope="module")
+def subnet(rig):
+    vpc_id = rig.ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    place = {"VpcId": vpc_id, "AvailabilityZone": "us-east-1b"}
+    subnet = rig.ec2.create_subnet(CidrBlock="10.9.1.0/24", **place)["Subnet"]
+    filters = [{"Name": "vpc-id", "Values": [vpc_id]}]
+    (group,) = rig.ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
+    rule = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "10.9.0.0/16"}]}
+    rig.ec2.authorize_security_group_ingress(GroupId=group["GroupId"], IpPermissions=[rule])
+    tags = [{"Key": "Name", "Value": "private"}]
+    rig.ec2.create_tags(Resources=[subnet["SubnetId"]], Tags=tags)
+    return subnet
+
+
+@pytest.fixture(scope="module")
+def endpoint_id(rig, subnet):
+    made = rig.ec2.create_instance_connect_endpoint(SubnetId=subnet["SubnetId"])
+    return made["InstanceConnectEndpoint"]["InstanceConnectEndpointId"]
+
+
+@pytest.fixture(scope="module")
+def instance(rig, subnet, endpoint_id):  # noqa: ARG001  it is reached through the endpoint
+    return rig.up(SubnetId=subnet["SubnetId"])
+
+
+def banner(rig, instance, key=None):
+    port = next(int(tag["Value"]) for tag in instance["Tags"] if tag["Key"] == "dlcloud:ssh-port")
+    tunnels = EndpointTunnels(rig.clients(key=key))
+    with closing(tunnels.open(instance["InstanceId"], instance["PrivateIpAddress"], port, 60.0)) as stream:
+        stream.settimeout(60.0)
+        return stream.recv(8)
+
+
+def test_a_tunnel_reaches_the_ssh_server_for_who_may_open_it(rig, instance, endpoint_id, monkeypatch):
+    assert instance.get("PublicIpAddress") is None
+    assert banner(rig, instance) == BANNER
+    allowed = {"Effect": "Allow", "Action": ["ec2:Describe*"], "Resource": "*"}
+    with pytest.raises(UnreachableError, match=f"OpenTunnel on resource: arn:.*/{endpoint_id}"):
+        banner(rig, instance, rig.user(allowed))
+    opens = {**allowed, "Action": "ec2-instance-connect:OpenTunnel"}
+    assert banner(rig, instance, rig.user(allowed, opens)) == BANNER
+    signed = EndpointTunnels._signed_url
+    monkeypatch.setattr(EndpointTunnels, "_signed_url", lambda *a: f"{signed(*a)[:-1]}x")
+    with pytest.raises(UnreachableError, match=r"HTTP 403.*the signature is wrong"):
+        banner(rig, instance)
+
+
+def test_a_vpc_has_one_endpoint_and_another_vpc_none(rig, subnet, endpoint_id):
+    with refused(".*LimitExceeded"):
+        rig.ec2.create_instance_connect_endpoint(SubnetId=subnet["SubnetId"])
+    filters = [{"Name": "vpc-id", "Values": [subnet["VpcId"]]}]
+    (shown,) = rig.ec2.describe_instance_connect_endpoints(Filters=filters)["InstanceConnectEndpoints"]
+    assert (shown["InstanceConnectEndpointId"], shown["State"]) == (endpoint_id, "create-complete")
+    with refused(".*NotFound"):
+        rig.ec2.delete_instance_connect_endpoint(InstanceConnectEndpointId="eice-0000000000000000a")
+    other = rig.up()
+    with pytest.raises(CloudError, match="has no EC2 Instance Connect Endpoint"):
+        banner(rig, other)
+    rig.end(other["InstanceId"])
+
+
+def test_a_network_is_found_by_ids_and_tags(rig, subnet, endpoint_id):
+    place = {"VpcId": subnet["VpcId"]}
+    group = rig.ec2.create_security_group(GroupName="own", Description="own", **place)["GroupId"]
+    private = {"access": "instance-connect-endpoint", "public_ip": False}
+    found = account(rig).network(Network(subnets=["tag:Name=private"], security_groups=[group], **private))
+    assert (found.vpc_id, found.groups, found.endpoints) == (subnet["VpcId"], (group,), (endpoint_id,))
+    assert found.cidrs == ("10.9.0.0/16",)
+    (found_subnet,) = found.subnets.values()
+    assert found_subnet.subnet_id == subnet["SubnetId"]
+    assert not found_subnet.reaches_internet
+    assert not found_subnet.has_nat
+    default = account(rig).network(Network())
+    assert all(entry.reaches_internet for entry in default.subnets.values())
+    for missing, message in (
+        ({"subnets": ["tag:Name=missing"]}, "there is no subnet tag:Name=missing"),
+        ({"vpc": "vpc-0123"}, "vpc-0123 names no VPC"),
+        ({"security_groups": ["sg-0123"]}, "there is no security group sg-0123 in vpc-"),
+    ):
+        with pytest.raises(CloudError, match=message):
+            account(rig).network(Network(**missing))
