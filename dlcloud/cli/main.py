@@ -261,7 +261,7 @@ def run() -> int:
             return _run()
     except (click.Abort, KeyboardInterrupt):
         # Not in `_run`: an interrupt that is raised again would replace the line.
-        with suppress(KeyboardInterrupt):  # pressed again
+        with suppress(KeyboardInterrupt, OSError):  # pressed again; the terminal was closed
             click.echo("\ninterrupted" if sys.stderr.isatty() else "interrupted", err=True)
         return EXIT_INTERRUPTED
 

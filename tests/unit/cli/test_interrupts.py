@@ -109,6 +109,11 @@ def test_ctrl_c_pressed_while_the_first_is_reported_shows_no_traceback(run_comma
     assert run_command("main.click.echo = lambda *_, **__: press(); press()") == (["begun"], "", 130)
 
 
+def test_a_terminal_that_was_closed_does_not_change_the_exit_status(run_command):
+    close = "far, near = os.openpty(); os.close(far); os.dup2(near, 1); os.dup2(near, 2); raise click.Abort"
+    assert run_command(close) == (["begun"], "", 130)
+
+
 def test_a_command_started_to_ignore_ctrl_c_goes_on_ignoring_it(run_command):
     ignore = "signal.signal(signal.SIGINT, signal.SIG_IGN)"
     assert run_command("press(); sys.exit(7)", before=ignore) == (["begun"], "", 7)
