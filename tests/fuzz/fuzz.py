@@ -18,25 +18,24 @@ from random import Random
 import atheris
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "unit/hostile"), str(Path(__file__).parents[2])]
+sys.path.insert(0, str(Path(__file__).parents[2]))
 PACKAGES = ("cli", "model", "recipe", "report", "store")
 with atheris.instrument_imports(include=["dlcloud", "yaml"]):
     # Before commands import what they need: by then nothing would be instrumented.
     for package in map(importlib.import_module, [f"dlcloud.{name}" for name in PACKAGES]):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
-    from command_lines import check, no_cloud, run
-    from input_texts import COMMANDS, RECIPES, WORDS, hostile_arguments
-    from record_lines import RECORDS, hostile_line
-    from record_readers import CONTROL, read_all
-    from trace_readers import live_through
-    from trace_texts import hostile_trace
-
     from dlcloud.analysis.result import parse_record
     from dlcloud.model.errors import RecipeError
     from dlcloud.recipe.recipe import read_recipe
     from dlcloud.scheduling.simulation.traces import READERS
     from dlcloud.store.database import Database
+    from tests.unit.hostile.command_lines import check, no_cloud, run
+    from tests.unit.hostile.input_texts import COMMANDS, RECIPES, WORDS, hostile_arguments
+    from tests.unit.hostile.record_lines import RECORDS, hostile_line
+    from tests.unit.hostile.record_readers import CONTROL, read_all
+    from tests.unit.hostile.trace_readers import live_through
+    from tests.unit.hostile.trace_texts import hostile_trace
 
 Target = Callable[[bytes], None]
 SEEDS = 200

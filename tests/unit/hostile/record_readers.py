@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 from dlcloud.analysis.ranking import By, Group
 from dlcloud.analysis.resume import finished_cases
@@ -30,41 +31,28 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 MEMBER = Member(instance=instance("i-0001"), hourly_usd=price().hourly_usd, price_source="", price_as_of=THEN)
 
 
-class Emitted:
-    """A command's events, as lines."""
-
-    def __init__(self):
-        self.lines = []
-
-    def emit(self, event):
-        self.lines.append(line_of(event))
-
-
-class Managed:
-    """What a runner needs of a cluster to pass records on."""
-
-    def __init__(self, emit):
-        self.emit = emit
-
-
 def read_all(database, run_id, lines):
     """Store a run's lines, and return all texts that the commands print of them."""
-    runs, emitted = Runs(database), Emitted()
+    runs, emitted = Runs(database), []
+
+    def emit(event):
+        emitted.append(line_of(event))
+
     runs.add(run(run_id, instance_id="i-0001"))
     records = runs.add_records(run_id, 0, b"".join(lines))
     runner = object.__new__(Runner)
-    object.__setattr__(runner, "managed", Managed(emitted.emit))
-    runner._emit_records(run(run_id), records, LiveOutput(emit=emitted.emit, instance_id="i-0001"))
+    object.__setattr__(runner, "managed", SimpleNamespace(emit=emit))
+    runner._emit_records(run(run_id), records, LiveOutput(emit=emit, instance_id="i-0001"))
     registry = TrainingRegistry()
     registry.add(MEMBER)
-    progress = TrainingProgress(registry=registry, clock=FakeClock(), emit=emitted.emit)
+    progress = TrainingProgress(registry=registry, clock=FakeClock(), emit=emit)
     for report in parse_reports("i-0001", records):
         registry.observe("i-0001", report)
         progress.show_event("i-0001", report)
         progress.show_step()
-    emitted.lines.append(f"{registry.loss} {registry.step} {registry.waiting}")
+    emitted.append(f"{registry.loss} {registry.step} {registry.waiting}")
     finished_cases(runs.all_lines(run_id))
-    return [*emitted.lines, *_reports(database, run_id)]
+    return [*emitted, *_reports(database, run_id)]
 
 
 def _reports(database, run_id):

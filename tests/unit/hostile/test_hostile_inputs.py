@@ -4,7 +4,6 @@ DLCLOUD_FUZZ sets the number of recipes and of command lines (default 150 and 60
 """
 
 import os
-import sys
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -15,10 +14,8 @@ from dlcloud.model.errors import DlcloudError, RecipeError
 from dlcloud.recipe.document import DEEPEST, LONGEST_TEXT, MOST_EVENTS, parse
 from dlcloud.recipe.recipe import Recipe, read_recipe
 from dlcloud.resources.texts import LARGEST_RECIPE, recipe_text
-
-sys.path.insert(0, str(Path(__file__).parent))
-from command_lines import check, no_cloud, run
-from input_texts import hostile_arguments, hostile_recipe
+from tests.unit.hostile.command_lines import check, no_cloud, run
+from tests.unit.hostile.input_texts import hostile_arguments, hostile_recipe
 
 FUZZ = int(os.environ.get("DLCLOUD_FUZZ", "0"))
 SEED = int(os.environ.get("DLCLOUD_FUZZ_SEED") or Random().randrange(10_000))

@@ -5,8 +5,6 @@ DLCLOUD_FUZZ sets the number of lines (default 600), DLCLOUD_FUZZ_SEED the seed,
 
 import json
 import os
-import sys
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -15,10 +13,8 @@ from dlcloud.analysis.result import parse_record
 from dlcloud.benchmarks.harness.schema import Measurement
 from dlcloud.model.untrusted import parse_json, printable
 from dlcloud.store.database import Database
-
-sys.path.insert(0, str(Path(__file__).parent))
-from record_lines import ESCAPE, hostile_line
-from record_readers import CONTROL, read_all
+from tests.unit.hostile.record_lines import ESCAPE, hostile_line
+from tests.unit.hostile.record_readers import CONTROL, read_all
 
 LINES = int(os.environ.get("DLCLOUD_FUZZ", "600"))
 SEED = int(os.environ.get("DLCLOUD_FUZZ_SEED") or Random().randrange(10_000))
@@ -57,11 +53,7 @@ def test_an_interval_whose_ends_are_swapped_is_none(tmp_path):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("NaN", None),
-        ("-Infinity", None),
-        ("1e999", None),
-        ("1e300", None),
-        ("9" * 5000, None),
+        *((text, None) for text in ("NaN", "-Infinity", "1e999", "1e300", "9" * 5000)),
         ("12", 12),
         ("-0.5", -0.5),
         ('"\\u001b[2J"', "\ufffd[2J"),

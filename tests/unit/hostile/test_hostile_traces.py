@@ -4,18 +4,14 @@ DLCLOUD_FUZZ sets the number of traces (default 150), DLCLOUD_FUZZ_SEED the seed
 """
 
 import os
-import sys
 from collections import Counter
-from pathlib import Path
 from random import Random
 
 import pytest
 
 from dlcloud.model.errors import RecipeError
-
-sys.path.insert(0, str(Path(__file__).parent))
-from trace_readers import live_through
-from trace_texts import JSON_WINDOW, hostile_trace
+from tests.unit.hostile.trace_readers import live_through
+from tests.unit.hostile.trace_texts import JSON_WINDOW, hostile_trace
 
 TRACES = int(os.environ.get("DLCLOUD_FUZZ", "150"))
 SEED = int(os.environ.get("DLCLOUD_FUZZ_SEED") or Random().randrange(10_000))

@@ -2,15 +2,17 @@
 
 import json
 import secrets
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from botocore.exceptions import ClientError
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dlcloud.cloud.account.roles import POLICY_NAME
+from dlcloud.cloud.account.roles import POLICY_NAME, Role
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.compute.images import Images
+from dlcloud.cloud.compute.requests import run_instances_arguments, template_data
 from dlcloud.cloud.ec2 import Ec2Cloud
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.cloud.offers.instance_types import InstanceTypes
@@ -23,10 +25,12 @@ from dlcloud.planning.policies import controller_policy, join_policies
 from dlcloud.resources.texts import control_policy
 from tests.fakes import samples
 from tests.fakes.clock import FakeClock
-from tests.fakes.local_ec2 import wait_for
+from tests.fakes.local_ec2 import UBUNTU, wait_for
 
 REGION = "us-east-1"
 TYPE = "c7i.large"
+KEY = "alias/disks"
+OWN = {"team": "vision", "cost-center": "0042"}
 
 
 def cloud_of(clients, clock=None, pause=None):
@@ -108,9 +112,8 @@ def on_instance(rig, instance, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_EC2_METADATA_DISABLED"):
         monkeypatch.delenv(name, raising=False)
     entry = rig.entry(instance.instance_id)
-    monkeypatch.setenv(
-        "AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://{entry['host']}:{entry['metadata_port']}"
-    )
+    address = f"http://{entry['host']}:{entry['metadata_port']}"
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
 
@@ -143,17 +146,19 @@ def refusal(call, **arguments):
     return None
 
 
-def test_the_metadata_shows_profile_and_role(rig, coordinator, stranger):
+def test_the_metadata_shows_profile_and_role_and_boto3_finds_them(
+    rig, owner, controller, coordinator, stranger
+):
     there, elsewhere = ({"InstanceId": instance.instance_id} for instance in (coordinator, stranger))
     info = json.loads(rig.metadata_v2(there, "latest/meta-data/iam/info")[1])
     assert info["InstanceProfileArn"].endswith("instance-profile/dlcloud/us-east-1/dlcloud-mine")
     assert rig.metadata_v2(there, "latest/meta-data/iam/security-credentials/") == (200, "dlcloud-mine")
     assert rig.metadata_v2(elsewhere, "latest/meta-data/iam/info")[0] == 404
-
-
-def test_boto3_finds_the_role_and_is_not_the_owner(owner, controller, coordinator):
     assert controller.caller.identity().arn.endswith(f"assumed-role/dlcloud-mine/{coordinator.instance_id}")
     assert "assumed-role" not in owner.caller.identity().arn
+    owner.instances.put_tags([coordinator.instance_id], {CONTROLLER_TAG: "true"})
+    instance = {i.instance_id: i for i in owner.instances.find("mine")}[coordinator.instance_id]
+    assert (instance.tags[CONTROLLER_TAG], instance.tags[CLUSTER_TAG]) == ("true", "mine")
 
 
 def test_a_role_that_comes_only_now_is_waited_for(rig, owner, stranger, monkeypatch):
@@ -205,13 +210,14 @@ def with_tagged_spot_requests(cluster, region):
     return json.dumps(document)
 
 
-def assume(rig, arn):
+def assume(rig, name):
     """Assume a role of an instance as the account's owner, whom it is made to trust."""
     statement = {"Effect": "Allow", "Principal": {"AWS": "123456789012"}, "Action": "sts:AssumeRole"}
     document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-    name = arn.rpartition("/")[2]
     rig.client("iam").update_assume_role_policy(RoleName=name, PolicyDocument=document)
-    return rig.client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"]
+    arn = rig.client("iam").get_role(RoleName=name)["Role"]["Arn"]
+    session = rig.client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"]
+    return {**session, "Token": session["SessionToken"]}
 
 
 def test_a_spot_request_of_a_fleet_is_authorized_without_tags(rig, owner):
@@ -221,9 +227,7 @@ def test_a_spot_request_of_a_fleet_is_authorized_without_tags(rig, owner):
         PolicyName=POLICY_NAME,
         PolicyDocument=with_tagged_spot_requests("untagged", REGION),
     )
-    role = rig.client("iam").get_role(RoleName="dlcloud-untagged")["Role"]["Arn"]
-    session = assume(rig, role)
-    ec2 = client(rig, "ec2", {**session, "Token": session["SessionToken"]})
+    ec2 = client(rig, "ec2", assume(rig, "dlcloud-untagged"))
     template = owner.fleets.create_template(request(rig, owner, "untagged"))
     overrides = [{"InstanceType": TYPE, "AvailabilityZone": "us-east-1a"}]
     own = [{"Key": key, "Value": text} for key, text in tags("untagged").items()]
@@ -283,15 +287,6 @@ def test_a_controller_cannot_reach_beyond_what_is_listed(rig, coordinator):
     assert refusal(forged.describe_instances) == "AuthFailure"
     sts = client(rig, "sts", credentials(rig, coordinator))
     assert refusal(sts.assume_role, RoleArn="arn:aws:iam::1:role/x", RoleSessionName="me") == "AccessDenied"
-
-
-def test_a_role_assumed_by_the_owner_has_its_policies(rig, owner):
-    owner.roles.put_control("assumed", tags("assumed"))
-    arn = rig.client("iam").get_role(RoleName="dlcloud-assumed")["Role"]["Arn"]
-    session = assume(rig, arn)
-    session["Token"] = session["SessionToken"]
-    assert client(rig, "ec2", session).describe_instances()["Reservations"] is not None
-    assert refusal(client(rig, "ec2", session).create_vpc, CidrBlock="10.9.0.0/16") == "UnauthorizedOperation"
 
 
 def test_short_credentials_are_renewed_and_end(rig, owner):
@@ -370,8 +365,39 @@ def test_an_instance_that_does_not_run_admits_no_key(rig, owner):
     assert launched.state is InstanceState.PENDING
 
 
-def test_tags_are_added_to_what_runs(owner, coordinator):
-    owner.instances.put_tags([coordinator.instance_id], {CONTROLLER_TAG: "true"})
-    instance = {i.instance_id: i for i in owner.instances.find("mine")}[coordinator.instance_id]
-    assert instance.tags[CONTROLLER_TAG] == "true"
-    assert instance.tags[CLUSTER_TAG] == "mine"
+def own_request(**others):
+    tags = replace(samples.cluster(), own_tags=json.dumps(OWN)).tags
+    image = Image(image_id=UBUNTU, name="Ubuntu", root_device="/dev/sda1")
+    return samples.request(**{"image": image, "tags": tags, "security_group_id": "", **others})
+
+
+def test_a_launch_has_the_accounts_own_profile_key_and_tags(rig):
+    rig.client("iam").create_instance_profile(InstanceProfileName="trainers")
+    own = own_request(profile="trainers", kms_key=KEY)
+    (instance,) = rig.ec2.run_instances(**run_instances_arguments(own))["Instances"]
+    shown = rig.describe(instance["InstanceId"])
+    assert shown["IamInstanceProfile"]["Arn"].endswith("/trainers")
+    volume_id = shown["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
+    (volume,) = rig.ec2.describe_volumes(VolumeIds=[volume_id])["Volumes"]
+    assert (volume["Encrypted"], volume["KmsKeyId"]) == (True, KEY)
+    for thing in (shown, volume):
+        shown_tags = {tag["Key"]: tag["Value"] for tag in thing["Tags"]}
+        assert OWN.items() <= shown_tags.items()
+        assert shown_tags[CLUSTER_TAG] == samples.cluster().cluster_id
+    rig.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
+    data = template_data(own, "")
+    assert data["IamInstanceProfile"] == {"Name": "trainers"}
+    assert data["BlockDeviceMappings"][0]["Ebs"]["KmsKeyId"] == KEY
+    plain = template_data(own_request(), "")
+    assert "IamInstanceProfile" not in plain
+    assert "KmsKeyId" not in plain["BlockDeviceMappings"][0]["Ebs"]
+
+
+def test_a_role_of_dlcloud_has_the_boundary_and_the_tags(rig, owner):
+    boundary, policy = "arn:aws:iam::123456789012:policy/Boundary", control_policy("bounded", REGION)
+    names = {"cluster_id": "bounded", "policy": policy, "principals": ("ec2.amazonaws.com",)}
+    name = owner.roles.put_role(Role(tags=OWN, boundary=boundary, **names))
+    shown = rig.client("iam").get_role(RoleName=name)["Role"]
+    assert shown["PermissionsBoundary"]["PermissionsBoundaryArn"] == boundary
+    assert {tag["Key"]: tag["Value"] for tag in shown["Tags"]} == OWN
+    owner.roles.delete_role("bounded")

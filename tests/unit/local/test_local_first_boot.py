@@ -51,9 +51,8 @@ def test_logins_are_refused_in_the_last_five_minutes_before_a_shutdown(rig):
     rig.on(instance, "sudo shutdown -P +10000")
     assert not refuses_logins(rig, instance)
     with rig.ssh(instance) as open_session:
-        open_session.exec_command("sudo shutdown -P +5; sudo shutdown -P +10000")[
-            1
-        ].channel.recv_exit_status()
+        command = "sudo shutdown -P +5; sudo shutdown -P +10000"
+        open_session.exec_command(command)[1].channel.recv_exit_status()
         # Another time does not let users in again; a cancel does.
         wait_for(lambda: refuses_logins(rig, instance), "logins are refused")
         assert not refuses_logins(rig, instance, user="root")
@@ -154,12 +153,12 @@ def test_an_image_of_an_instance_has_neither_its_end_nor_its_proof(rig):
     rig.ec2.get_waiter("image_available").wait(ImageIds=[image], WaiterConfig={"Delay": 1})
     second = launch(rig, life_minutes=600, ImageId=image)
     assert "dlcloud-budget" not in rig.on(second, "ls $DLCLOUD_ROOT/run/units")[1]
-    ends_at, proof = (
-        "cat $DLCLOUD_ROOT/var/lib/dlcloud/ends-at",
-        "cat $DLCLOUD_ROOT/var/lib/dlcloud/host-proof",
-    )
-    assert float(rig.on(second, ends_at)[1]) > float(rig.on(first, ends_at)[1])
-    assert rig.on(second, proof)[1] != rig.on(first, proof)[1]
+    kept = [
+        [rig.on(one, f"cat $DLCLOUD_ROOT/var/lib/dlcloud/{name}")[1] for name in ("ends-at", "host-proof")]
+        for one in (first, second)
+    ]
+    assert float(kept[1][0]) > float(kept[0][0])
+    assert kept[1][1] != kept[0][1]
 
 
 def test_a_virtual_machine_may_stand_for_the_processes(rig):

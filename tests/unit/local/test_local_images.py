@@ -61,12 +61,6 @@ def test_an_instance_of_the_image_has_its_disk_and_an_identity_of_its_own(rig, b
     assert rig.on(instance, "cat .cache/link/file")[1] == "kept\n"
 
 
-def test_a_disk_smaller_than_the_image_is_refused(rig, image):
-    disk = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 19}}
-    code = refused(rig.run, ImageId=image["ImageId"], BlockDeviceMappings=[disk])
-    assert code == "InvalidBlockDeviceMapping"
-
-
 def test_what_ec2_refuses_of_an_image_is_refused(rig, builder, image):
     create, instance_id = rig.ec2.create_image, builder["InstanceId"]
     assert refused(create, InstanceId=instance_id, Name="my image") == "InvalidAMIName.Duplicate"
@@ -75,29 +69,25 @@ def test_what_ec2_refuses_of_an_image_is_refused(rig, builder, image):
     code = refused(create, InstanceId=instance_id, Name="other", TagSpecifications=wrong)
     assert code == "InvalidParameterValue"
     assert refused(rig.ec2.deregister_image, ImageId=UBUNTU) == "AuthFailure"
-    snapshot_id = image["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
-    assert refused(rig.ec2.delete_snapshot, SnapshotId=snapshot_id) == "InvalidSnapshot.InUse"
+    disk = image["BlockDeviceMappings"][0]["Ebs"]
+    assert refused(rig.ec2.delete_snapshot, SnapshotId=disk["SnapshotId"]) == "InvalidSnapshot.InUse"
+    small = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 19}}
+    code = refused(rig.run, ImageId=image["ImageId"], BlockDeviceMappings=[small])
+    assert code == "InvalidBlockDeviceMapping"
 
 
-def test_a_pending_image_cannot_be_launched_and_a_deregistered_one_is_gone(rig, builder):
+@pytest.mark.parametrize("with_snapshot", [False, True])
+def test_a_pending_image_cannot_be_launched_and_a_deregistered_one_is_gone(rig, builder, with_snapshot):
     rig.control.set_boot_delay(1.0)
-    answer = rig.ec2.create_image(InstanceId=builder["InstanceId"], Name="second")
-    assert refused(rig.run, ImageId=answer["ImageId"]) == "InvalidAMIID.Unavailable"
-    wait_for(lambda: describe(rig, answer["ImageId"])["State"] == "available", "the image is available")
-    snapshot_id = describe(rig, answer["ImageId"])["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
-    assert (rig.folder / "images" / answer["ImageId"]).is_dir()
-    rig.ec2.deregister_image(ImageId=answer["ImageId"])
-    assert not (rig.folder / "images" / answer["ImageId"]).exists()
-    assert refused(rig.run, ImageId=answer["ImageId"]) == "InvalidAMIID.Unavailable"
-    assert refused(rig.ec2.deregister_image, ImageId=answer["ImageId"]) == "InvalidAMIID.Unavailable"
-    # The snapshot outlives its image.
-    rig.ec2.delete_snapshot(SnapshotId=snapshot_id)
-    assert refused(rig.ec2.delete_snapshot, SnapshotId=snapshot_id) == "InvalidSnapshot.NotFound"
-
-
-def test_a_snapshot_ends_with_its_image_on_request(rig, builder):
-    answer = rig.ec2.create_image(InstanceId=builder["InstanceId"], Name="third")
-    snapshot_id = describe(rig, answer["ImageId"])["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
-    wait_for(lambda: describe(rig, answer["ImageId"])["State"] == "available", "the image is available")
-    rig.ec2.deregister_image(ImageId=answer["ImageId"], DeleteAssociatedSnapshots=True)
+    image_id = rig.ec2.create_image(InstanceId=builder["InstanceId"], Name=f"next {with_snapshot}")["ImageId"]
+    assert refused(rig.run, ImageId=image_id) == "InvalidAMIID.Unavailable"
+    wait_for(lambda: describe(rig, image_id)["State"] == "available", "the image is available")
+    snapshot_id = describe(rig, image_id)["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+    assert (rig.folder / "images" / image_id).is_dir()
+    rig.ec2.deregister_image(ImageId=image_id, DeleteAssociatedSnapshots=with_snapshot)
+    assert not (rig.folder / "images" / image_id).exists()
+    assert refused(rig.run, ImageId=image_id) == "InvalidAMIID.Unavailable"
+    assert refused(rig.ec2.deregister_image, ImageId=image_id) == "InvalidAMIID.Unavailable"
+    if not with_snapshot:  # it outlives its image
+        rig.ec2.delete_snapshot(SnapshotId=snapshot_id)
     assert refused(rig.ec2.delete_snapshot, SnapshotId=snapshot_id) == "InvalidSnapshot.NotFound"

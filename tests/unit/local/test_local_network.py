@@ -206,6 +206,8 @@ def test_a_card_for_one_interface_has_an_efa_without_an_address():
         ("p6-b300.48xlarge", [(0, 0, "interface"), (17, 1, "efa")], "InvalidParameterValue"),
         ("hpc6id.32xlarge", [(0, 0, "efa"), (1, 1, "efa")], "AttachmentLimitExceeded"),
         ("p5.48xlarge", [(0, 0, "efa-only")], "InvalidParameterCombination"),
+        ("c7i.large", [(0, 0, "efa")], "InvalidParameterCombination"),
+        ("c7i.48xlarge", [(0, 0, "efa"), (1, 1, "efa")], "AttachmentLimitExceeded"),
     ],
 )
 def test_ec2_refuses_what_a_network_card_does_not_take(rig, name, interfaces, code):

@@ -6,7 +6,6 @@ from tests.fakes.local_ec2 import UBUNTU
 from tests.fakes.local_ec2 import refusal as refused
 
 ZONE, TYPE = "us-east-1a", "c7i.large"
-EFA_TYPE = "c7i.48xlarge"
 
 
 @pytest.fixture
@@ -15,14 +14,8 @@ def reserve(rig):
     made = []
 
     def make(count=1, *, criteria="targeted", **options):
-        request = {
-            "InstanceType": TYPE,
-            "InstancePlatform": "Linux/UNIX",
-            "AvailabilityZone": ZONE,
-            "InstanceCount": count,
-            "InstanceMatchCriteria": criteria,
-            **options,
-        }
+        request = {"InstanceType": TYPE, "InstancePlatform": "Linux/UNIX", "AvailabilityZone": ZONE}
+        request |= {"InstanceCount": count, "InstanceMatchCriteria": criteria, **options}
         made.append(rig.ec2.create_capacity_reservation(**request)["CapacityReservation"])
         return made[-1]["CapacityReservationId"]
 
@@ -177,12 +170,3 @@ def test_cluster_placement_group_is_in_one_zone_and_kept_while_used(rig, reserve
     rig.end(instance, other)
     rig.ec2.delete_placement_group(GroupName="near")
     assert rig.ec2.describe_placement_groups()["PlacementGroups"] == []
-
-
-def test_efa_needs_a_type_that_has_it(rig):
-    card = {"DeviceIndex": 0, "InterfaceType": "efa"}
-    assert refused(launch, rig, NetworkInterfaces=[card]) == "InvalidParameterCombination"
-    two = [card, {**card, "DeviceIndex": 1, "NetworkCardIndex": 1}]
-    fits = {"InstanceType": EFA_TYPE, "DryRun": True}
-    assert refused(launch, rig, NetworkInterfaces=two, **fits) == "AttachmentLimitExceeded"
-    assert refused(launch, rig, NetworkInterfaces=[card], **fits) == "DryRunOperation"
