@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.environments import python_with
+from tests.fakes.training import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "dlcloud" / "benchmarks"
@@ -24,9 +25,22 @@ def run_python(python, folder, *words, **variables):
 
 
 def read_records(path, kind=""):
-    """Return the records of a program, or those of one kind."""
-    written = map(json.loads, Path(path).read_text().splitlines())
+    """Return the whole records of a program, or those of one kind."""
+    written = [json.loads(line) for line in Path(path).read_text().splitlines() if line.endswith("}")]
     return [record for record in written if kind in {"", record["record"]}]
+
+
+def is_gone(pid):
+    """Return whether a process has ended; its parent may not have buried it yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def await_record(path, kind):
+    """Wait until a program that runs has written a record of a kind."""
+    wait_until(lambda: path.exists() and f'"record":"{kind}"' in path.read_text(), f"a {kind} in {path}")
 
 
 @pytest.fixture
@@ -60,12 +74,6 @@ def tensorflow_python():
 def pytorch_python():
     """Give a Python with the pinned packages of the quantization benchmark on PyTorch."""
     return _environment("quantization_pytorch")
-
-
-@pytest.fixture(scope="session")
-def training_python(pytorch_python):
-    """Give a Python that has the pinned packages of the mixed-precision benchmark, and more."""
-    return pytorch_python
 
 
 @pytest.fixture(scope="session")

@@ -1,3 +1,5 @@
+"""A user's command as a benchmark: what it runs, what is read from its output, whose load counts."""
+
 import json
 import os
 import signal
@@ -11,13 +13,18 @@ import pytest
 
 import dlcloud.benchmarks.command.output as output_module
 from dlcloud.benchmarks.command import reporting
+from dlcloud.benchmarks.command import variant as variants
 from dlcloud.benchmarks.command.output import LONGEST_LINE, JsonField, OutputLines, Pattern, after_warm_up
 from dlcloud.benchmarks.command.settings import read_settings
+from dlcloud.benchmarks.command.share import cores_of, take_share, variables
+from dlcloud.benchmarks.command.shell import shell_words, takes_arguments, with_arguments
 from dlcloud.benchmarks.command.variant import CommandVariant, Setting
 from dlcloud.benchmarks.harness import masking, usage
 from dlcloud.benchmarks.harness.case import VariantError
 from dlcloud.benchmarks.harness.numbers import repeats_in_repeats
 from dlcloud.benchmarks.harness.records import is_secret_name
+from tests.benchmarks.conftest import is_gone, read_records, run_python
+from tests.fakes.training import wait_until
 
 JOB = """
 import json, os, sys
@@ -38,16 +45,15 @@ def job(alone):
 
 
 def run(folder, *arguments, **settings):
-    command = [sys.executable, "-m", "benchmarks.command", "--output", "records.jsonl", *arguments]
+    words = ["-m", "benchmarks.command", "--output", "records.jsonl", *arguments]
     if settings:
         entries = [{"name": name, **changes} for name, changes in settings.items()]
-        command += ["--settings", json.dumps(entries)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+        words += ["--settings", json.dumps(entries)]
+    return run_python(sys.executable, folder, *words)
 
 
 def records(folder, kind):
-    lines = (folder / "records.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["record"] == kind]
+    return read_records(folder / "records.jsonl", kind)
 
 
 def test_settings_are_compared_by_what_the_command_prints(job):
@@ -87,7 +93,7 @@ def test_facts_are_the_last_that_a_run_printed(job):
 
 def test_facts_that_differ_between_runs_are_all_named(job):
     line = "echo x >> runs; echo accuracy: $(wc -l < runs)"
-    run(job, "--run", line, "--facts", json.dumps({"accuracy": r"accuracy: (\d+)"}), "--repeats", "2")
+    run(job, "--run", line, "--facts", '{"accuracy": "accuracy: (.*)"}', "--repeats", "2")
     (result,) = records(job, "result")
     assert result["facts"]["printed"]["accuracy"] == "1, 2, 3, …"  # the first is a warm-up
 
@@ -175,22 +181,11 @@ def test_settings_may_come_from_a_file(job):
 def test_the_command_finds_the_programs_of_its_environment(job):
     venv.create(job / "environment", symlinks=True)
     folder = job / "environment" / "bin"
-    measure = [folder / "python", "-m", "benchmarks.command", "--output", "records.jsonl"]
-    measure += [
-        "--repeats",
-        "1",
-        "--settings",
-        '[{"name": "own"}, {"name": "given", "environment": {"PATH": "/bin"}}]',
-    ]
-    done = subprocess.run(
-        [*measure, "--run", "echo python3 is $(command -v python3), PATH is $PATH"],
-        cwd=job,
-        env={**os.environ, "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = run_python(
+        folder / "python", job, "-m", "benchmarks.command", "--output", "records.jsonl", "--repeats", "1",
+        "--settings", '[{"name": "own"}, {"name": "given", "environment": {"PATH": "/bin"}}]',
+        "--run", "echo python3 is $(command -v python3), PATH is $PATH", PATH="/usr/bin:/bin",
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert f"python3 is {folder}/python3, PATH is {folder}:/usr/bin:/bin" in done.stderr
     assert "PATH is /bin\n" in done.stderr
@@ -203,18 +198,6 @@ def test_every_fault_of_the_settings_is_reported_at_once():
     assert read_settings("") == [Setting(name="as it is")]
 
 
-def gone(pid):
-    """Return whether a process is gone, waiting for the kernel to end it."""
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.02)
-    return False
-
-
 def test_an_interruption_ends_the_command_and_its_children(job):
     command = [sys.executable, "-m", "benchmarks.command", "--run", "sleep 3600 & echo $!; wait"]
     process = subprocess.Popen(command, cwd=job, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -224,7 +207,7 @@ def test_an_interruption_ends_the_command_and_its_children(job):
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=600)
     assert process.returncode == 130
-    assert gone(int(line))
+    wait_until(lambda: is_gone(int(line)), "the end of the child")
 
 
 @pytest.mark.parametrize(
@@ -246,28 +229,23 @@ def test_a_server_that_a_command_leaves_in_the_background_is_its_own_load(comman
     )
     spin.chmod(0o755)
     waiting = f"while [ ! -e {done} ]; do sleep 0.05; done"
-    variant = _variant(f"true\n{command.replace('SPIN', str(spin)).replace('WAIT', waiting)}")
+    measured = variant(f"true\n{command.replace('SPIN', str(spin)).replace('WAIT', waiting)}")
     before = usage.read_cpu_times().busy
-    variant.measure(0)
-    own = variant.cpu_s()
+    measured.measure(0)
+    own = measured.cpu_s()
     assert 0.5 <= own <= usage.read_cpu_times().busy - before + 0.1
-    assert variant.cpu_s() >= own
-    for left in variant._left():
+    assert measured.cpu_s() >= own
+    for left in measured._left():
         os.kill(left, signal.SIGKILL)
 
 
-def _variant(command, **changes):
+def variant(command, echo=None, **changes):
     arguments = {
-        "setting": Setting(name="x"),
-        "command": command,
-        "reader": None,
-        "final": False,
-        "counted": "items",
-        "warm_up_runs": 0,
+        "setting": Setting(name="x"), "reader": None, "final": False, "counted": "images", "warm_up_runs": 0,
         "environment": dict(os.environ),
-        "echo": Path(os.devnull).open("wb", buffering=0),  # noqa: SIM115  for the whole test
-    }
-    return CommandVariant(**{**arguments, **changes})
+        "echo": echo or Path(os.devnull).open("wb", buffering=0),  # noqa: SIM115  for the whole test
+    }  # fmt: skip
+    return CommandVariant(command=command, **{**arguments, **changes})
 
 
 def test_what_a_command_imports_lies_in_its_run_and_ends_with_it(tmp_path, monkeypatch):
@@ -276,7 +254,7 @@ def test_what_a_command_imports_lies_in_its_run_and_ends_with_it(tmp_path, monke
     where = (
         f"""{sys.executable} -c 'import dlcloud_report; open("where", "w").write(dlcloud_report.__file__)'"""
     )
-    _variant(where, folder=tmp_path / "work", records=Path("records.jsonl")).measure(0)
+    variant(where, folder=tmp_path / "work", records=Path("records.jsonl")).measure(0)
     assert Path("work/where").read_text().startswith(f"{tmp_path}/dlcloud-report-")
 
 
@@ -375,27 +353,17 @@ def test_a_long_line_takes_time_that_grows_with_its_length(pattern, text):
 
 
 @pytest.mark.parametrize(
-    "pattern",
-    [r"([0-9]+,?)+x", r"(?:\d+\.?\d*)+ (\d)", r"(.*,)+", r"((\w+\s*)*)x", r"(?:(?:x+)+)+(y)"],
-)
-def test_a_pattern_that_may_take_forever_is_found_and_ended(pattern):
-    assert repeats_in_repeats(pattern)
-
-
-@pytest.mark.parametrize(
-    "pattern",
+    ("pattern", "may_take_forever"),
     [
-        r"([0-9]+,)+x",
-        r"images/sec: ([0-9.]+)",
-        r".*step.*loss: ([0-9.]+).*",
-        r"([+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*images/s",
-        r"(?:[^,]*,){3}(\d+)",
-        r"(?:\w+ )*(\d+)",
-        r"(?:foo|bar)+ (\d)",
+        *[(p, True) for p in (r"([0-9]+,?)+x", r"(?:\d+\.?\d*)+ (\d)", r"(.*,)+", r"((\w+\s*)*)x")],
+        (r"(?:(?:x+)+)+(y)", True),
+        *[(p, False) for p in (r"([0-9]+,)+x", r"images/sec: ([0-9.]+)", r".*step.*loss: ([0-9.]+).*")],
+        *[(p, False) for p in (r"(?:[^,]*,){3}(\d+)", r"(?:\w+ )*(\d+)", r"(?:foo|bar)+ (\d)")],
+        (r"([+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*images/s", False),
     ],
 )
-def test_patterns_of_every_day_are_taken(pattern):
-    assert not repeats_in_repeats(pattern)
+def test_a_pattern_that_may_take_forever_is_found_and_others_are_not(pattern, may_take_forever):
+    assert repeats_in_repeats(pattern) is may_take_forever
 
 
 def test_a_pattern_that_takes_too_long_ends_the_run_with_its_name(monkeypatch):
@@ -432,19 +400,11 @@ def test_values_of_the_warm_up_do_not_count():
 
 def test_arguments_are_quoted_and_units_named(tmp_path):
     with (tmp_path / "echo").open("wb") as echo:
-        variant = CommandVariant(
-            setting=Setting(name="a", arguments=("two words", "$HOME")),
-            command="printf '%s|'",
-            reader=Pattern.parse("(1)"),
-            final=False,
-            counted="tokens",
-            warm_up_runs=1,
-            environment=dict(os.environ),
-            echo=echo,
-        )
-        assert variant.unit == "tokens/s"
-        variant.warm_up(1.0)
-        variant.close()
+        setting = Setting(name="a", arguments=("two words", "$HOME"))
+        printing = variant("printf '%s|'", echo, setting=setting, reader=Pattern.parse("(1)"), warm_up_runs=1)
+        assert printing.unit == "images/s"
+        printing.warm_up(1.0)
+        printing.close()
     assert (tmp_path / "echo").read_text() == "two words|$HOME|"
 
 
@@ -532,14 +492,10 @@ def test_no_secret_is_recorded(alone):
     assert "--seed 1" in written
 
 
-@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "hf-token", "DB_PASSWORD", "CLIENT_SECRET", "apiKey"])
-def test_what_looks_secret(name):
-    assert is_secret_name(name)
-
-
-@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "OMP_NUM_THREADS", "KEYBOARD"])
-def test_what_does_not_look_secret(name):
-    assert not is_secret_name(name)
+def test_names_of_secrets_are_told_from_others():
+    secret = ["AWS_ACCESS_KEY_ID", "hf-token", "DB_PASSWORD", "CLIENT_SECRET", "apiKey"]
+    others = ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "OMP_NUM_THREADS", "KEYBOARD"]
+    assert [name for name in secret + others if is_secret_name(name)] == secret
 
 
 def test_secrets_of_the_launcher_are_masked_wherever_they_stand():
@@ -548,3 +504,170 @@ def test_secrets_of_the_launcher_are_masked_wherever_they_stand():
     record = {"cause": "a value-0001 b", "words": ["line-0002", 1.5, None], "value-0001": "short"}
     assert masking.mask(record, texts) == {"cause": "a *** b", "words": ["***", 1.5, None], "***": "short"}
     assert masking.secret_texts({"TOKEN": "value-0001"}) == ()
+
+
+ARGUMENTS = ("--lr", "0 .1", "$HOME", "it's")
+SHOW = "printf '%s|'"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        SHOW,
+        f"{SHOW}\n",
+        f"\n  # prints\n{SHOW} \\\n",
+        f"{SHOW}  # the last comment",
+        f"{SHOW} \\\n  # one\n\n# more, with 'a quote'\n",
+        f'{SHOW} "$@"',
+        f'true\n{SHOW} "$@"\ntrue\n',
+        f'for word in "${{@}}"; do {SHOW} "$word"; done',
+        f"x='$1'; {SHOW}",
+        f"x='a\nb'; {SHOW}",
+        f"echo '$@' >/dev/null; {SHOW}",
+    ],
+)
+def test_arguments_reach_the_program(command):
+    assert takes_arguments(command)
+    expected = "".join(f"{word}|" for word in ARGUMENTS)
+    for words in (shell_words(command, ARGUMENTS), shell_words(with_arguments(command, ARGUMENTS))):
+        assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == expected
+
+
+def test_arguments_of_the_tiny_form_come_last():
+    command = with_arguments(f'true\n{SHOW} "$@"\n', ["--steps", "2"])
+    assert (
+        subprocess.run(shell_words(command, ["a"]), capture_output=True, check=True).stdout == b"a|--steps|2|"
+    )
+
+
+@pytest.mark.parametrize(
+    "command", ["python p.py\necho finished", "cd x\npython p.py\n", "a\nawk '{print $1}'"]
+)
+def test_a_script_that_reads_no_arguments_takes_none(command):
+    assert not takes_arguments(command)
+
+
+def test_python_is_python3_if_an_image_has_no_program_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(variants, "__file__", str(tmp_path / "benchmarks" / "command" / "variant.py"))
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    (tmp_path / "programs").mkdir()
+    for _ in range(2):  # two commands of one run
+        path = variants.activate({"PATH": str(tmp_path / "programs")})["PATH"]
+    folders = [Path(folder) for folder in path.split(os.pathsep)]
+    assert next(one / "python" for one in folders if (one / "python").exists()).readlink() == Path(
+        sys.executable
+    )
+    assert variants.activate({"PATH": path}) == {"PATH": path}
+
+
+def measure(tmp_path, command, **changes):
+    (tmp_path / "work").mkdir()
+    with (tmp_path / "echo").open("wb") as echo:
+        folder, reader = tmp_path / "work", Pattern.parse("([0-9.]+) images/s")
+        measured = variant(command, echo, **{"folder": folder, "reader": reader, **changes})
+        try:
+            return measured.measure(0.0), (tmp_path / "echo").read_text()
+        finally:
+            measured.close()
+
+
+def test_every_line_runs_in_the_work_folder(tmp_path):
+    measure(tmp_path, "sleep 60 &\npwd > first\necho '5 images/s'\npwd > second\n")
+    folder = tmp_path / "work"
+    assert (folder / "first").read_text() == (folder / "second").read_text() == f"{folder}\n"
+
+
+def test_a_run_ends_with_its_command_though_a_child_keeps_its_output(tmp_path):
+    began = time.monotonic()
+    run, _ = measure(tmp_path, "(sleep 600 >&2) &\necho done\n", reader=None)
+    assert run.value < 300
+    assert time.monotonic() - began < 300
+
+
+def test_what_a_pipe_still_holds_is_read(tmp_path):
+    _, echo = measure(tmp_path, "exec > >(sleep 0.2; cat; echo last)\necho '5 images/s'\n")
+    assert echo == "5 images/s\nlast\n"
+
+
+def test_a_crash_before_a_pipe_fails_the_run(tmp_path):
+    with pytest.raises(VariantError, match="ended with status 3: 5 images/s"):
+        measure(tmp_path, "(echo '5 images/s'; exit 3) | tee log\n")
+
+
+WAIT = "echo > begun; while [ ! -e go ]; do sleep 0.02; done"
+
+
+def begin(folder, number, command):
+    (folder / str(number)).mkdir()
+    words = ["--run", f"cd {number} && {command}", "--turn", "turn", "--repeats", "1", "--exact"]
+    output = ["--output", f"{number}/records"]
+    return subprocess.Popen([sys.executable, "-m", "benchmarks.command", *output, *words], cwd=folder)
+
+
+def test_a_command_waits_for_the_one_before(alone):
+    first = begin(alone, 1, WAIT)
+    wait_until((alone / "1" / "begun").exists, "the first command")
+    second = begin(alone, 2, "echo > begun")
+    wait_until((alone / "2" / "records").exists, "the second program")
+    wait_until(lambda: "preparing" in (alone / "2" / "records").read_text(), "its turn")
+    assert not (alone / "2" / "begun").exists()
+    (alone / "1" / "go").touch()
+    assert first.wait(600) == second.wait(600) == 0
+    assert (alone / "2" / "begun").exists()
+
+
+def test_a_command_that_is_killed_waits_for_nobody_else(alone):
+    first = begin(alone, 1, WAIT)
+    wait_until((alone / "1" / "begun").exists, "the first command")
+    second = begin(alone, 2, "true")
+    first.kill()
+    first.wait(600)
+    assert second.wait(600) == 0
+    (alone / "1" / "go").touch()
+
+
+def test_a_turn_that_cannot_be_taken_is_named(alone):
+    (alone / "turn").mkdir()
+    assert begin(alone, 1, "true").wait(600) == 1
+    (failure,) = read_records(alone / "1" / "records", "failure")
+    assert "--turn turn: Is a directory" in failure["message"]
+
+
+@pytest.mark.parametrize(
+    ("items", "count", "shares"),
+    [
+        ("abcd", 2, ["ab", "cd"]),
+        ("abcde", 2, ["ab", "cde"]),
+        ("abc", 3, ["a", "b", "c"]),
+        ("ab", 3, ["a", "b", "a"]),
+        ("", 2, ["", ""]),
+    ],
+)
+def test_shares_are_about_equal_and_never_empty(items, count, shares):
+    assert ["".join(take_share(items, index, count)) for index in range(count)] == shares
+
+
+def test_the_logical_cpus_of_a_core_stay_together(tmp_path):
+    for cpu in range(4):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "physical_package_id").write_text("0\n")
+        (folder / "core_id").write_text(f"{cpu % 2}\n")
+    assert cores_of(range(4), tmp_path) == [(0, 2), (1, 3)]
+    assert cores_of([0, 9], tmp_path) == [(0,), (9,)]
+
+
+def test_what_the_user_has_set_stays():
+    assert variables({"OMP_NUM_THREADS": "7"}, [(0,), (1,)], ["1"]) == {
+        "OMP_NUM_THREADS": "7",
+        "MKL_NUM_THREADS": "2",
+        "OPENBLAS_NUM_THREADS": "2",
+        "CUDA_VISIBLE_DEVICES": "1",
+    }
+
+
+def test_a_program_is_found_by_path_and_pinned():
+    program = "import os; print(len(os.sched_getaffinity(0)))"
+    words = [sys.executable, "-m", "dlcloud.benchmarks.command.share", "0", "64", "python3", "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60, env={**os.environ})
+    assert 1 <= int(done.stdout) <= len(os.sched_getaffinity(0))

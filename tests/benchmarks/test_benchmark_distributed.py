@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,19 +40,21 @@ def service(name, log, script=SERVER, *, is_healthy=None):
     return Service(name=name, command=command, environment=os.environ, is_healthy=is_healthy or own)
 
 
-def job(rank, tmp_path, ports, *, nodes=2):
-    folder = tmp_path / str(rank)
-    folder.mkdir()
-    return Job(
-        rank=rank,
-        nodes=nodes,
-        addresses=["127.0.0.1"] * nodes,
-        head_ports=ports,
-        node_ports=ports,
-        secret="s" * 32,
-        slots=1,
-        folder=folder,
-    )
+def jobs_of(nodes, tmp_path):
+    ports = free_ports(3)
+    shared = {"nodes": nodes, "addresses": ["127.0.0.1"] * nodes, "head_ports": ports, "node_ports": ports}
+    for rank in range(nodes):
+        (tmp_path / str(rank)).mkdir()
+    return [
+        Job(rank=rank, secret="s" * 32, slots=1, folder=tmp_path / str(rank), **shared)
+        for rank in range(nodes)
+    ]
+
+
+def run_both(tmp_path, **services):
+    """Run a job on two nodes; return the statuses of the head and of the other one."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda one: run_job(one, **services), jobs_of(2, tmp_path)))
 
 
 def test_a_server_starts_after_the_one_before_and_stops_before_it(log, tmp_path):
@@ -98,54 +101,36 @@ def test_a_server_that_ends_fails_the_work_that_goes_on_without_it(log, tmp_path
 
 
 def test_a_server_of_another_node_that_ends_fails_that_node(log, tmp_path, capfd):
-    ports = free_ports(3)
-    jobs = [job(rank, tmp_path, ports) for rank in range(2)]
-    followed = []
+    head, other = jobs_of(2, tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        others = [with_pid("other", log)]
+        follower = pool.submit(run_job, other, head=[], others=others, work=lambda _: None)
 
-    def follow():
-        followed.append(run_job(jobs[1], head=[], others=[with_pid("other", log)], work=lambda _: None))
+        def work(_):
+            kill_by(log)
+            follower.result(60)
 
-    follower = threading.Thread(target=follow)
-
-    def work(_):
-        kill_by(log)
-        follower.join(60)
-
-    follower.start()
-    run_job(jobs[0], head=[], others=[], work=work)
-    assert followed == [1]
+        run_job(head, head=[], others=[], work=work)
+    assert follower.result() == 1
     assert "other ended with status -9" in capfd.readouterr().err
 
 
 def test_the_others_start_after_the_head_and_stop_before_it(log, tmp_path):
-    ports = free_ports(3)
-    jobs = [job(rank, tmp_path, ports) for rank in range(2)]
-    services = {"head": [service("head", log)], "others": [service("other", log)]}
-
     def work(_):
         with log.open("a") as file:
             file.write("work\n")
 
-    follower = threading.Thread(target=run_job, args=(jobs[1],), kwargs={**services, "work": work})
-    follower.start()
-    assert run_job(jobs[0], **services, work=work) == 0
-    follower.join()
+    services = {"head": [service("head", log)], "others": [service("other", log)]}
+    assert run_both(tmp_path, **services, work=work)[0] == 0
     expected = ["head started", "other started", "work", "other stopped", "head stopped"]
     assert log.read_text().splitlines() == expected
 
 
 def test_servers_of_the_others_stop_where_the_work_fails(log, tmp_path):
-    ports = free_ports(3)
-    jobs = [job(rank, tmp_path, ports) for rank in range(2)]
-
     def work(_):
         raise ServiceError("it failed")
 
-    services = {"head": [], "others": [service("other", log)], "work": work}
-    follower = threading.Thread(target=run_job, args=(jobs[1],), kwargs=services)
-    follower.start()
-    assert run_job(jobs[0], **services) == 1
-    follower.join()
+    assert run_both(tmp_path, head=[], others=[service("other", log)], work=work)[0] == 1
     assert log.read_text().splitlines() == ["other started", "other stopped"]
 
 
@@ -155,8 +140,7 @@ def test_a_program_outside_of_a_job_says_what_it_needs():
 
 
 def test_mpirun_names_hosts_that_only_its_agent_resolves(tmp_path):
-    of = job(0, tmp_path, free_ports(3), nodes=3)
-    words = mpirun.command_of(of, ["python", "train.py"])
+    words = mpirun.command_of(jobs_of(3, tmp_path)[0], ["python", "train.py"])
     hosts = words[words.index("--host") + 1].split(",")
     assert [host.partition(":")[0] for host in hosts[1:]] == ["node1", "node2"]
     assert words[-2:] == ["python", "train.py"]

@@ -1,104 +1,31 @@
+"""How variants are measured, compared and recorded, on variants of known speed."""
+
 import dataclasses
 import io
 import itertools
 import json
 import random
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import pytest
 
-from dlcloud.benchmarks.harness import usage
-from dlcloud.benchmarks.harness.case import Case, Finish, Limits, Session, Slice, VariantError, WarmUp
+from dlcloud.benchmarks.harness import program, roofline, usage
+from dlcloud.benchmarks.harness.case import Case, Limits
 from dlcloud.benchmarks.harness.program import render
 from dlcloud.benchmarks.harness.protocol import measure
-from dlcloud.benchmarks.harness.records import Recorder
-from dlcloud.benchmarks.harness.schema import MetricName
-from dlcloud.benchmarks.harness.usage import CpuTimes, disturbance, read_cpu_times
-
-
-@dataclass
-class Machine:
-    """A two-CPU machine whose time passes while a variant runs; `others` is what others take, by slice."""
-
-    others: dict = field(default_factory=dict)
-    now: float = 0.0
-    busy: float = 0.0
-    stolen: float = 0.0
-    slices: int = 0
-    memory: int | None = None
-    taken: int = 0
-
-    def free(self):
-        return None if self.memory is None else self.memory - self.taken
-
-    def run(self, seconds):
-        self.now += seconds
-        self.busy += seconds + self.others.get(self.slices, 0.0) * 2 * seconds
-        self.slices += 1
-
-    def read_cpu_times(self):
-        return CpuTimes(busy=self.busy, stolen=self.stolen, total=2 * self.now)
-
-
-@dataclass
-class FakeVariant:
-    """A variant of known speed on a Machine; it fails in the call `fails`, at the slice `fails_at`."""
-
-    name: str
-    speed: float
-    machine: Machine
-    log: list = field(default_factory=list)
-    noise: float = 0.0
-    settled: bool = True
-    fails: str = ""
-    fails_at: int = 0
-    metric: MetricName = MetricName.THROUGHPUT
-    unit: str = "images/s"
-    process_spread: float = 0.0
-    used: float = 0.0
-    measured: int = 0
-    closed: bool = False
-    expected_bytes: int = 0
-    peak: int = 0
-    generator: random.Random = field(default_factory=lambda: random.Random(4))
-
-    def start(self):
-        self._maybe_fail("start")
-        self.machine.taken += self.peak
-        return {"model_bytes": 100}
-
-    def peak_bytes(self):
-        return self.peak
-
-    def warm_up(self, limit_s):
-        self._maybe_fail("warm_up")
-        return WarmUp(steps=6, seconds=min(1.0, limit_s), settled=self.settled)
-
-    def measure(self, seconds):
-        if self.measured == self.fails_at:
-            self._maybe_fail("measure")
-        self.measured += 1
-        self.log.append(self.name)
-        self.machine.run(seconds)
-        self.used += seconds
-        speed = self.speed * (1 + self.generator.gauss(0, self.noise))
-        return Slice(value=speed, items=speed * seconds, seconds=seconds, latencies_ms=(1000 / speed,) * 5)
-
-    def cpu_s(self):
-        return self.used
-
-    def finish(self):
-        self._maybe_fail("finish")
-        return Finish(metrics={}, outputs=[[self.speed]])
-
-    def close(self):
-        if not self.closed:
-            self.machine.taken -= self.peak
-        self.closed = True
-
-    def _maybe_fail(self, call):
-        if self.fails == call:
-            raise VariantError(f"no {call} today")
+from dlcloud.benchmarks.harness.records import Recorder, open_records
+from dlcloud.benchmarks.harness.roofline import Peak, Peaks, Work, share_of_peak
+from dlcloud.benchmarks.harness.schema import Comparison, Measurement, MetricName, Result
+from dlcloud.benchmarks.harness.usage import (
+    CpuTimes,
+    disturbance,
+    energy_facts,
+    joules_between,
+    read_cpu_times,
+    read_energy,
+)
+from tests.fakes.variants import FakeVariant, Machine, session_of
 
 
 @dataclass
@@ -111,16 +38,7 @@ class Bench:
 
     def run(self, *variants, compare=lambda _ours, _theirs: {}, **case):
         recorder = Recorder(output=self.output, messages=self.messages)
-        session = Session(
-            limits=self.limits,
-            recorder=recorder,
-            read_cpu_times=self.machine.read_cpu_times,
-            generator=random.Random(0),
-            own_cpu_s=lambda: 0.0,
-            free_bytes=self.machine.free,
-            clock=lambda: self.machine.now,
-            is_finishing=self.is_finishing,
-        )
+        session = session_of(self.machine, recorder, self.limits, is_finishing=self.is_finishing)
         measure([Case(name="case", variants=variants, compare=compare, **case)], session)
         return recorder
 
@@ -137,6 +55,14 @@ def machine():
 @pytest.fixture
 def bench(machine):
     return Bench(machine, Limits())
+
+
+def named(*names, machine, **other):
+    return [FakeVariant(name, 10.0 * (place + 1), machine, **other) for place, name in enumerate(names)]
+
+
+def compared(comparisons):
+    return [(one.baseline, one.candidate, one.ratio) for one in comparisons]
 
 
 def test_a_clear_case_stops_at_the_first_look(bench, machine):
@@ -223,22 +149,14 @@ GIB = 1 << 30
 ROOM = {"expected_bytes": GIB, "peak": GIB}
 
 
-def named(*names, machine, **other):
-    return [FakeVariant(name, 10.0 * (place + 1), machine, **other) for place, name in enumerate(names)]
-
-
 def test_settings_without_memory_wait_and_their_baseline_stays(bench, machine):
     machine.memory = round(2.5 * GIB)
     log = []
     recorder = bench.run(*named("fp32", "bf16", "int8", machine=machine, log=log, **ROOM))
     assert set(log[:16]) == {"fp32", "bf16"}
     assert set(log[16:]) == {"fp32", "int8"}
-    assert [
-        (comparison.candidate, comparison.ratio, comparison.samples) for comparison in recorder.comparisons
-    ] == [
-        ("bf16", 2.0, 8),
-        ("int8", 3.0, 8),
-    ]
+    assert compared(recorder.comparisons) == [("fp32", "bf16", 2.0), ("fp32", "int8", 3.0)]
+    assert [comparison.samples for comparison in recorder.comparisons] == [8, 8]
     assert [result.setting for result in recorder.results] == ["fp32", "bf16", "int8"]
     messages = [record["message"] for record in bench.records("progress")]
     (message,) = [message for message in messages if "after the others" in message]
@@ -266,14 +184,9 @@ def test_an_engine_whose_baseline_waits_waits_with_it(bench, machine):
     recorder = bench.run(*variants, **ENGINES)
     assert set(log[:16]) == {"a fp32", "a int8"}
     assert set(log[16:]) == {"b fp32", "b int8"}
-    assert [(comparison.candidate, comparison.ratio) for comparison in recorder.comparisons] == [
-        ("a int8", 4.0),
-        ("b int8", 3.0),
-    ]
+    assert compared(recorder.comparisons) == [("a fp32", "a int8", 4.0), ("b fp32", "b int8", 3.0)]
     # What never ran side by side is not compared.
-    assert [(comparison.baseline, comparison.candidate) for comparison in recorder.overall] == [
-        ("b fp32", "b int8")
-    ]
+    assert compared(recorder.overall) == [("b fp32", "b int8", 3.0)]
 
 
 def test_memory_of_a_running_setting_corrects_the_estimate_of_the_next(machine):
@@ -300,20 +213,18 @@ def test_free_memory_is_that_of_the_machine_or_of_the_control_group(tmp_path):
     assert usage.free_bytes(tmp_path) == 150_000
 
 
-def test_a_disturbed_slice_is_run_again(machine):
+def test_a_disturbed_slice_is_run_again(bench, machine):
     machine.others = {2: 0.5}
-    bench = Bench(machine, Limits())
-    recorder = bench.run(FakeVariant("a", 10.0, machine), FakeVariant("b", 10.0, machine))
+    recorder = bench.run(*named("a", "b", machine=machine))
     samples = bench.records("sample")
     assert [sample["redone"] for sample in samples] == [0, 0, 1] + [0] * 13
     assert all(sample["disturbed_share"] == 0 for sample in samples)
     assert recorder.results[0].warnings == ()
 
 
-def test_a_machine_that_is_always_disturbed_is_measured_and_marked(machine):
+def test_a_machine_that_is_always_disturbed_is_measured_and_marked(bench, machine):
     machine.others = dict.fromkeys(range(1000), 0.2)
-    bench = Bench(machine, Limits())
-    recorder = bench.run(FakeVariant("a", 10.0, machine), FakeVariant("b", 10.0, machine))
+    recorder = bench.run(*named("a", "b", machine=machine))
     assert sum(sample["redone"] for sample in bench.records("sample")) == 10
     assert machine.slices == 26
     assert bench.records("sample")[0]["disturbed_share"] == pytest.approx(0.2)
@@ -333,8 +244,7 @@ class Crowded(FakeVariant):
         return dataclasses.replace(measured, value=measured.value * (1 - self.strangers))
 
 
-def test_a_difference_that_others_explain_names_no_winner():
-    machine = Machine()
+def test_a_difference_that_others_explain_names_no_winner(machine):
     bench = Bench(machine, Limits(rounds=8, slice_s=31.0, fixed=True))
     variants = [Crowded("a", 10.0, machine), Crowded("b", 10.0, machine, strangers=0.75)]
     comparison = bench.run(*variants).comparisons[0]
@@ -380,14 +290,9 @@ def of_two_engines(machine, **changes):
 
 def test_settings_are_compared_with_their_own_and_the_best_baseline(bench, machine):
     recorder = bench.run(*of_two_engines(machine), compare=lambda a, b: {"of": a[0][0] / b[0][0]}, **ENGINES)
-    compared = [
-        (comparison.baseline, comparison.candidate, comparison.ratio) for comparison in recorder.comparisons
-    ]
-    assert compared == [("a fp32", "a int8", 4.0), ("b fp32", "b int8", 3.0)]
-    overall = [
-        (comparison.baseline, comparison.candidate, comparison.ratio) for comparison in recorder.overall
-    ]
-    assert overall == [("b fp32", "a fp32", 0.625), ("b fp32", "a int8", 2.5), ("b fp32", "b int8", 3.0)]
+    assert compared(recorder.comparisons) == [("a fp32", "a int8", 4.0), ("b fp32", "b int8", 3.0)]
+    overall = [("b fp32", "a fp32", 0.625), ("b fp32", "a int8", 2.5), ("b fp32", "b int8", 3.0)]
+    assert compared(recorder.overall) == overall
     assert [record["verdict"] for record in bench.records("overall")] == ["slower", "faster", "faster"]
     assert [result.baseline for result in recorder.results] == [True, False, True, False]
     facts = {result.setting: result.facts for result in recorder.results}
@@ -397,19 +302,12 @@ def test_settings_are_compared_with_their_own_and_the_best_baseline(bench, machi
 
 def test_a_setting_whose_baseline_failed_is_compared_with_the_best(bench, machine):
     recorder = bench.run(*of_two_engines(machine, **{"b fp32": {"fails": "start"}}), **ENGINES)
-    assert [(comparison.baseline, comparison.candidate) for comparison in recorder.comparisons] == [
-        ("a fp32", "a int8")
-    ]
-    assert [(comparison.baseline, comparison.candidate) for comparison in recorder.overall] == [
-        ("a fp32", "a int8"),
-        ("a fp32", "b int8"),
-    ]
+    assert compared(recorder.comparisons) == [("a fp32", "a int8", 4.0)]
+    assert compared(recorder.overall) == [("a fp32", "a int8", 4.0), ("a fp32", "b int8", 4.8)]
 
 
 def test_where_everything_fails_there_is_no_result(bench, machine):
-    recorder = bench.run(
-        FakeVariant("a", 1.0, machine, fails="start"), FakeVariant("b", 1.0, machine, fails="start")
-    )
+    recorder = bench.run(*named("a", "b", machine=machine, fails="start"))
     assert (len(recorder.failures), recorder.results) == (2, [])
 
 
@@ -441,8 +339,7 @@ def test_a_warm_up_without_end_is_reported(bench, machine):
 
 
 def test_fewer_rounds_than_can_decide(machine):
-    bench = Bench(machine, Limits(rounds=2, fixed=True))
-    recorder = bench.run(FakeVariant("a", 10.0, machine), FakeVariant("b", 20.0, machine))
+    recorder = Bench(machine, Limits(rounds=2, fixed=True)).run(*named("a", "b", machine=machine))
     assert recorder.comparisons[0].verdict == "undecided"
     assert recorder.comparisons[0].confidence == 0.5
 
@@ -473,3 +370,197 @@ def test_proc_stat_is_read_and_may_be_missing(tmp_path):
     assert reading.total / reading.stolen == pytest.approx(1145 / 7)
     nothing = read_cpu_times(tmp_path / "none")
     assert disturbance(nothing, nothing, own=1.0).share == 0
+
+
+def test_the_energy_of_all_packages_is_shared_by_items(tmp_path):
+    def write_counters(*used):
+        for name, value in zip(("0", "1", "0:0"), used, strict=True):
+            folder = tmp_path / f"intel-rapl:{name}"
+            folder.mkdir(exist_ok=True)
+            (folder / "energy_uj").write_text(f"{value}\n")
+            (folder / "max_energy_range_uj").write_text("1000\n")
+
+    nothing = read_energy(tmp_path / "missing")
+    (tmp_path / "intel-rapl:2").mkdir()  # only root may read the counter
+    assert read_energy(tmp_path) == nothing
+    assert joules_between(nothing, nothing) is None
+    write_counters(100, 900, 5)
+    before = read_energy(tmp_path)
+    # The second began again at 0; the third is a part of the first.
+    write_counters(300, 50, 105)
+    assert joules_between(before, read_energy(tmp_path)) == pytest.approx(350e-6)
+    assert energy_facts([2.0, 4.0], 12) == {"package_joules_per_item": 0.5}
+    assert energy_facts([2.0, None], 12) == energy_facts([None, None], 10) == energy_facts([], 0) == {}
+
+
+PEAK = Peak(dtype="fp32", flop_per_s=100e9, bytes_per_s=10e9)
+
+
+@pytest.mark.parametrize(
+    ("work", "bound", "share"),
+    [
+        (Work(flop=4e9, bytes=1e8), "compute", 40),
+        (Work(flop=1e9, bytes=5e8), "memory", 50),
+        (Work(flop=1e9, bytes=5e9), "compute", 10),  # more than memory brings: caches held it
+        (Work(flop=1e9), "compute", 10),
+    ],
+)
+def test_a_roofline_says_what_bounds_a_setting(work, bound, share):
+    facts = share_of_peak(work, 10, PEAK)
+    assert (facts["bound"], facts["share_of_peak_percent"]) == (bound, share)
+    assert "peak_raised_percent" not in facts
+
+
+def test_no_share_is_above_100_percent():
+    facts = share_of_peak(Work(flop=11e9), 10, PEAK)
+    assert facts["share_of_peak_percent"] == 100
+    assert facts["peak_raised_percent"] == 10
+    assert facts["peak_gflops"] == facts["reached_gflops"] == 110
+
+
+def test_a_peak_is_measured_once_for_a_name_and_an_environment():
+    peaks, slower = Peaks(), Peak(dtype="fp32", flop_per_s=50e9, bytes_per_s=20e9)
+    for environment, peak in (("a", PEAK), ("a", None), ("b", slower), ("c", None)):
+        peaks.keep("fp32", environment, lambda peak=peak: peak)
+    assert peaks.best("fp32") == Peak(dtype="fp32", flop_per_s=100e9, bytes_per_s=20e9)
+    assert peaks.best("int8") is None
+
+
+def test_work_is_read_from_facts_as_it_was_written():
+    work = Work(flop=8e9, bytes=1e8, uncounted=("Relu",))
+    assert work.facts() == {
+        "flop_per_input": 8e9,
+        "bytes_per_input": 1e8,
+        "uncounted_operators": ["Relu"],
+    }
+    assert Work.of_facts(work.facts()) == work
+    assert work.computed_in("int8") == Work(flop=8e9, bytes=25e6, uncounted=("Relu",))
+    assert Work.of_facts({}) is None
+
+
+def test_the_best_rate_is_that_of_the_fastest_run():
+    times = iter([0.5, 0.1, 0.02, 0.1, *[0.05] * 100])
+    clock = [0.0]
+
+    def run():
+        clock[0] += next(times)
+
+    assert roofline.best_rate(run, 1.0, 0.3, clock=lambda: clock[0]) == pytest.approx(50)
+
+
+def test_larger_products_are_left_out_where_they_take_long():
+    sizes, clock = [], [0.0]
+
+    def make(size):
+        sizes.append(size)
+
+        def run():
+            clock[0] += 2 * size**3 / 1e9
+
+        return run
+
+    assert roofline.best_product(make, 1.0, clock=lambda: clock[0]) == pytest.approx(1e9)
+    assert set(sizes) == {512}
+
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def recorder(output=None):
+    return Recorder(output=output, messages=io.StringIO(), now=lambda: NOON)
+
+
+def result(setting="fp32", **changes):
+    throughput = Measurement(value=10.0, low=9.0, high=11.0, unit="images/s", samples=7)
+    fields = {
+        "case": "vgg16 batch 1",
+        "setting": setting,
+        "baseline": setting == "fp32",
+        "metrics": {MetricName.THROUGHPUT: throughput},
+        "facts": {"model_bytes": 1 << 20, "weights": "random"},
+        "warnings": (),
+        "stable": True,
+    }
+    return Result(**{**fields, **changes})
+
+
+def comparison():
+    return Comparison(
+        case="vgg16 batch 1",
+        baseline="fp32",
+        candidate="int8",
+        metric=MetricName.THROUGHPUT,
+        ratio=3.6,
+        low=3.5,
+        high=3.7,
+        confidence=0.95,
+        verdict="faster",
+        samples=7,
+    )
+
+
+def test_every_record_is_a_line_of_json_with_its_kind_and_time():
+    output = io.StringIO()
+    writer = recorder(output)
+    writer.start("quantization", {"batch": [1]}, 0, {"hardware": {}, "software": {}})
+    writer.progress("warming up", done=0, total=2, remaining_s=60.0)
+    writer.sample({"case": "vgg16 batch 1", "value": 10.0})
+    writer.result(result())
+    writer.comparison(comparison())
+    writer.case_end("vgg16 batch 1", ["fp32"], seconds=5, complete=True)
+    writer.failure("vgg16 batch 1", "int8", "no")
+    writer.end(ok=False, seconds=1.23456)
+    records = [json.loads(line) for line in output.getvalue().splitlines()]
+    kinds = ["start", "progress", "sample", "result", "comparison", "case", "failure", "end"]
+    assert [record["record"] for record in records] == kinds
+    assert {(record["schema"], record["time"]) for record in records} == {
+        (1, "2026-11-20T12:00:00.000+00:00")
+    }
+    assert records[3]["metrics"] == {
+        "throughput": {"value": 10.0, "low": 9.0, "high": 11.0, "unit": "images/s", "samples": 7}
+    }
+    assert records[4]["metric"] == "throughput"
+    assert records[7] == {**records[7], "ok": False, "seconds": 1.235}
+
+
+def test_records_are_appended_after_a_line_that_a_crash_cut_off(tmp_path):
+    path = tmp_path / "new folder" / "records.jsonl"
+    with open_records(path) as file:
+        recorder(file).end(ok=True, seconds=1.0)
+    with path.open("a") as cut:
+        cut.write('{"schema":1,"rec')
+    with open_records(path) as file:
+        recorder(file).end(ok=True, seconds=2.0)
+    lines = path.read_text().splitlines()
+    assert len(lines) == 3
+    assert json.loads(lines[2])["seconds"] == 2.0
+    with open_records(None) as file:  # nothing is written
+        recorder(file).end(ok=True, seconds=1.0)
+
+
+def test_the_table_shows_results_comparisons_warnings_and_failures():
+    writer = recorder()
+    writer.result(result())
+    writer.result(result("int8", warnings=("other work",), facts={"model_bytes": 1 << 18}))
+    writer.comparison(comparison())
+    writer.failure("resnet50", None, "no room")
+    lines = program.render(writer).splitlines()
+    assert lines[0].split("  ")[0] == "case"
+    assert "throughput (images/s)" in lines[0]
+    assert "10 [9, 11]" in lines[2]
+    assert lines[2].rstrip().endswith("baseline")
+    assert "3.6 [3.5, 3.7] faster" in lines[3]
+    assert lines[4] == "warning: vgg16 batch 1, int8: other work"
+    assert "random" in lines[5]
+    assert lines[6] == "failed: resnet50, every setting: no room"
+
+
+def test_the_table_shows_how_settings_compare_with_the_best_baseline():
+    writer = recorder()
+    writer.result(result())
+    writer.result(result("int8"))
+    writer.overall_comparison(comparison())
+    fp32, int8 = program.render(writer).splitlines()[2:4]
+    assert fp32.endswith("the best")
+    assert int8.endswith("3.6 [3.5, 3.7] faster")
+    assert program.render(recorder()) == ""

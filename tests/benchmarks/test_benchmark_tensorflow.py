@@ -4,18 +4,14 @@ import dataclasses
 import io
 import json
 import math
-import random
 import re
 from dataclasses import dataclass, field
 
 import pytest
 
 from dlcloud.benchmarks import catalog
-from dlcloud.benchmarks.harness.case import Finish, Limits, Session, Slice, WarmUp
+from dlcloud.benchmarks.harness.case import Finish, Limits
 from dlcloud.benchmarks.harness.records import Recorder
-from dlcloud.benchmarks.harness.schema import MetricName
-from dlcloud.benchmarks.harness.usage import CpuTimes
-from dlcloud.benchmarks.tensorflow_cpu import __main__
 from dlcloud.benchmarks.tensorflow_cpu import __main__ as main
 from dlcloud.benchmarks.tensorflow_cpu.__main__ import Progress, Search, compare_losses
 from dlcloud.benchmarks.tensorflow_cpu.settings import (
@@ -31,6 +27,7 @@ from dlcloud.benchmarks.tensorflow_cpu.settings import (
     stock_configuration,
 )
 from tests.benchmarks.conftest import read_records, run_python
+from tests.fakes.variants import FakeVariant, Machine, session_of
 
 ENTRY = catalog.BENCHMARKS["tensorflow"]
 BIG = TrainingMachine(
@@ -44,42 +41,13 @@ OLD = dataclasses.replace(BIG, logical=8, flags=["avx512f"], allocators={})
 NAMES = tuple(knob.name for knob in knobs_of("cpu", BIG))
 
 
-@dataclass
-class KnownVariant:
-    """A variant whose speed is that of its setting."""
+class KnownVariant(FakeVariant):
+    """A variant whose losses fall, or do not."""
 
-    name: str
-    speed: float
-    losses: list
-    clock: list
-    metric: MetricName = MetricName.THROUGHPUT
-    unit: str = "images/s"
-    process_spread: float = 0.02
-    closed: bool = False
-
-    def start(self):
-        return {}
-
-    def warm_up(self, limit_s):
-        return WarmUp(steps=6, seconds=min(1.0, limit_s), settled=True)
-
-    def measure(self, seconds):
-        self.clock[0] += seconds
-        return Slice(value=self.speed, items=self.speed * seconds, seconds=seconds)
-
-    expected_bytes = 0
-
-    def peak_bytes(self):
-        return 0
-
-    def cpu_s(self):
-        return self.clock[0]
+    losses = (7.0, 6.0, 5.0)
 
     def finish(self):
-        return Finish(metrics={}, outputs=[self.losses])
-
-    def close(self):
-        self.closed = True
+        return Finish(metrics={}, outputs=[list(self.losses)])
 
 
 @dataclass
@@ -92,27 +60,20 @@ class Laboratory:
     at_once: int = 8
     knobs: tuple = NAMES
     most_s: float | None = None
-    clock: list = field(default_factory=lambda: [0.0])
+    vm: Machine = field(default_factory=Machine)
     messages: io.StringIO = field(default_factory=io.StringIO)
     variants: list = field(default_factory=list)
 
-    def read_cpu_times(self):
-        return CpuTimes(busy=self.clock[0], stolen=0.0, total=self.clock[0])
-
     def variant(self, name, setting):
         speed = math.prod(self.earns.get((knob, value.name), 1.0) for knob, value in setting.items())
-        wrong = any((knob, value.name) in self.diverging for knob, value in setting.items())
-        self.variants.append(
-            KnownVariant(name, speed, [7.0, 8.0, 9.0] if wrong else [7.0, 6.0, 5.0], self.clock)
-        )
+        self.variants.append(KnownVariant(name, speed, self.vm, process_spread=0.02))
+        if any((knob, value.name) in self.diverging for knob, value in setting.items()):
+            self.variants[-1].losses = (7.0, 8.0, 9.0)
         return self.variants[-1]
 
     def search(self):
         self.recorder = Recorder(output=io.StringIO(), messages=self.messages)
-        session = Session(
-            limits=Limits(), recorder=self.recorder, generator=random.Random(0),
-            read_cpu_times=self.read_cpu_times, own_cpu_s=lambda: 0.0, clock=lambda: self.clock[0],
-        )  # fmt: skip
+        session = session_of(self.vm, self.recorder)
         self.all_knobs = knobs_of("cpu", self.machine)
         result = Search(
             name="net batch 8", knobs=self.all_knobs, searched=self.knobs,
@@ -274,14 +235,13 @@ def test_losses_fall_likewise_or_not(reference, other, likewise):
 def test_a_batch_that_does_not_fit_is_skipped_with_its_reason():
     output = io.StringIO()
     recorder = Recorder(output=None, messages=output)
-    session = Session(limits=Limits(), recorder=recorder, generator=random.Random(0))
     small = dataclasses.replace(BIG, free_gib=8.0)
-    experiments = __main__.Experiments(
+    experiments = main.Experiments(
         arguments=main.parse(["--network", "resnet152", "--batch", "1", "128"]),
         machine=small,
         knobs=knobs_of("cpu", small),
         search_limits=Limits(),
-        session=session,
+        session=session_of(Machine(), recorder),
     )
     assert experiments._fitting_batches("resnet152") == [1]
     (skip,) = recorder.skips

@@ -3,10 +3,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.benchmarks.conftest import await_record, is_gone, read_records
+from tests.fakes.training import wait_until
 
 
 def start(folder, variants, *arguments, **options):
@@ -23,26 +25,11 @@ def run(folder, variants, *arguments):
 
 
 def records(folder, kind):
-    lines = (folder / "records.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["record"] == kind]
+    return read_records(folder / "records.jsonl", kind)
 
 
 def spin(name, work=20_000, **changes):
     return {"name": name, "arguments": {"work": work, **changes}}
-
-
-def gone(pid):
-    """Return whether a process is gone, waiting for the kernel to end it."""
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def children(pid):
@@ -87,25 +74,24 @@ def test_a_worker_that_dies_or_refuses_is_a_failure_and_the_others_go_on(alone, 
     assert "failed: sample, bad" in stdout
 
 
-def wait_for_workers(process, folder, count):
+def wait_for_workers(process, folder):
     """Wait until rounds are being measured and return the workers' process ids."""
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        written = folder / "records.jsonl"
-        if written.exists() and '"record":"sample"' in written.read_text():
-            return [int(pid) for pid in children(process.pid)]
-        time.sleep(0.02)
-    pytest.fail(f"{count} workers never measured")
+    await_record(folder / "records.jsonl", "sample")
+    return [int(pid) for pid in children(process.pid)]
+
+
+def all_gone(workers):
+    return lambda: all(map(is_gone, workers))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_coordinator_that_is_killed_takes_its_frozen_workers_along(alone):
     process = start(alone, [spin("a"), spin("b")], "--width", "0.0001", "--max-seconds", "60")
-    workers = wait_for_workers(process, alone, 2)
+    workers = wait_for_workers(process, alone)
     process.kill()
     process.communicate()
     assert len(workers) == 2
-    assert all(gone(pid) for pid in workers)
+    wait_until(all_gone(workers), "the workers to end")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -113,13 +99,13 @@ def test_a_coordinator_that_is_killed_takes_its_frozen_workers_along(alone):
 def test_an_interruption_ends_the_workers_and_says_so(alone, number):
     variants = [spin("a"), spin("b")]
     process = start(alone, variants, "--width", "0.0001", "--max-seconds", "60", start_new_session=True)
-    workers = wait_for_workers(process, alone, 2)
+    workers = wait_for_workers(process, alone)
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
     stdout, _ = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "interrupted" in stdout
     assert records(alone, "end")[0]["ok"] is False
-    assert all(gone(pid) for pid in workers)
+    wait_until(all_gone(workers), "the workers to end")
 
 
 def test_threads_and_what_they_are_pinned_to_are_recorded(alone):
@@ -137,15 +123,12 @@ def test_what_a_worker_starts_counts_with_it_and_ends_with_it(alone):
     process = start(
         alone, [{"name": "parent", "factory": "parent"}, spin("spin")], "--max-seconds", "3", "--rounds", "99"
     )
-    (alone / "records.jsonl").touch()
-    deadline = time.monotonic() + 300
-    while '"record":"sample"' not in (alone / "records.jsonl").read_text() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    await_record(alone / "records.jsonl", "sample")
     grandchildren = [pid for child in children(process.pid) for pid in children(child)]
     _, stderr = process.communicate(timeout=600)
     assert process.returncode == 0, stderr
     assert len(grandchildren) == 1
-    assert gone(int(grandchildren[0]))
+    wait_until(all_gone(grandchildren), "the end of what it started")
     memory = {
         record["setting"]: record["metrics"]["resident_memory"]["value"]
         for record in records(alone, "result")
