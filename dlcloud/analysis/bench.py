@@ -54,6 +54,7 @@ class BenchmarkMatrix:
         """The key under which an interrupted bench of the same matrix is resumed."""
         content: list[object] = [{"deadline": None, **self.base.values()}, self.types]
         content += [[job.name, job.workload.model_dump(mode="json")] for job in self.jobs]
+        content += [self.recipe_path] if self.recipe_path else []  # its files are those of its folder
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

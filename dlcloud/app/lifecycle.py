@@ -122,7 +122,7 @@ def detached_error(cluster: Cluster, controller_instance_id: str) -> RecipeError
 def destroy_unfinished(context: Context, file: RecipeFile) -> None:
     """Destroy what a killed command left of a cluster on which nothing more is to be done."""
     for cluster in context.clusters.active():
-        if cluster.recipe_hash != file.recipe.hash or cluster.state is ClusterState.READY:
+        if not file.is_of(cluster) or cluster.state is ClusterState.READY:
             continue
         if context.clusters.last_hand_over(cluster.cluster_id) is not None:
             continue  # one of its instances may manage it

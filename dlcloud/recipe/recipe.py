@@ -534,8 +534,12 @@ class RecipeFile:
     region_source: str = ""
 
     def is_of(self, cluster: Cluster) -> bool:
-        """True if a cluster was launched from this recipe with this profile."""
-        return (cluster.recipe_hash, cluster.profile) == (self.recipe.hash, self.profile)
+        """True if a cluster was launched from this recipe with this profile.
+
+        A recipe with the same text in another folder sends other files: it is that of another project.
+        """
+        own = (self.recipe.hash, self.path, self.profile)
+        return (cluster.recipe_hash, cluster.recipe_path, cluster.profile) == own
 
 
 def recipe_schema() -> dict[str, Any]:

@@ -29,9 +29,9 @@ class Home:
         self.clusters = Clusters(self.database)
         self.clock = FakeClock()
 
-    def claim(self, *, name="", text=RECIPE, clusters=None):
+    def claim(self, *, name="", text=RECIPE, path="/project/recipe.yaml", clusters=None):
         """Claim as one `up` does."""
-        file = RecipeFile(recipe=recipe(text), text=text, path="recipe.yaml")
+        file = RecipeFile(recipe=recipe(text), text=text, path=path)
         store = Store(clusters=clusters or self.clusters, runs=Runs(self.database), paths=self.paths)
         return acquire_cluster(file, name=name, store=store, clock=self.clock)
 
@@ -96,6 +96,12 @@ def test_one_that_was_kept_or_is_down_or_of_another_recipe_is_left_alone(home, s
     claim = home.claim(text=RECIPE.replace("count: 2", f"count: {count}"))
     assert claim.cluster.cluster_id != left
     assert lock_cluster(home.clusters.find(left), paths=home.paths).lock
+
+
+def test_one_of_another_project_with_the_same_recipe_is_left_alone(home):
+    left = home.left(ClusterState.RUNNING)
+    assert home.claim(path="/other/recipe.yaml").cluster.cluster_id != left
+    assert home.claim().cluster.cluster_id == left
 
 
 def test_one_that_was_kept_when_its_run_failed_is_used_again_with_a_corrected_command(home):

@@ -72,7 +72,8 @@ def test_a_command_that_resumes_is_measured_from_the_beginning():
 def test_equal_matrices_have_equal_digests_and_others_have_others():
     assert matrix("quantization").digest == matrix("quantization").digest
     others = [matrix("quantization", tiny=True), matrix("quantization", cloud="local")]
-    assert len({matrix("quantization").digest, *(left.digest for left in others)}) == 3
+    others += [replace(matrix("quantization"), recipe_path=f"/{name}/train.yaml") for name in ("a", "b")]
+    assert len({matrix("quantization").digest, *(left.digest for left in others)}) == 5
 
 
 def test_fit_is_judged_by_type_then_instance_and_unknown_types_do_all():
