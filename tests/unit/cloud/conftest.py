@@ -1,8 +1,4 @@
-"""Ec2Cloud over a region in memory (moto), over stubbed clients, and over a server that counts."""
-
-import threading
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+"""Ec2Cloud over a region in memory (moto), and over stubbed clients."""
 
 import boto3
 import moto
@@ -94,41 +90,3 @@ def request(**other):
         "client_token": "t" * 64,
     }
     return samples.request(**{**values, **other})
-
-
-@dataclass
-class Refusing:
-    """An EC2 that refuses everything, and counts how often it was asked."""
-
-    status: int = 500
-    code: str = "InsufficientInstanceCapacity"
-    asked: list = field(default_factory=list)
-    url: str = ""
-
-
-@pytest.fixture
-def refusing():
-    refused = Refusing()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            refused.asked.append(self.rfile.read(int(self.headers["Content-Length"])))
-            body = (
-                f"<Response><Errors><Error><Code>{refused.code}</Code><Message>None left.</Message></Error>"
-                f"</Errors><RequestID>1</RequestID></Response>"
-            ).encode()
-            self.send_response(refused.status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.server_name = "localhost"
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    refused.url = f"http://127.0.0.1:{server.server_port}"
-    yield refused
-    server.shutdown()
-    server.server_close()

@@ -1,4 +1,4 @@
-"""boto3 clients: how the times of their answers are read."""
+"""boto3 clients: which there are, how the times of their answers are read, and when their login ends."""
 
 import hashlib
 import json
@@ -10,22 +10,16 @@ import pytest
 import dlcloud.cloud.api.clients as clients_module
 from dlcloud.cloud.api.clients import Clients, parse_timestamp
 
+TIMES = (
+    "2026-11-23T01:02:03.000Z", "2026-11-23T01:02:03Z", "2026-11-23T01:02:03+01:00", "20261123T010203Z",
+    "Mon, 23 Nov 2026 01:02:03 GMT", "1795395723", 1795395723, 1795395723.5,
+)  # fmt: skip
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "2026-11-23T01:02:03.000Z",
-        "2026-11-23T01:02:03Z",
-        "2026-11-23T01:02:03+01:00",
-        "Mon, 23 Nov 2026 01:02:03 GMT",
-        "20261123T010203Z",
-        "1795395723",
-        1795395723,
-        1795395723.5,
-    ],
-)
-def test_times_of_answers_are_those_of_botocore(value):
-    assert parse_timestamp(value) == botocore.utils.parse_timestamp(value)
+
+def test_times_of_answers_are_those_of_botocore():
+    assert [parse_timestamp(value) for value in TIMES] == [
+        botocore.utils.parse_timestamp(value) for value in TIMES
+    ]
 
 
 @pytest.mark.parametrize("value", ["Z", "no time", "2026-13-01T00:00:00Z", None])
@@ -64,3 +58,18 @@ def test_an_sso_login_ends_with_its_token_unless_it_renews_itself(tmp_path, monk
     ends = clients_module._sso_ends_at({"sso_session": "work"})
     assert ends == (None if refreshes else datetime(2030, 1, 1, 12, 0, tzinfo=UTC))
     assert clients_module._sso_ends_at({"sso_session": "other"}) is None
+
+
+def test_a_client_is_made_once_and_those_of_aws_have_no_endpoint_of_ours(monkeypatch, clients):
+    assert clients.get("ec2") is clients.get("ec2")
+    assert clients.get("ec2") is not clients.get_without_retries()
+    assert clients.get("pricing", "eu-central-1").meta.region_name == "eu-central-1"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    assert Clients(region="us-east-1").get("ec2").meta.endpoint_url == "https://ec2.us-east-1.amazonaws.com"
+
+
+def test_the_users_own_credentials_are_never_sent_to_a_local_endpoint(monkeypatch, clients):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAREAL")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "real")
+    assert clients.get_without_retries()._request_signer._credentials.access_key == "local"

@@ -1,4 +1,9 @@
-"""Instance types by EC2's own description, and by the bundled table where EC2 does not answer."""
+"""Instance types as EC2 describes them, as the bundled table does, and as their machines report."""
+
+import csv
+import re
+from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +111,79 @@ def test_a_description_is_asked_for_once_a_day(clients, stub):
     assert cloud.types.hardware(["g6f.large"]) == first
     clock.sleep(2 * 86400)
     assert cloud.types.hardware(["g6f.large"]) == first
+
+
+MEASURED = Path(__file__).parents[2] / "fixtures" / "ec2-hardware.csv"
+ISA = {"avx512f": "avx512", "avx512_vnni": "vnni", "avx512_bf16": "bf16", "amx_int8": "amx"}
+NOT_MEASURED = {
+    *("p4de.24xlarge", "p5.4xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge"),
+    *("p6-b200.48xlarge", "p6-b300.48xlarge"),
+}
+NUMBER = re.compile(r"E\d-\d{4}|\d[0-9R]\d\d[A-Z]*(?:-C)?|Neoverse-\w+")
+PART = re.compile(r"-\d+Q$")
+TODAY = {
+    *("c6a", "c7g", "c7i", "c7i-flex", "c8a", "c8g", "c8i", "c8i-flex", "m6a", "m7a", "m7g", "m7i"),
+    *("m7i-flex", "m8a", "m8g", "m8i", "m8i-flex", "m9g", "r6i", "r7a", "r7g", "r7i", "r8a", "r8g", "r8i"),
+}
+OTHER_MAKERS = ("Inferentia", "Radeon", "Trainium")
+"""Accelerators that nvidia-smi does not list."""
+
+
+def measured():
+    with MEASURED.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_table_says_what_the_machines_report():
+    assert {kind.name for kind in Catalog()} - {row["type"] for row in measured()} == NOT_MEASURED
+    for row in measured():
+        kind = Catalog().hardware(row["type"])
+        cores = int(row["sockets"]) * int(row["cores_per_socket"])
+        assert (kind.vcpus, kind.physical_cores) == (int(row["vcpus"]), cores), kind.name
+        number = NUMBER.search(row["model"])[0]
+        number = {"8223CL": "8124M"}.get(number, number)  # a rarer processor of the same type
+        assert number in kind.cpu_model or "8000 series" in kind.cpu_model, kind.name
+        assert kind.architectures == ("arm64" if "Neoverse" in number else "x86_64",), kind.name
+        reported = {name for column, name in ISA.items() if row[column] == "1"}
+        # The table names AMX's bf16 with AMX.
+        isa = reported - {"bf16"} if "amx" in reported else reported
+        assert set(kind.cpu_isa) - {"avx2"} == isa, kind.name
+        gpu = kind.accelerator
+        if gpu is None or gpu.name.startswith(OTHER_MAKERS):
+            assert row["gpus"] == "0", kind.name
+        else:
+            assert gpu.count == int(row["gpus"]), kind.name
+            assert gpu.name.split()[0].split("-")[0].upper() in row["gpu"].upper(), kind.name
+            # A virtual GPU is named by its memory, as `L4-6Q`.
+            assert (PART.search(row["gpu"]) is not None) == (gpu.share < 1), kind.name
+
+
+def test_types_of_today_and_every_family_with_gpus_are_there_and_every_row_makes_sense():
+    catalog = Catalog()
+    rows = list(catalog)
+    assert TODAY | {"g3", "g3s", "g5g", "g6f", "g7e", "gr6", "gr6f", "p2"} <= {
+        row.name.partition(".")[0] for row in rows
+    }
+    prices = {row.name: catalog.on_demand_price(row.name, "us-east-1") for row in rows}
+    assert {name for name, price in prices.items() if price is None} == {"p5e.48xlarge"}
+    assert all(price.hourly_usd > 0 and price.as_of.tzinfo for price in prices.values() if price)
+    for row in rows:
+        assert row.vcpus >= row.physical_cores >= 1
+        assert row.memory_gib > 0
+        assert row.status in {"current", "previous-generation", "retired"}
+        assert row.gpu is None or (row.gpu.count > 0 and row.gpu.name and row.gpu.memory_mib > 0)
+
+
+def test_types_that_are_not_listed_are_known_as_ec2_describes_them():
+    catalog = Catalog()
+    listed = {kind.name for kind in catalog}
+    described = catalog.hardware("x8aedz.large")
+    assert "x8aedz.large" not in listed
+    assert (described.vcpus, described.physical_cores, described.memory_gib) == (2, 2, 64.0)
+    part = catalog.hardware("g6f.4xlarge") or catalog.hardware("g6f.large")
+    assert part.accelerator.share < 1
+    assert catalog.on_demand_price("m5.large", "us-east-1").hourly_usd == Decimal("0.096")
+    assert catalog.hardware("c99.large") is None
+    assert catalog.on_demand_price("c99.large", "us-east-1") is None
+    assert catalog.on_demand_price("m5.large", "eu-west-1") is None
+    assert catalog.on_demand_price("p3.2xlarge", "us-east-1").hourly_usd == Decimal("3.06")

@@ -1,4 +1,4 @@
-"""What instances cost, from where, as of when; and the bundled table's rows."""
+"""What instances cost, from where, as of when."""
 
 import json
 from dataclasses import replace
@@ -7,7 +7,6 @@ from decimal import Decimal
 
 import pytest
 
-from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.cloud.offers.prices import MANY
 from dlcloud.model.instance import Market
@@ -15,19 +14,6 @@ from tests.fakes.clock import FakeClock
 from tests.unit.cloud.conftest import cloud_over
 
 ON_DEMAND, SPOT = Market.ON_DEMAND, Market.SPOT
-
-
-class FakeCache:
-    """Prices in a dictionary."""
-
-    def __init__(self, *prices):
-        self.stored = {(each.instance_type, each.region, each.market): each for each in prices}
-
-    def get(self, instance_type, region, market):
-        return self.stored.get((instance_type, region, market))
-
-    def put(self, price):
-        self.stored[price.instance_type, price.region, price.market] = price
 
 
 def product(usd):
@@ -49,6 +35,19 @@ WANTED = {
         }.items()
     ],
 }
+
+
+class FakeCache:
+    """Prices in a dictionary."""
+
+    def __init__(self, *prices):
+        self.stored = {(each.instance_type, each.region, each.market): each for each in prices}
+
+    def get(self, instance_type, region, market):
+        return self.stored.get((instance_type, region, market))
+
+    def put(self, price):
+        self.stored[price.instance_type, price.region, price.market] = price
 
 
 @pytest.fixture
@@ -104,12 +103,12 @@ def test_without_an_answer_the_bundled_price_keeps_its_own_date_and_source(clien
     assert cache.stored == {}
 
 
-@pytest.mark.parametrize("answer", ["refused", "empty"])
-def test_an_old_price_of_aws_is_better_than_the_bundled_one(clients, pricing, answer):
+@pytest.mark.parametrize("refused", [True, False])
+def test_an_old_price_of_aws_is_better_than_the_bundled_one(clients, pricing, refused):
     clock = FakeClock()
     bundled = Catalog().on_demand_price("c7i.xlarge", "us-east-1")
     old = replace(bundled, hourly_usd=Decimal("0.19"), as_of=clock.now() - timedelta(days=9), source="AWS")
-    if answer == "refused":
+    if refused:
         pricing.add_client_error("get_products", "ThrottlingException")
     else:
         pricing.add_response("get_products", {"PriceList": []}, WANTED)
@@ -122,29 +121,30 @@ def test_on_the_local_cloud_only_the_table_is_used(clients):
     ]
 
 
-def test_the_newest_spot_price_of_every_zone_is_returned(clients, stub):
-    clock = FakeClock()
-    then = clock.now() - timedelta(hours=3)
-
-    def row(name, zone, usd, minutes=0):
-        at = then + timedelta(minutes=minutes)
-        return {"InstanceType": name, "AvailabilityZone": zone, "SpotPrice": usd, "Timestamp": at}
-
-    history = [
-        row("c7i.xlarge", "us-east-1a", "0.0700"),
-        row("c7i.xlarge", "us-east-1b", "0.0612"),
-        row("c6i.xlarge", "us-east-1a", "0.0500"),
-        row("c7i.xlarge", "us-east-1a", "0.0710", 30),
-        row("c7i.xlarge", "us-east-1a", "0.0720", 20),
-    ]
+def test_the_newest_spot_price_of_every_zone_is_returned_and_of_a_history_all(clients, stub):
+    clock, ec2 = FakeClock(), stub(clients.get("ec2"))
+    prices = cloud_over(clients, None, clock).prices
     names = ["c7i.xlarge", "c6i.xlarge", "c5.large"]
-    stub(clients.get("ec2")).add_response(
-        "describe_spot_price_history",
-        {"SpotPriceHistory": history},
-        {"InstanceTypes": names, "ProductDescriptions": ["Linux/UNIX"], "StartTime": clock.now()},
+
+    def answer(since, *rows):
+        columns = ("InstanceType", "AvailabilityZone", "SpotPrice", "Timestamp")
+        ec2.add_response(
+            "describe_spot_price_history",
+            {"SpotPriceHistory": [dict(zip(columns, row, strict=True)) for row in rows]},
+            {"InstanceTypes": names, "ProductDescriptions": ["Linux/UNIX"], "StartTime": since},
+        )
+
+    then, minute = clock.now() - timedelta(hours=3), timedelta(minutes=1)
+    answer(
+        clock.now(),
+        ("c7i.xlarge", "us-east-1a", "0.0700", then),
+        ("c7i.xlarge", "us-east-1b", "0.0612", then),
+        ("c6i.xlarge", "us-east-1a", "0.0500", then),
+        ("c7i.xlarge", "us-east-1a", "0.0710", then + 30 * minute),
+        ("c7i.xlarge", "us-east-1a", "0.0720", then + 20 * minute),
     )
-    prices = cloud_over(clients, None, clock).prices.find(names, [SPOT, ON_DEMAND])
-    spot = {(each.instance_type, each.zone): each for each in prices if each.market is SPOT}
+    prices_now = prices.find(names, [SPOT, ON_DEMAND])
+    spot = {(each.instance_type, each.zone): each for each in prices_now if each.market is SPOT}
     assert {name: each.hourly_usd for name, each in spot.items()} == {
         ("c7i.xlarge", "us-east-1a"): Decimal("0.0710"),
         ("c7i.xlarge", "us-east-1b"): Decimal("0.0612"),
@@ -152,47 +152,12 @@ def test_the_newest_spot_price_of_every_zone_is_returned(clients, stub):
     }
     assert spot["c7i.xlarge", "us-east-1b"].as_of == then
     assert spot["c7i.xlarge", "us-east-1b"].source == "local EC2"
-    assert sum(each.market is ON_DEMAND for each in prices) == 3
-
-
-def test_the_history_has_every_spot_price_the_oldest_first(clients, stub):
-    clock = FakeClock()
+    assert sum(each.market is ON_DEMAND for each in prices_now) == 3
     since = clock.now() - timedelta(days=14)
     rows = [
-        {
-            "InstanceType": "c7i.xlarge",
-            "AvailabilityZone": "us-east-1a",
-            "SpotPrice": usd,
-            "Timestamp": since + timedelta(days=days),
-        }
+        ("c7i.xlarge", "us-east-1a", usd, since + days * 1440 * minute)
         for usd, days in (("0.08", 9), ("0.07", 0))
     ]
-    stub(clients.get("ec2")).add_response(
-        "describe_spot_price_history",
-        {"SpotPriceHistory": rows},
-        {"InstanceTypes": ["c7i.xlarge"], "ProductDescriptions": ["Linux/UNIX"], "StartTime": since},
-    )
-    history = cloud_over(clients, None, clock).prices.spot_history(["c7i.xlarge"], since)
-    assert [(each.hourly_usd, each.as_of) for each in history] == [
-        (Decimal("0.07"), since),
-        (Decimal("0.08"), since + timedelta(days=9)),
-    ]
-
-
-def test_every_row_of_the_table_makes_sense():
-    catalog = Catalog()
-    rows = list(catalog)
-    assert len(rows) > 100
-    for row in rows:
-        assert row.vcpus >= row.physical_cores >= 1
-        assert row.memory_gib > 0
-        assert row.status in {"current", "previous-generation", "retired"}
-        price = catalog.on_demand_price(row.name, "us-east-1")
-        assert price is None or (price.hourly_usd > 0 and price.as_of.tzinfo is not None)
-        assert row.gpu is None or (row.gpu.count > 0 and row.gpu.name and row.gpu.memory_mib > 0)
-
-
-def test_clients_of_aws_have_no_endpoint_of_ours(monkeypatch):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    assert Clients(region="us-east-1").get("ec2").meta.endpoint_url == "https://ec2.us-east-1.amazonaws.com"
+    answer(since, *rows)
+    history = prices.spot_history(names, since)
+    assert [(str(each.hourly_usd), each.as_of) for each in history] == [row[2:] for row in reversed(rows)]
