@@ -62,21 +62,12 @@ def test_months_and_pages_add_up_exactly(clients, explorer):
     }
 
 
-def test_a_cluster_without_costs_is_absent(clients, explorer):
-    explorer.add_response("get_cost_and_usage", {"ResultsByTime": [month({})]}, asked("a"))
-    assert ask(clients, "a") == {}
-
-
-def test_many_clusters_are_asked_for_in_parts(clients, explorer):
+def test_many_clusters_are_asked_for_in_parts_and_for_no_more_days_than_there_are(clients, explorer):
     ids = [f"{number:03}" for number in range(150)]
     for part in (ids[:100], ids[100:]):
-        explorer.add_response("get_cost_and_usage", {"ResultsByTime": []}, asked(*part))
-    assert ask(clients, *ids) == {}
-
-
-def test_no_more_is_asked_for_than_cost_explorer_has(clients, explorer):
-    explorer.add_response("get_cost_and_usage", {"ResultsByTime": []}, asked("a", start="2025-08-21"))
-    ask(clients, "a", since=NOW - timedelta(days=1000))
+        answer = {"ResultsByTime": [month({})]}
+        explorer.add_response("get_cost_and_usage", answer, asked(*part, start="2025-08-21"))
+    assert ask(clients, *ids, since=NOW - timedelta(days=1000)) == {}
 
 
 @pytest.mark.parametrize(
@@ -96,35 +87,25 @@ def test_another_currency_is_not_taken_for_dollars(clients, explorer):
         ask(clients, "a")
 
 
-def test_a_month_is_that_of_all_clusters(clients, explorer):
-    answer = {
-        "ResultsByTime": [
-            {
-                "TimePeriod": {"Start": "2026-09-01", "End": "2026-09-21"},
-                "Estimated": True,
-                "Total": {"UnblendedCost": {"Amount": "12.5", "Unit": "USD"}},
-                "Groups": [],
-            }
-        ]
-    }
+@pytest.mark.parametrize(
+    ("amount", "is_active", "usd"), [("12.5", None, "12.5"), ("0", True, "0"), ("0", False, None)]
+)
+def test_a_month_is_that_of_all_clusters_and_nothing_only_if_the_tag_is_activated(
+    clients, explorer, amount, is_active, usd
+):
+    total = {"UnblendedCost": {"Amount": amount, "Unit": "USD"}}
     expected = {
         "TimePeriod": {"Start": "2026-09-01", "End": "2026-09-21"},
         "Granularity": "MONTHLY",
         "Metrics": ["UnblendedCost"],
         "Filter": {"Not": {"Tags": {"Key": "dlcloud:cluster", "MatchOptions": ["ABSENT"]}}},
     }
-    explorer.add_response("get_cost_and_usage", answer, expected)
-    assert Billing(clients).of_month(NOW) == Decimal("12.5")
-
-
-@pytest.mark.parametrize("is_active", [True, False])
-def test_a_bill_of_nothing_is_believed_only_if_the_tag_is_activated(clients, explorer, is_active):
-    period = {**month({}), "Total": {"UnblendedCost": {"Amount": "0", "Unit": "USD"}}}
-    explorer.add_response("get_cost_and_usage", {"ResultsByTime": [period]})
-    tag = {"TagKey": "dlcloud:cluster", "Type": "UserDefined", "Status": "Active"}
-    explorer.add_response(
-        "list_cost_allocation_tags",
-        {"CostAllocationTags": [tag] if is_active else []},
-        {"TagKeys": ["dlcloud:cluster"], "Status": "Active"},
-    )
-    assert Billing(clients).of_month(NOW) == (Decimal(0) if is_active else None)
+    explorer.add_response("get_cost_and_usage", {"ResultsByTime": [{**month({}), "Total": total}]}, expected)
+    if is_active is not None:
+        tag = {"TagKey": "dlcloud:cluster", "Type": "UserDefined", "Status": "Active"}
+        explorer.add_response(
+            "list_cost_allocation_tags",
+            {"CostAllocationTags": [tag] if is_active else []},
+            {"TagKeys": ["dlcloud:cluster"], "Status": "Active"},
+        )
+    assert Billing(clients).of_month(NOW) == (usd and Decimal(usd))

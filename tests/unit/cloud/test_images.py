@@ -64,17 +64,6 @@ def test_without_either_the_newest_by_name_is_taken(resolve):
     assert (image.image_id, image.name) == ("ami-21", "of day 21")
 
 
-def test_no_deep_learning_ami_is_an_error(resolve):
-    with pytest.raises(CloudError, match="no Deep Learning AMI for x86_64 was found in us-east-1"):
-        resolve("auto", gpu=True, names=DEEP_LEARNING, answers=({"Owners": ANY, "Filters": ANY}, []))
-
-
-def test_no_ubuntu_image_is_an_error_with_a_hint(resolve):
-    with pytest.raises(CloudError, match=r"no Ubuntu 24\.04 .* was found") as caught:
-        resolve("auto", names=[UBUNTU], answers=({"Owners": ANY, "Filters": ANY}, []))
-    assert "instances.image" in caught.value.hint
-
-
 def test_ubuntu_is_found_by_name_where_a_region_has_no_parameter(resolve):
     name = "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-server-*"
     arguments = {"Owners": ["099720109477"], "Filters": [{"Name": "name", "Values": [name]}]}
@@ -91,14 +80,23 @@ def test_an_image_of_a_parameter_is_looked_up(resolve):
     assert (image.image_id, image.root_device) == ("ami-7", "/dev/xvda")
 
 
-def test_a_parameter_that_does_not_exist_is_an_error(resolve):
-    with pytest.raises(CloudError, match="there is no SSM parameter /our/ami in us-east-1"):
-        resolve("/our/ami", names=["/our/ami"])
+NONE = ({"Owners": ANY, "Filters": ANY}, [])
 
 
-def test_an_image_that_does_not_exist_is_an_error(resolve):
-    with pytest.raises(CloudError, match="ami-9 does not exist in us-east-1"):
-        resolve("ami-9", answers=({"ImageIds": ["ami-9"]}, []))
+@pytest.mark.parametrize(
+    ("image", "answers", "message", "hint"),
+    [
+        ("gpu", (DEEP_LEARNING, NONE), "no Deep Learning AMI for x86_64 was found in us-east-1", ""),
+        ("auto", ([UBUNTU], NONE), r"no Ubuntu 24\.04 .* was found", "instances.image"),
+        ("/our/ami", (["/our/ami"], None), "there is no SSM parameter /our/ami in us-east-1", ""),
+        ("ami-9", (None, ({"ImageIds": ["ami-9"]}, [])), "ami-9 does not exist in us-east-1", ""),
+    ],
+)
+def test_an_image_that_is_not_there_is_an_error(resolve, image, answers, message, hint):
+    names, found = answers
+    with pytest.raises(CloudError, match=message) as caught:
+        resolve(image.replace("gpu", "auto"), gpu=image == "gpu", names=names, answers=found)
+    assert hint in caught.value.hint
 
 
 def test_an_image_that_ec2_refuses_is_an_error(moto_cloud):

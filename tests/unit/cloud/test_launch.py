@@ -9,7 +9,7 @@ from botocore.stub import ANY
 from dlcloud.cloud.compute.fleets import fleet_arguments
 from dlcloud.cloud.compute.requests import read_instance, run_instances_arguments, template_data
 from dlcloud.model.errors import CloudError
-from dlcloud.model.instance import Image, Instance, InstanceState, Market
+from dlcloud.model.instance import Instance, InstanceState, Market
 from dlcloud.planning.launch_request import FleetRequest
 from tests.fakes.samples import cluster
 from tests.unit.cloud.conftest import cloud_over, request
@@ -116,12 +116,9 @@ def test_instances_are_read_over_all_pages_and_sorted_by_their_launch(clients, s
     first, second = cloud_over(clients).instances.find("c0ffee")
     assert (first.instance_id, first.host, first.ssh_port) == ("i-2", "198.51.100.2", 2201)
     assert (second.state, second.state_reason, second.zone) == (InstanceState.TERMINATED, "Server.Spot", "")
-
-
-def test_without_a_cluster_every_managed_instance_is_asked_for(clients, stub):
-    filters = {"Filters": [{"Name": "tag:dlcloud:managed", "Values": ["true"]}]}
-    stub(clients.get("ec2")).add_response("describe_instances", {"Reservations": []}, filters)
-    assert cloud_over(clients).instances.find() == []
+    managed = {"Filters": [{"Name": "tag:dlcloud:managed", "Values": ["true"]}]}
+    ec2.add_response("describe_instances", {"Reservations": []}, managed)
+    assert cloud_over(clients).instances.find() == [], "without a cluster, every managed one is asked for"
 
 
 def test_a_group_in_use_is_returned_and_one_that_is_gone_is_no_error(clients, stub):
@@ -147,13 +144,6 @@ def test_an_ipv6_caller_is_let_in_as_such(clients, stub):
     cloud_over(clients).network.allow_ssh("sg-1", "2001:db8::1/128")
 
 
-def launched(moto_cloud, ec2, **other):
-    image = ec2.describe_images()["Images"][0]["ImageId"]
-    group = moto_cloud.network.create_group("c0ffee", cluster().tags)
-    what = Image(image_id=image, name="", root_device="/dev/sda1")
-    return moto_cloud.instances.launch(request(image=what, security_group_id=group, **other))
-
-
 def test_instances_reach_only_each_other_until_the_rules_are_revoked(moto_cloud, ec2):
     group_id = moto_cloud.network.create_group("c0ffee", cluster().tags)
     moto_cloud.network.allow_peers(group_id)
@@ -174,19 +164,14 @@ def test_a_group_of_our_name_without_our_tags_is_an_error(moto_cloud, ec2):
         moto_cloud.network.create_group("c0ffee", cluster().tags)
 
 
+ENDED = datetime(2026, 9, 1, 12, 34, 56, tzinfo=UTC)
+
+
 @pytest.mark.parametrize(
     ("state", "reason", "ended_at"),
     [
-        (
-            "terminated",
-            "Service initiated (2026-09-01 12:34:56 GMT)",
-            datetime(2026, 9, 1, 12, 34, 56, tzinfo=UTC),
-        ),
-        (
-            "shutting-down",
-            "User initiated (2026-09-01 12:34:56 GMT)",
-            datetime(2026, 9, 1, 12, 34, 56, tzinfo=UTC),
-        ),
+        ("terminated", "Service initiated (2026-09-01 12:34:56 GMT)", ENDED),
+        ("shutting-down", "User initiated (2026-09-01 12:34:56 GMT)", ENDED),
         ("terminated", "Server.SpotInstanceTermination", None),
         ("stopped", "User initiated (2026-09-01 12:34:56 GMT)", None),
         ("running", "", None),
@@ -197,45 +182,19 @@ def test_the_end_of_an_instance_is_read_from_its_reason(state, reason, ended_at)
     assert read_instance(answer).ended_at == ended_at
 
 
-def ssh_networks(cloud, group):
-    answer = cloud.network._clients.get("ec2").describe_security_groups(GroupIds=[group])
-    permissions = answer["SecurityGroups"][0]["IpPermissions"]
-    return {each["CidrIp"] for permission in permissions for each in permission["IpRanges"]}
-
-
-def test_access_moves_from_one_address_to_another_and_wide_networks_stay(moto_cloud):
-    group = moto_cloud.network.create_group("c0ffee", cluster().tags)
-    for network in ("198.51.100.9/32", "192.0.2.0/24"):
-        moto_cloud.network.allow_ssh(group, network)
-    assert moto_cloud.network.move_ssh("c0ffee", "192.0.2.8/32") is None, "a wide network covers it"
-    assert moto_cloud.network.move_ssh("c0ffee", "203.0.113.7/32") == ["198.51.100.9/32"]
-    assert ssh_networks(moto_cloud, group) == {"203.0.113.7/32", "192.0.2.0/24"}
-    assert moto_cloud.network.move_ssh("c0ffee", "203.0.113.7/32") is None
-
-
-def test_an_address_that_the_user_named_stays_when_access_moves(moto_cloud):
-    group = moto_cloud.network.create_group("c0ffee", cluster().tags)
-    moto_cloud.network.allow_ssh(group, "198.51.100.9/32", named=True)
-    assert moto_cloud.network.move_ssh("c0ffee", "198.51.100.9/32") is None
-    assert moto_cloud.network.move_ssh("c0ffee", "203.0.113.7/32") == []
-    assert ssh_networks(moto_cloud, group) == {"203.0.113.7/32", "198.51.100.9/32"}
-
-
-def test_a_fleet_for_one_zone_says_so_for_either_market():
-    asked = FleetRequest(
-        template="t",
-        pools=(("c7i.xlarge", "us-east-1a"),),
-        spot_count=1,
-        on_demand_count=1,
-        client_token="token",
-        tags={},
-        requested_at=LAUNCHED,
-        single_zone=True,
-    )
-    for single in (True, False):
-        arguments = fleet_arguments(replace(asked, single_zone=single))
-        for market in ("SpotOptions", "OnDemandOptions"):
-            assert ("SingleAvailabilityZone" in arguments[market]) is single
+def test_access_moves_from_one_address_to_another_and_wide_and_named_networks_stay(moto_cloud, ec2):
+    network = moto_cloud.network
+    group = network.create_group("c0ffee", cluster().tags)
+    for address in ("198.51.100.9/32", "192.0.2.0/24"):
+        network.allow_ssh(group, address)
+    network.allow_ssh(group, "198.51.100.10/32", named=True)
+    assert network.move_ssh("c0ffee", "192.0.2.8/32") is None, "a wide network covers it"
+    assert network.move_ssh("c0ffee", "198.51.100.10/32") is None
+    assert network.move_ssh("c0ffee", "203.0.113.7/32") == ["198.51.100.9/32"]
+    permissions = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"][0]["IpPermissions"]
+    allowed = {each["CidrIp"] for permission in permissions for each in permission["IpRanges"]}
+    assert allowed == {"203.0.113.7/32", "192.0.2.0/24", "198.51.100.10/32"}
+    assert network.move_ssh("c0ffee", "203.0.113.7/32") is None
 
 
 def test_many_instances_are_terminated_in_several_calls(clients, stub):
@@ -264,33 +223,31 @@ def test_tenancy_is_asked_for_in_launches_and_templates(tenancy):
     assert template_data(asked, "").get("Placement", {}) == expected
 
 
-@pytest.mark.parametrize("name", ["t2.micro", "t3.xlarge", "t3a.large", "t4g.micro", "t8i.nano"])
-def test_a_burstable_type_bills_no_credits_beyond_its_price(name):
-    for arguments in (
-        run_instances_arguments(request(instance_type=name)),
-        template_data(request(instance_type=name), ""),
-    ):
-        assert arguments["CreditSpecification"] == {"CpuCredits": "standard"}
-
-
-@pytest.mark.parametrize("name", ["t1.micro", "trn1.2xlarge", "c7i.xlarge"])
-def test_other_types_say_nothing_of_credits_which_ec2_would_refuse(name):
-    assert "CreditSpecification" not in run_instances_arguments(request(instance_type=name))
+@pytest.mark.parametrize(
+    ("name", "specification"),
+    [
+        *((name, {"CpuCredits": "standard"}) for name in ("t2.micro", "t3.xlarge", "t3a.large", "t4g.micro")),
+        *((name, None) for name in ("t1.micro", "trn1.2xlarge", "c7i.xlarge")),  # EC2 would refuse it
+    ],
+)
+def test_a_burstable_type_bills_no_credits_beyond_its_price(name, specification):
+    asked = request(instance_type=name)
+    assert run_instances_arguments(asked).get("CreditSpecification") == specification
+    assert template_data(asked, "").get("CreditSpecification") == specification
 
 
 def test_a_fleet_takes_burstable_types_from_a_template_with_their_credits_and_tags_volumes():
-    arguments = fleet_arguments(
-        FleetRequest(
-            template="plain",
-            burstable_template="credits",
-            pools=(("t3.xlarge", "us-east-1a"), ("c7i.xlarge", "us-east-1a"), ("t3.xlarge", "us-east-1b")),
-            spot_count=1,
-            on_demand_count=0,
-            client_token="token",
-            tags={},
-            requested_at=LAUNCHED,
-        )
+    asked = FleetRequest(
+        template="plain",
+        burstable_template="credits",
+        pools=(("t3.xlarge", "us-east-1a"), ("c7i.xlarge", "us-east-1a"), ("t3.xlarge", "us-east-1b")),
+        spot_count=1,
+        on_demand_count=1,
+        client_token="token",
+        tags={},
+        requested_at=LAUNCHED,
     )
+    arguments = fleet_arguments(asked)
     assert {
         config["LaunchTemplateSpecification"]["LaunchTemplateName"]: [
             (override["InstanceType"], override["Priority"]) for override in config["Overrides"]
@@ -300,3 +257,7 @@ def test_a_fleet_takes_burstable_types_from_a_template_with_their_credits_and_ta
     assert {"fleet", "instance", "volume"} == {
         each["ResourceType"] for each in arguments["TagSpecifications"]
     }
+    for single in (True, False):
+        arguments = fleet_arguments(replace(asked, single_zone=single))
+        for market in ("SpotOptions", "OnDemandOptions"):
+            assert ("SingleAvailabilityZone" in arguments[market]) is single

@@ -1,13 +1,15 @@
-"""Session Manager: what its plugin is given, and a program that carries bytes."""
+"""Ways to instances without public addresses: Session Manager's plugin, and Instance Connect Endpoints."""
 
 import json
 import sys
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
 from dlcloud.cloud.network.tunnels import PLUGIN, VARIABLE, start_session
-from dlcloud.model.errors import UnreachableError
+from dlcloud.cloud.network.vpc import _endpoints
+from dlcloud.model.errors import CloudError, UnreachableError
 from dlcloud.ssh.route import connect_by_program
 
 ANSWER = {"SessionId": "me-1", "TokenValue": "secret", "StreamUrl": "wss://ssmmessages.example/me-1"}
@@ -36,3 +38,18 @@ def test_a_program_carries_bytes_both_ways():
 def test_a_program_that_is_missing_is_unreachable(tmp_path):
     with pytest.raises(UnreachableError, match=r"cannot start .*no-such-plugin"):
         connect_by_program([str(tmp_path / "no-such-plugin")], {}, 1.0)
+
+
+def test_endpoints_that_preserve_client_addresses_are_not_used():
+    one, two = (
+        {"InstanceConnectEndpointId": f"eice-{number}", "PreserveClientIp": number == 1} for number in (1, 2)
+    )
+
+    def chosen(*endpoints):
+        return _endpoints(SimpleNamespace(pages=lambda *_, **__: endpoints), "vpc-1")
+
+    assert chosen(one, two) == ("eice-2",)
+    assert chosen() == ()
+    with pytest.raises(CloudError, match="eice-1 preserves client addresses") as refused:
+        chosen(one)
+    assert "--no-preserve-client-ip" in refused.value.hint
