@@ -50,7 +50,7 @@ PATHS = (
 )
 """The paths that the daemon opens, makes, lists, copies or gives away in an instance's folder.
 
-`tests/unit/local/test_touched_paths.py` holds by strace that none is missing.
+`tests/unit/local/test_hostile_trees.py` holds by strace that none is missing.
 """
 LEFT_OUT = {
     "home/dlcloud/container.py": "its presence makes the daemon call podman, which takes its time",

@@ -1,5 +1,8 @@
 """What there is to launch on the local EC2: types, zones, images, prices, spot scores and quotas."""
 
+import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -132,3 +135,33 @@ def test_quotas_of_ec2(rig):
     assert quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-1216C47A")["Quota"]["Value"] > 0
     with refused("NoSuchResourceException"):
         quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-00000000")
+
+
+PROGRAM = """
+import json, sys
+if sys.argv[1] == "less":
+    from dlcloud.local.moto_data import RegionOfferings, load_less
+    load_less()
+from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
+for kind, regions in INSTANCE_TYPE_OFFERINGS.items():
+    if sys.argv[1] == "less":
+        assert not any(regions.values())
+        INSTANCE_TYPE_OFFERINGS[kind] = RegionOfferings(kind, list(regions), ["p3.2xlarge"])
+shown = {kind: regions.get("eu-west-1", []) for kind, regions in INSTANCE_TYPE_OFFERINGS.items()}
+places = {kind: sorted(regions) for kind, regions in INSTANCE_TYPE_OFFERINGS.items()}
+added = [entry for entries in shown.values() for entry in entries if entry["InstanceType"] == "p3.2xlarge"]
+shown = {kind: [e for e in entries if e not in added] for kind, entries in shown.items()}
+print(json.dumps([INSTANCE_TYPES, shown, places, len(added)], sort_keys=True))
+"""
+
+
+def load(how):
+    words = [sys.executable, "-c", PROGRAM, how]
+    return json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+
+def test_types_and_offerings_are_those_of_moto_and_retired_types_are_added():
+    less, moto = load("less"), load("moto")
+    assert less[:3] == moto[:3]
+    assert less[1]["region"]
+    assert less[3] == 7  # three zones by name and by id, and the region

@@ -74,14 +74,38 @@ def test_the_code_is_asked_for_once_and_the_identity_outlives_the_login(profile)
     assert first.identity() == second.identity()
 
 
-def test_a_code_that_cannot_be_asked_for_is_a_credentials_error(profile):
-    assert not profile.exists()
+def refuse(_):
+    raise CredentialsError("stdin is not a terminal")
 
-    def ask(_):
-        raise CredentialsError("stdin is not a terminal")
 
-    with pytest.raises(CredentialsError, match="not a terminal"):
-        Clients(region="us-east-1", ask=ask).identity()
+SSO = """
+[profile sso]
+sso_session = work
+sso_account_id = 123456789012
+sso_role_name = Dev
+[sso-session work]
+sso_start_url = https://example.awsapps.com/start
+sso_region = us-east-1
+"""
+MISSING = "arn:aws:iam::123456789012:role/Missing"
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        ({"ask": refuse}, "not a terminal", ""),
+        ({"login": Login(aws_profile="owner", role=MISSING)}, f"assuming the role {MISSING}", ""),
+        ({"login": Login(aws_profile="nobody")}, "has no profile nobody", ""),
+        ({"login": Login(aws_profile="sso")}, "", "aws sso login --profile sso"),
+    ],
+    ids=["no code", "no role", "no profile", "expired login"],
+)
+def test_what_gives_no_credentials_is_named_with_its_cure(profile, options, message, hint):
+    with (profile.parents[2] / "config").open("a") as config:
+        config.write(SSO)
+    with pytest.raises(CredentialsError, match=message) as refused:
+        Clients(region="us-east-1", **options).identity()
+    assert not hint or refused.value.hint == hint
 
 
 def assumed(arn, **settings):
@@ -102,35 +126,9 @@ def test_a_role_of_the_configuration_is_assumed_and_kept(profile, arn):
 
 @pytest.mark.usefixtures("profile")
 def test_its_mfa_code_is_asked_for_once(arn):
-    asked = []
-    settings = {"mfa_serial": arn.replace("role/", "mfa/")}
-    keys = set()
+    asked, keys = [], set()
     for _ in range(2):
-        clients = assumed(arn, **settings)
+        clients = assumed(arn, mfa_serial=arn.replace("role/", "mfa/"))
         clients.ask = lambda text: asked.append(text) or "123456"
         keys.add(key_of(clients))
     assert (len(asked), len(keys)) == (1, 1)
-
-
-@pytest.mark.usefixtures("profile")
-def test_a_role_that_may_not_be_assumed_is_named():
-    missing = "arn:aws:iam::123456789012:role/Missing"
-    with pytest.raises(CredentialsError, match=f"assuming the role {missing}"):
-        assumed(missing).identity()
-
-
-@pytest.mark.usefixtures("profile")
-def test_a_profile_that_is_missing_is_named():
-    with pytest.raises(CredentialsError, match="has no profile nobody"):
-        Clients(region="us-east-1", login=Login(aws_profile="nobody")).identity()
-
-
-def test_an_expired_login_says_the_command_that_repeats_it(profile):
-    config = profile.parents[2] / "config"
-    config.write_text(
-        "[profile sso]\nsso_session = work\nsso_account_id = 123456789012\nsso_role_name = Dev\n"
-        "[sso-session work]\nsso_start_url = https://example.awsapps.com/start\nsso_region = us-east-1\n"
-    )
-    with pytest.raises(CredentialsError) as refused:
-        Clients(region="us-east-1", login=Login(aws_profile="sso")).identity()
-    assert refused.value.hint == "aws sso login --profile sso"
