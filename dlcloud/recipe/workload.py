@@ -214,7 +214,7 @@ class Workload(Part):
         default_factory=list,
         description="Folders or patterns below the working folder that are copied while the command runs,"
         " and restored when it starts again. Copies are in S3 with `checkpoints: s3://…`, "
-        "otherwise in the dlcloud home.",
+        "otherwise in the dlcloud home, by the folder of the recipe.",
     )
     resume: Literal["none", "auto"] = Field(
         default="none",

@@ -62,23 +62,25 @@ log = logging.getLogger(__name__)
 _SPECIAL = re.compile(r"[*?\[]")
 
 
-def checkpoint_folder(paths: Paths, recipe: Recipe) -> Path:
+def checkpoint_folder(paths: Paths, recipe: Recipe, recipe_folder: Path) -> Path:
     """Return the folder of the home with the checkpoints of a recipe's command.
 
     It is the same for a recipe whose budget, instances or files have changed, so that the next `up` resumes.
+    In another folder, the same command is that of another project.
     """
     workload = recipe.workload
     content = [recipe.cloud, recipe.name, workload.command, workload.checkpoints, workload.environment]
+    content.append(str(recipe_folder.absolute()))
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
     return paths.home / "checkpoints" / f"{recipe.name}-{digest}"
 
 
-def describe_checkpoints(paths: Paths, recipe: Recipe) -> list[str]:
+def describe_checkpoints(paths: Paths, recipe: Recipe, recipe_folder: Path) -> list[str]:
     """Return what the plan says of checkpoints that are copied through this machine."""
     workload = recipe.workload
     if not workload.checkpoints or recipe.checkpoints is not None:
         return []
-    folder = checkpoint_folder(paths, recipe)
+    folder = checkpoint_folder(paths, recipe, recipe_folder)
     homes = [HomeCheckpoints(path, paths) for path in sorted(folder.glob("*")) if path.is_dir()]
     states = [state for state in (home.newest() for home in homes) if state is not None]
     begin = f"continues from {describe_state(states[0])}" if states else "there is none yet"
@@ -106,6 +108,7 @@ class Checkpoints:
     Args:
         managed: The cluster.
         recipe: It says what is kept.
+        recipe_folder: In which the recipe's file is.
         storage: The recipe's buckets, for `checkpoints: s3://…`.
         fresh: Start from the beginning.
 
@@ -114,7 +117,13 @@ class Checkpoints:
     """
 
     def __init__(
-        self, *, managed: ManagedCluster, recipe: Recipe, storage: Storage, fresh: bool = False
+        self,
+        *,
+        managed: ManagedCluster,
+        recipe: Recipe,
+        recipe_folder: Path = Path(),
+        storage: Storage,
+        fresh: bool = False,
     ) -> None:
         self.managed, self.recipe, self._storage = managed, recipe, storage
         self.noticed: dict[str, str] = {}
@@ -122,7 +131,7 @@ class Checkpoints:
         self._active: dict[str, Copying] = {}
         self._placed: dict[str, State] = {}
         self._newest: dict[str, int] = {}
-        self._folder = checkpoint_folder(managed.store.paths, recipe)
+        self._folder = checkpoint_folder(managed.store.paths, recipe, recipe_folder)
         self._slots: dict[str, int] = {}
         self._refused: dict[int, set[int]] = {}  # numbers of states from which a program could not start
         self._fresh_ids: set[str] = set()

@@ -86,7 +86,13 @@ class Runner:
         self._storage = Storage(managed=managed, recipe=recipe, recipe_folder=recipe_folder)
         self.checkpoints: Checkpoints | None = None
         if keeps_checkpoints and recipe.workload.checkpoints:
-            self.checkpoints = Checkpoints(managed=managed, recipe=recipe, storage=self._storage, fresh=fresh)
+            self.checkpoints = Checkpoints(
+                managed=managed,
+                recipe=recipe,
+                recipe_folder=recipe_folder,
+                storage=self._storage,
+                fresh=fresh,
+            )
         self.resizing: Resizing | None = None
         self._at_work: set[str] = set()  # the ids of instances whose runs are not stored as ended
         # Instances share what is read once for all of them; each has a thread.

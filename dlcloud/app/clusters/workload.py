@@ -137,7 +137,7 @@ class RecipeWorkload:
             shown = ", ".join(line.partition(" --hash")[0] for line in packages[:MOST_PACKAGES])
             more = len(packages) - MOST_PACKAGES
             notes.append(f"packages: {shown}{f' and {more} more' if more > 0 else ''}")
-        notes += describe_checkpoints(self.context.paths, self.recipe)
+        notes += describe_checkpoints(self.context.paths, self.recipe, self.folder)
         if self.recipe.workload.files is not None:
             notes.append(check_files(self.folder / self.recipe.workload.files).describe())
         notes += self._after_interruption()

@@ -19,7 +19,7 @@ IN_S3 = "checkpoints: s3://bucket/run"
 
 def test_the_plan_says_where_they_are_and_what_their_traffic_costs(tmp_path):
     recipe, paths = read_recipe(TEXT, "r.yaml"), Paths(tmp_path)
-    first, traffic = describe_checkpoints(paths, recipe)
+    first, traffic = describe_checkpoints(paths, recipe, tmp_path)
     assert first.endswith("there is none yet")
     assert "0.09 USD (traffic out of AWS): 5.40 USD per hour at 1,000 MB each minute" in traffic
     assert "80 s at 100 Mbit/s" in traffic
@@ -27,8 +27,10 @@ def test_the_plan_says_where_they_are_and_what_their_traffic_costs(tmp_path):
 
 def test_the_plan_says_from_which_checkpoint_the_run_continues(tmp_path):
     recipe, paths = read_recipe(TEXT, "r.yaml"), Paths(tmp_path)
-    HomeCheckpoints(checkpoint_folder(paths, recipe) / "0", paths).add(state(7, "seven"), sending("seven"))
-    first, fresh, _ = describe_checkpoints(paths, recipe)
+    HomeCheckpoints(checkpoint_folder(paths, recipe, tmp_path) / "0", paths).add(
+        state(7, "seven"), sending("seven")
+    )
+    first, fresh, _ = describe_checkpoints(paths, recipe, tmp_path)
     assert "continues from checkpoint 7 (1 file, 5 B" in first
     assert "--fresh removes them" in fresh
 
@@ -50,9 +52,11 @@ def test_work_is_lost_after_the_state_that_was_copied_until_the_program_had_stop
     assert lost == {0: 8.5, 1: 2.5, 2: 50}, "a program cannot have worked longer than it ran"
 
 
-def test_another_budget_or_other_types_resume_and_another_command_does_not(tmp_path):
+def test_another_budget_or_other_types_resume_and_another_command_or_project_does_not(tmp_path):
     paths = Paths(tmp_path)
-    folder = checkpoint_folder(paths, read_recipe(TEXT, "r.yaml"))
+    folder = checkpoint_folder(paths, read_recipe(TEXT, "r.yaml"), tmp_path)
     same = TEXT.replace("c5.large", "c5.xlarge") + "budget: {max_hours: 9}"
-    assert checkpoint_folder(paths, read_recipe(same, "r.yaml")) == folder
-    assert checkpoint_folder(paths, read_recipe(TEXT.replace("train", "other"), "r.yaml")) != folder
+    assert checkpoint_folder(paths, read_recipe(same, "r.yaml"), tmp_path) == folder
+    other = TEXT.replace("train", "other")
+    assert checkpoint_folder(paths, read_recipe(other, "r.yaml"), tmp_path) != folder
+    assert checkpoint_folder(paths, read_recipe(TEXT, "r.yaml"), tmp_path / "other") != folder
