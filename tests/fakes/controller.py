@@ -1,7 +1,6 @@
 """A controller of an elastic run over workers and a launcher that follow scripts."""
 
 from dataclasses import replace
-from datetime import timedelta
 
 from dlcloud.analysis.result import RunState
 from dlcloud.elastic.agents import AgentExited, ReportsReceived
@@ -10,21 +9,15 @@ from dlcloud.elastic.failover import require_coordinator
 from dlcloud.elastic.registry import TrainingRegistry, parse_reports
 from dlcloud.elastic.size_scaler import SizeScaler
 from dlcloud.launch.launcher import LaunchedMembers
-from dlcloud.model.cluster import Member
 from dlcloud.model.errors import RemoteCommandError
 from dlcloud.model.instance import Market
 from dlcloud.trainer.records import EventName
 from tests.fakes.clock import FakeClock
-from tests.fakes.samples import RECIPE, THEN, instance, plan, recipe, run
+from tests.fakes.samples import RECIPE, member, plan, recipe, run
 
 TRAINS = RECIPE.replace("count: 2", "count: {min: 1, max: 3}\n  market: spot\n  on_demand_base: 1").replace(
     "benchmark: quantization", "command: python3 train.py\n  elastic: {}"
 )
-
-
-def member(number, market=Market.SPOT):
-    made = instance(f"i-{number}", market=market, launched_at=THEN + timedelta(minutes=number))
-    return Member(instance=made, hourly_usd=None, price_source="", price_as_of=None)
 
 
 FIRST = [member(0, Market.ON_DEMAND), member(1), member(2)]

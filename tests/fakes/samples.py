@@ -1,16 +1,17 @@
 """Values that tests start from; each takes what a test wants otherwise."""
 
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from dlcloud.analysis.result import Run, RunState
-from dlcloud.model.cluster import Cluster, ClusterState
+from dlcloud.model.cluster import Cluster, ClusterState, Member
 from dlcloud.model.instance import Instance, InstanceState, InstanceType, Market, Price
 from dlcloud.planning.launch_request import LaunchRequest, MachineSpec
 from dlcloud.planning.plan import PreflightFacts, make_plan
 from dlcloud.planning.quotas import CallerIdentity
 from dlcloud.recipe.recipe import read_recipe
+from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance
 from tests.fakes.cloud import IMAGE
 
 THEN = datetime(2026, 9, 1, 12, 0, tzinfo=UTC)
@@ -97,6 +98,17 @@ def instance(instance_id="i-0001", **other):
         "host": "198.51.100.1",
     }
     return Instance(instance_id=instance_id, **{**values, **other})
+
+
+def member(number, market=Market.SPOT, usd=None, *, ended_at=None, **of_instance):
+    """The member i-NUMBER, launched so many minutes after the cluster."""
+    values = {"launched_at": THEN + timedelta(minutes=number), **of_instance}
+    made = instance(f"i-{number}", market=market, **values)
+    return Member(instance=made, hourly_usd=usd and Decimal(usd), ended_at=ended_at)
+
+
+def worker(number, state=InstanceStage.TRAINING, market=Market.SPOT, **of_instance):
+    return TrainingInstance(member=member(number, market, **of_instance), state=state)
 
 
 def request(count=1, **other):

@@ -1,18 +1,20 @@
-"""`dlcloud logs` of an instance that ends while it is asked, as one that `resize` gives back."""
+"""`dlcloud logs`: which run, how much of it, and of an instance that ends while it is asked."""
 
 import subprocess
 import time
 from contextlib import closing, nullcontext
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
 
 from dlcloud.analysis.result import RunState
+from dlcloud.app.clusters import logs
 from dlcloud.app.clusters.logs import run as print_log
 from dlcloud.app.terminal.screen import TerminalFilter
 from dlcloud.launch.remote_jobs import folder_of, log_command
 from dlcloud.model.cluster import Member
-from dlcloud.model.errors import UnreachableError
+from dlcloud.model.errors import RecipeError, UnreachableError
 from dlcloud.store.clusters import Clusters
 from dlcloud.store.database import Database
 from dlcloud.store.runs import Runs
@@ -158,3 +160,24 @@ def test_what_a_run_under_way_has_printed_since_a_moment(tmp_path, since_s, expe
 def test_a_carriage_return_hides_no_line_on_a_terminal(pieces, shown):
     shown_all = TerminalFilter(shows_overwritten=True)
     assert b"".join(map(shown_all.filter, pieces)) == shown
+
+
+def test_logs_of_the_beginning_of_a_name_are_those_of_the_newest_cluster(tmp_path):
+    clusters = [SimpleNamespace(name=f"train-{end}", cluster_id=end) for end in ("aa", "bb")]
+    runs = [
+        run(
+            f"train-{end}-1",
+            cluster_id=end,
+            cluster_name=f"train-{end}",
+            started_at=THEN + timedelta(days=day),
+        )
+        for day, end in enumerate(("aa", "bb"))
+    ]
+    context = SimpleNamespace(
+        clusters=SimpleNamespace(all=lambda: clusters, active=list),
+        runs=SimpleNamespace(own=lambda: runs),
+        paths=SimpleNamespace(run_log=lambda _: tmp_path),
+    )
+    assert logs._find(context, "train").run_id == "train-bb-1"
+    with pytest.raises(RecipeError, match="no run other"):
+        logs._find(context, "other")

@@ -1,4 +1,4 @@
-"""Where no winner can be named, `bench` says what would settle it, and offers on a terminal to run that."""
+"""`bench`: which types are measured, and what would settle a tie."""
 
 import os
 import sys
@@ -8,13 +8,56 @@ import pytest
 
 from dlcloud.analysis.ranking import MOST
 from dlcloud.app.bench.one_type import recipe_file
-from dlcloud.app.bench.run import offer_again, read_matrix
+from dlcloud.app.bench.run import command_again, offer_again, read_matrix
+from dlcloud.app.results.predict import choose_measured
 from dlcloud.app.results.rows import commands_again
+from dlcloud.model.errors import RecipeError
 from dlcloud.report.cost_tables import PLAIN
 from dlcloud.resources.texts import recipe_text
 from dlcloud.runs.matrix import matrix_of_recipe
 from tests.fakes.samples import recipe, run
 from tests.unit.report.conftest import BILL, lines, metric, quote, result
+
+
+def choose(*types):
+    return choose_measured(None, types, region="us-east-1", is_local=True)  # bundled prices need no context
+
+
+def test_three_types_of_different_processors_are_chosen_of_all():
+    chosen = choose()
+    assert len({name.split(".")[0] for name in chosen}) == 3
+
+
+def test_at_most_three_of_those_named_are_measured():
+    named = ("c7i.xlarge", "c6a.4xlarge", "r7g.8xlarge", "m5.large", "c7i.large")
+    assert len(choose(*named)) == 3
+    assert set(choose(*named)) <= set(named)
+
+
+def test_gpu_types_are_measured_next_to_cpu_types_one_of_each_gpu():
+    gpus = ("g5.2xlarge", "g5.xlarge", "g4dn.xlarge", "g6.xlarge", "g6e.xlarge")
+    assert choose("g5.xlarge") == ("g5.xlarge",)
+    assert {*choose(*gpus)} == {"g5.2xlarge", "g4dn.xlarge", "g6.xlarge"}
+    assert len(choose(*gpus, "c7i.xlarge", "m7a.xlarge")) == 5
+
+
+def test_a_type_without_a_ground_is_refused():
+    with pytest.raises(RecipeError, match=r"g6f\.large"):
+        choose("g6f.large")
+    with pytest.raises(RecipeError, match=r"g4ad\.xlarge"):
+        choose("g4ad.xlarge")  # its processor would be predicted, its GPU is paid
+
+
+def test_what_was_rehearsed_is_measured_on_aws_whatever_the_recipe_says():
+    again = command_again([], "mine.yaml", region=None, market="spot", is_rehearsal=True)
+    assert again == "dlcloud bench mine.yaml --cloud aws --market spot"
+
+
+def test_what_was_measured_on_aws_is_measured_there_again():
+    region = "eu-central-1"
+    again = command_again(["quantization"], "", (1, 2), region=region, market=None, is_rehearsal=False)
+    assert again == "dlcloud bench -b quantization --nodes 1,2 --region eu-central-1"
+
 
 TYPES = ["c7i.xlarge", "m7i.xlarge"]
 

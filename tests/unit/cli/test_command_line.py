@@ -2,12 +2,13 @@
 
 import json
 import os
+import pty
 import re
 import sqlite3
 import stat
 import subprocess
 import sys
-from pathlib import Path
+from contextlib import closing
 from urllib.request import proxy_bypass
 
 import pytest
@@ -15,8 +16,11 @@ import pytest
 from dlcloud.cli.main import COMMANDS, never_proxy_this_machine, report_error
 from dlcloud.cloud.api.clients import Clients
 from dlcloud.cloud.api.partitions import partition_of
+from dlcloud.store.clusters import Clusters
+from dlcloud.store.database import Database
+from tests.fakes.samples import cluster
+from tests.unit.cli.conftest import ROOT, START
 
-ROOT = Path(__file__).parents[3]
 HEAVY = {
     "boto3",
     "botocore",
@@ -132,36 +136,41 @@ def test_an_error_is_json_where_json_was_asked_for(dlcloud, form):
     assert done.stderr.startswith("error: ")
 
 
-def break_store(home):
-    """Write what no dlcloud writes."""
-    raw = sqlite3.connect(home / "store.sqlite")
-    row = (
-        "c",
-        "c",
-        "aws",
-        "us-east-1",
-        "h",
-        "",
-        "",
-        "a-state-that-is-none",
-        "ubuntu",
-        50,
-        "2026-09-01T00:00:00+00:00",
-        None,
-        *("", "", ""),
-        *("", "", ""),
-    )
-    raw.execute(f"INSERT INTO clusters VALUES ({', '.join('?' * len(row))})", row)
-    raw.commit()
-    raw.close()
+def make_no_folder(home):
+    home.touch()
 
 
-def test_a_row_that_cannot_be_read_is_no_bug(dlcloud, home):
-    dlcloud("status")
-    break_store(home)
+def write_no_database(home):
+    home.mkdir()
+    (home / "store.sqlite").write_text("not a database " * 100)
+
+
+def write_an_unknown_state(home):
+    home.mkdir()
+    with closing(Database(home / "store.sqlite")) as database:
+        Clusters(database).add(cluster())
+    with closing(sqlite3.connect(home / "store.sqlite")) as raw:
+        raw.execute("UPDATE clusters SET state = 'a-state-that-is-none'")
+        raw.commit()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (make_no_folder, "DLCLOUD_HOME"),
+        (write_no_database, "cannot be used"),
+        (write_an_unknown_state, "the store holds a cluster that cannot be read"),
+    ],
+)
+def test_a_home_that_cannot_be_used_is_no_bug(dlcloud, home, spoil, message):
+    spoil(home)
+    before = [path.read_bytes() for path in home.glob("*.sqlite")]
     done = dlcloud("status")
     assert done.status == 1
-    assert "the store holds a cluster that cannot be read" in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.read_bytes() for path in home.glob("*.sqlite")] == before
 
 
 def test_a_bug_exits_70_with_a_log_and_no_traceback(monkeypatch, capsys, home):
@@ -176,24 +185,6 @@ def test_a_bug_exits_70_with_a_log_and_no_traceback(monkeypatch, capsys, home):
     assert "RuntimeError: what no one expected" in log.read_text()
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     assert json.loads(printed.out)["error"]["exit_code"] == 70
-
-
-def test_a_home_that_cannot_be_made_is_no_bug(dlcloud, home):
-    home.touch()
-    done = dlcloud("status")
-    assert done.status == 1
-    assert done.stderr.startswith("error: ")
-    assert "DLCLOUD_HOME" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_store_that_is_none_is_no_bug(dlcloud, home):
-    home.mkdir()
-    (home / "store.sqlite").write_text("not a database " * 100)
-    done = dlcloud("status")
-    assert done.status == 1
-    assert "cannot be used" in done.stderr
-    assert (home / "store.sqlite").read_text().startswith("not a database")
 
 
 def test_the_schema_is_json(dlcloud):
@@ -212,17 +203,6 @@ def test_without_credentials_aws_is_unreachable_and_not_called(dlcloud, home):
     assert done.status == 3
     assert "there are no AWS credentials" in done.stderr
     assert "aws configure" in done.stderr
-
-
-def test_bench_without_credentials_says_so_once_and_names_the_local_ec2(dlcloud, home):
-    nowhere = str(home.parent / "none")
-    done = dlcloud(
-        "bench", "--tiny", "-i", "c7i.xlarge", "-i", "c6i.xlarge", "--dry-run",
-        AWS_EC2_METADATA_DISABLED="true", AWS_CONFIG_FILE=nowhere, AWS_SHARED_CREDENTIALS_FILE=nowhere,
-    )  # fmt: skip
-    assert done.status == 3
-    assert done.stderr.count("there are no AWS credentials") == 1
-    assert "dlcloud bench -t c7i.xlarge -t c6i.xlarge --cloud local --tiny" in done.stderr
 
 
 @pytest.mark.parametrize("cidr", ["everybody", "10.0.0.1/8", "1.2.3"])
@@ -333,3 +313,87 @@ def test_a_rehearsal_needs_no_sound_aws_configuration(tmp_path, monkeypatch, bro
     clients = Clients(region="eu-central-1", endpoint_url="http://127.0.0.1:9", access_key=("id", "secret"))
     assert clients.get("ec2").meta.region_name == "eu-central-1"
     assert partition_of("cn-north-1").name == "aws-cn"
+
+
+def completed(dlcloud, *words):
+    typed = " ".join(["dlcloud", *words])
+    done = dlcloud(_DLCLOUD_COMPLETE="bash_complete", COMP_WORDS=typed, COMP_CWORD=str(len(words)))
+    return [line.partition(",") for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_is_printed(dlcloud, shell):
+    done = dlcloud("completion", shell)
+    assert done.status == 0
+    assert "_DLCLOUD_COMPLETE" in done.stdout
+
+
+def test_recipes_and_files_follow_up(dlcloud):
+    kinds = completed(dlcloud, "up", "quick")
+    assert ("plain", ",", "quickstart") in kinds
+    assert "file" in [kind for kind, _, _ in kinds]
+
+
+def test_clusters_that_are_up_follow_status(dlcloud, home):
+    home.mkdir(mode=0o700)
+    with closing(Database(home / "store.sqlite")) as database:
+        Clusters(database).add(cluster("myelastic-cdf7"))
+    assert completed(dlcloud, "status", "my") == [("plain", ",", "myelastic-cdf7")]
+
+
+def test_types_follow_the_option_of_bench(dlcloud):
+    assert ("plain", ",", "c7i.xlarge") in completed(dlcloud, "bench", "-i", "c7i.x")
+
+
+TEXT = (ROOT / "templates" / "skill.md").read_text("utf-8")
+
+
+def printed_on_a_terminal(home, words, **environment):
+    controller, terminal = pty.openpty()
+    kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    subprocess.run(
+        [sys.executable, "-c", START, *words],
+        env=kept | {"PYTHONPATH": str(ROOT), "DLCLOUD_HOME": str(home), "TERM": "xterm", **environment},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        timeout=60,
+        check=False,
+    )
+    os.close(terminal)
+    printed = b""
+    while True:
+        try:
+            printed += os.read(controller, 65536)
+        except OSError:  # all is read
+            os.close(controller)
+            return printed.decode()
+
+
+def test_a_person_sees_colours_on_a_terminal(home):
+    assert "\033[" in printed_on_a_terminal(home, ["status", "nope"])
+
+
+@pytest.mark.parametrize("variable", ["CLAUDECODE", "AI_AGENT", "CODEX_SANDBOX"])
+def test_an_agent_reads_plain_lines_on_a_terminal(home, variable):
+    printed = printed_on_a_terminal(home, ["status", "nope"], **{variable: "1"})
+    assert "no cluster" in printed
+    assert "\033[" not in printed
+
+
+def test_an_agent_is_not_asked(home, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("print('64 images/s')\n")
+    printed = printed_on_a_terminal(home, ["init", str(script)], CLAUDECODE="1")
+    assert "train.yaml" in printed
+    assert "[y/N]" not in printed
+
+
+def test_the_skill_is_installed_where_agents_look(dlcloud, tmp_path):
+    for _ in range(2):
+        done = dlcloud("skill", "--install", HOME=str(tmp_path))
+        assert done.status == 0, done.stderr
+    for folder in (".claude", ".agents"):
+        path = tmp_path / folder / "skills" / "dlcloud" / "SKILL.md"
+        assert path.read_text("utf-8") == TEXT
+        assert str(path) in done.stdout

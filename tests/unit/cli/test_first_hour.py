@@ -165,10 +165,11 @@ def test_selftest_asks_aws_unless_it_is_told_otherwise(dlcloud):
     assert hint == "hint: dlcloud doctor --cloud aws"
 
 
-@pytest.mark.parametrize("named", [(), ("-b", "language"), ("mixed-precision",)])
+@pytest.mark.parametrize("named", [("-i", "c7i.xlarge"), ("-b", "language"), ("mixed-precision",)])
 def test_bench_without_an_account_offers_what_works_as_pasted(dlcloud, named):
     done = dlcloud("bench", *named, "-i", "c5.18xlarge")
     assert done.status == 3
+    assert done.stderr.count("there are no AWS credentials") == 1
     hint = done.stderr.splitlines()[-1].removeprefix("hint: ")
     assert " # about " in hint
     assert "in full about " in hint

@@ -435,12 +435,6 @@ def test_imports_that_no_requirement_names_are_noted(folder, source, missing):
     assert [event.message.partition(":")[0] for event in events] == ([message] if missing else [])
 
 
-def test_init_notes_what_requirements_txt_does_not_list(folder):
-    write(folder, "numpy==2.4.6\n", "requirements.txt")
-    notes = recipe_of_script(write(folder, "import numpy, yaml"), ScriptTrial())[1]
-    assert "requirements.txt does not list pyyaml: only a package that is listed can bring it" in notes
-
-
 def test_the_environment_of_dlcloud_is_read_where_the_shell_has_another(folder):
     python = folder.parent / "bin" / "python3"
     python.unlink()

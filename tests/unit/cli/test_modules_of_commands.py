@@ -28,11 +28,20 @@ SLOW = {"pydantic", "moto", "asyncssh", "rich"}
 CLOUDLESS = SLOW | {"boto3", "botocore"}
 
 
+def modules_after(*modules):
+    """Return what a new process has imported after these modules."""
+    code = LOOKING.format(modules=modules)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def packages_after(*modules):
+    return {name.partition(".")[0] for name in modules_after(*modules)}
+
+
 @pytest.mark.parametrize("command", COLLABORATORS)
 def test_a_command_that_looks_imports_no_slow_library(command):
-    code = LOOKING.format(modules=[f"dlcloud.app.clusters.{command}", COLLABORATORS[command]])
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    imported = {name.partition(".")[0] for name in json.loads(done.stdout)}
+    imported = packages_after(f"dlcloud.app.clusters.{command}", COLLABORATORS[command])
     assert not imported & (SLOW | {"click"})
     assert not imported & ({"paramiko", "cryptography", "yaml"} if command == "status" else {"botocore"})
 
@@ -41,10 +50,14 @@ def test_no_use_case_needs_what_the_extra_for_the_local_ec2_brings():
     """Plain dlcloud has none of it, nor does an instance that controls a cluster."""
     root = ROOT / "dlcloud" / "app"
     modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in root.rglob("[!_]*.py")]
-    code = LOOKING.format(modules=sorted(modules))
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    imported = {name.partition(".")[0] for name in json.loads(done.stdout)}
-    assert not imported & {"asyncssh", "flask", "moto", "psutil"}
+    assert not packages_after(*sorted(modules)) & {"asyncssh", "flask", "moto", "psutil"}
+
+
+def test_nothing_of_a_tracker_is_imported_where_a_recipe_names_none():
+    use_cases = ("clusters.up", "clusters.hand_over", "results.export")
+    of_trackers = ("dlcloud.trackers", "dlcloud.app.results.tracking", "mlflow")
+    imported = modules_after(*(f"dlcloud.app.{name}" for name in use_cases))
+    assert [name for name in imported if name.startswith(of_trackers)] == []
 
 
 @pytest.mark.parametrize("command", ["exec", "ssh"])

@@ -1,20 +1,39 @@
-"""The controller of an elastic run: replacements, control files, messages, and the end."""
+"""The controller of an elastic run: replacements, control files, messages, reservations, and the end."""
 
 import threading
+from dataclasses import replace
+from decimal import Decimal
 
 import pytest
 
 from dlcloud.analysis.result import RunState
 from dlcloud.elastic.agents import AgentExited
 from dlcloud.elastic.controller import MOST_FAILURES
+from dlcloud.elastic.size_scaler import ReservationWatch
 from dlcloud.launch.launcher import LaunchedMembers
+from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CloudError, CredentialsError, InstanceError, RemoteCommandError
 from dlcloud.model.events import Warned
 from dlcloud.model.instance import Market
-from dlcloud.scheduling.scaling import InstanceStage
+from dlcloud.planning.reservations import CapacityReservation
+from dlcloud.scheduling.scaling import NO_RESERVED, InstanceStage
 from dlcloud.trainer.drain import DRAINED
 from dlcloud.trainer.records import EventName
+from tests.fakes.clock import FakeClock
 from tests.fakes.controller import DONE, FIRST, TRAINS, World, ends, event, member, reports, step
+
+NOTICED = [
+    reports("i-1", step(1), event(EventName.NOTICE), event(EventName.DRAINED, step=4)),
+    ends("i-1", DRAINED),
+]
+LOST = AgentExited(instance_id="i-0", error=InstanceError("i-0 is gone"))
+
+
+def follow_to(script, message, **other):
+    """Run a world of a script that ends an hour after a message."""
+    world = World(script, **other)
+    world.emit = lambda event: (world.events.append(event), world.end_after(event, message))
+    return world.go()
 
 
 def test_a_quiet_run_ends_with_its_last_step():
@@ -28,10 +47,7 @@ def test_a_quiet_run_ends_with_its_last_step():
 
 def test_an_interrupted_instance_of_the_first_hour_is_left_to_ec2():
     script = {
-        "i-1": [
-            reports("i-1", step(1), event(EventName.NOTICE), event(EventName.DRAINED, step=4)),
-            ends("i-1", DRAINED),
-        ],
+        "i-1": NOTICED,
         "i-3": [reports("i-0", DONE), ends("i-0"), ends("i-2"), ends("i-3")],
     }
     world = World(script).go()
@@ -41,18 +57,7 @@ def test_an_interrupted_instance_of_the_first_hour_is_left_to_ec2():
 
 
 def test_what_ec2_does_not_end_after_its_notice_is_ended():
-    script = {
-        "i-1": [
-            reports("i-1", step(1), event(EventName.NOTICE), event(EventName.DRAINED, step=4)),
-            ends("i-1", DRAINED),
-        ]
-    }
-    world = World(script)
-    world.emit = lambda event: (
-        world.events.append(event),
-        world.end_after(event, "is left to EC2"),
-    )
-    world.go()
+    world = follow_to({"i-1": NOTICED}, "is left to EC2")
     for thread in threading.enumerate():
         if thread.name == "end i-1":
             thread.join()
@@ -62,10 +67,7 @@ def test_what_ec2_does_not_end_after_its_notice_is_ended():
 def test_an_older_interrupted_instance_is_replaced_and_ended_once_it_left():
     script = {
         "i-0": [reports("i-0", step(1))],
-        "i-1": [
-            reports("i-1", step(1), event(EventName.NOTICE), event(EventName.DRAINED, step=4)),
-            ends("i-1", DRAINED),
-        ],
+        "i-1": NOTICED,
         "i-3": [reports("i-3", step(5)), reports("i-0", DONE), ends("i-0"), ends("i-2"), ends("i-3")],
     }
     world = World(script)
@@ -175,7 +177,6 @@ def taken(number, generation=0, size=3):
     return {**step(number, size), "generation": generation}
 
 
-LOST = AgentExited(instance_id="i-0", error=InstanceError("i-0 is gone"))
 STARTED = event(EventName.LIGHTHOUSE_STARTED)
 
 
@@ -265,19 +266,9 @@ def denial():
 
 
 def test_a_denied_request_is_not_repeated_and_its_reason_is_shown():
-    script = {
-        "i-0": [reports("i-0", step(1))],
-        "i-1": [
-            reports("i-1", step(1), event(EventName.NOTICE), event(EventName.DRAINED, step=4)),
-            ends("i-1", DRAINED),
-        ],
-    }
-    world = World(script, answers=[denial()])
-    world.emit = lambda event: (
-        world.events.append(event),
-        world.end_after(event, "no more instances at this size: the launch is not authorized"),
-    )
-    world.go()
+    script = {"i-0": [reports("i-0", step(1))], "i-1": NOTICED}
+    refused = "no more instances at this size: the launch is not authorized"
+    world = follow_to(script, refused, answers=[denial()])
     assert world.asked == [1]
 
 
@@ -345,3 +336,118 @@ def test_a_later_controller_knows_the_requests_to_an_earlier_one():
     world.go()
     assert world.registry.step == 7
     assert world.registry.state("i-2") is InstanceStage.GONE
+
+
+RESERVED = "cr-0000000000000000a"
+
+
+class FakeReservations:
+    """Reservations with so many idle instances, of which some are to stay free."""
+
+    def __init__(self, idle, keep_free=0, error=None):
+        self.idle, self.keep_free, self.error = idle, keep_free, error
+
+    def ask(self):
+        if self.error:
+            raise self.error
+        values = {"instance_type": "c7i.xlarge", "zone": "us-east-1a", "total": 9, "available": self.idle}
+        return [CapacityReservation(reservation_id=RESERVED, **values)]
+
+
+def reserved_member(number):
+    made = replace(member(number, Market.ON_DEMAND).instance, reservation_id=RESERVED)
+    return Member(instance=made, hourly_usd=Decimal(0))
+
+
+def watch_of(reservations, *, clock=None, emit=print, start):
+    return ReservationWatch(
+        ask=reservations.ask,
+        keep_free=lambda: reservations.keep_free,
+        clock=clock or FakeClock(),
+        emit=emit,
+        start=start,
+    )
+
+
+def watched(script, reservations, **other):
+    world = World(script, **other)
+    world.scaler.reserved = watch_of(
+        reservations, clock=world.clock, emit=world.events.append, start=lambda work: work()
+    )
+    return world
+
+
+def test_reserved_instances_go_back_while_another_user_finds_too_few_idle():
+    team = [member(0, Market.ON_DEMAND), member(1), reserved_member(2)]
+    script = {name: [reports(name, step(1))] for name in ("i-0", "i-1", "i-2")}
+    script["i-2 resize"] = [reports("i-2", event(EventName.DRAINED, step=2)), ends("i-2", DRAINED)]
+    script["i-3"] = [reports("i-0", DONE), *(ends(name) for name in ("i-0", "i-1", "i-3"))]
+    world = watched(script, FakeReservations(idle=0, keep_free=1)).go(team)
+    assert world.workers.drained == ["i-2"]
+    assert f"leaves: another user needs an instance of {RESERVED}" in world.messages
+    assert world.asked == [1]
+
+
+def test_reservations_that_cannot_be_listed_are_reported_once():
+    events, clock, denied = [], FakeClock(), FakeReservations(idle=1, error=CloudError("listing: denied"))
+    watch = watch_of(denied, clock=clock, emit=events.append, start=lambda work: work())
+    for _ in range(3):
+        assert watch.assess([]) == NO_RESERVED
+        clock.advance(60)
+    assert [type(event) for event in events] == [Warned]
+
+
+def test_a_listing_that_breaks_off_is_made_again():
+    clock, asked = FakeClock(), []
+    watch = watch_of(FakeReservations(idle=2), clock=clock, start=asked.append)
+    watch.keep_free = {}.popitem
+    watch.assess([])
+    with pytest.raises(KeyError):
+        asked[0]()
+    watch.keep_free = lambda: 0
+    clock.advance(60)
+    watch.assess([])
+    asked[1]()
+    assert watch.assess([]).idle == 2
+
+
+def test_what_was_listed_before_a_launch_does_not_count_after_it():
+    reservations, asked = FakeReservations(idle=2), []
+    watch = watch_of(reservations, start=asked.append)
+    assert watch.assess([]) == NO_RESERVED  # listed from a thread
+    asked[0]()
+    assert watch.assess([]).idle == 2
+    watch.forget()
+    reservations.idle = 0
+    assert watch.assess([]).idle == 0
+    asked[1]()
+    assert watch.assess([]).idle == 0
+
+
+def test_instances_go_back_also_while_reservations_are_listed_again():
+    asked = []
+    watch = watch_of(FakeReservations(idle=0, keep_free=2), start=asked.append)
+    watch.assess([])
+    asked[0]()
+    assert watch.assess([]).give_back == 2
+    watch.forget()
+    assert watch.assess([]).give_back == 2
+
+
+def test_replacements_of_reserved_instances_that_go_back_are_kept():
+    team = [reserved_member(0), reserved_member(1)]
+    script = {name: [reports(name, step(1))] for name in ("i-0", "i-1")}
+    script["i-4"] = [reports("i-3", step(2)), reports("i-4", step(2))]
+    done = [reports("i-3", DONE), *(ends(name) for name in ("i-0", "i-1", "i-3", "i-4"))]
+    script["i-0 resize"] = done
+    text = TRAINS.replace("max: 3", "max: 2")
+    world = watched(script, FakeReservations(0, keep_free=2), target=2, text=text)
+    new = [member(3, Market.ON_DEMAND), member(4, Market.ON_DEMAND)]
+
+    def grow(planned, _):
+        world.asked.append((planned.max_count, planned.rounds))
+        return LaunchedMembers(members=new, connections={})
+
+    world.grow = grow
+    world.go(team)
+    assert (world.asked, sorted(world.workers.drained)) == ([(2, (Market.ON_DEMAND,))], ["i-0", "i-1"])

@@ -20,7 +20,6 @@ from dlcloud.elastic.registry import (
     TrainingRegistry,
     TrainingStarted,
 )
-from dlcloud.model.cluster import Member
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market
 from dlcloud.planning.launch_request import PoolRefusal
@@ -34,11 +33,12 @@ from dlcloud.scheduling.deadline_scaling import (
 )
 from dlcloud.scheduling.policies import POLICIES
 from dlcloud.scheduling.policies.situation import PoolDecision, PoolState, Scaling, Situation
-from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance
+from dlcloud.scheduling.scaling import InstanceStage
 from tests.fakes.clock import START, FakeClock
-from tests.fakes.samples import instance
+from tests.fakes.samples import worker
 
 SPOT, ON_DEMAND = Market.SPOT, Market.ON_DEMAND
+ARRIVING = InstanceStage.ARRIVING
 TYPE = "c7i.xlarge"
 A = (SPOT, spot_pool("us-east-1a", TYPE))
 B = (SPOT, spot_pool("us-east-1b", TYPE))
@@ -46,13 +46,7 @@ OD = (ON_DEMAND, TYPE)
 PRICES = {A: 0.05, B: 0.06, OD: 0.18}
 
 
-def worker(number, market=SPOT, state=InstanceStage.TRAINING, zone="us-east-1a"):
-    launched_at = START + timedelta(minutes=number)
-    made = instance(f"i-{number}", market=market, launched_at=launched_at, zone=zone)
-    return TrainingInstance(member=Member(instance=made, hourly_usd=None), state=state)
-
-
-FIRST = worker(0, ON_DEMAND)
+FIRST = worker(0, market=ON_DEMAND)
 
 
 def follow(workers, targets, hope=None, *, askable=PRICES, is_launching=False):
@@ -61,51 +55,44 @@ def follow(workers, targets, hope=None, *, askable=PRICES, is_launching=False):
     return follow_targets(workers, sure, hoped, askable=askable, is_launching=is_launching)
 
 
-def test_spot_is_asked_before_on_demand():
+def test_spot_is_asked_before_on_demand_and_the_coordinator_before_both():
     decision = follow([FIRST], {OD: 3}, {OD: 1, A: 2, B: 1})
     assert (decision.launch, decision.market, decision.pools) == (3, SPOT, (A[1], B[1]))
-    assert follow([FIRST], {OD: 1, A: 2}, is_launching=True).launch == 0
     decision = follow([FIRST], {OD: 3}, {OD: 1, A: 2, B: 1}, askable={OD})
     assert (decision.launch, decision.market, decision.pools) == (2, ON_DEMAND, (TYPE,))
     assert decision.reasons == (f"requesting 2 on-demand in {TYPE}: why",)
-
-
-def test_a_missing_coordinator_is_requested_first():
     decision = follow([worker(1)], {OD: 1, A: 1}, {OD: 1, A: 3})
     assert (decision.launch, decision.market) == (1, ON_DEMAND)
 
 
+def test_nothing_is_asked_of_a_pool_that_has_just_refused_or_during_a_launch():
+    assert follow([FIRST], {OD: 1, A: 2}, askable={B, OD}).launch == 0
+    assert follow([FIRST], {OD: 1, A: 2}, is_launching=True).launch == 0
+
+
 def test_spot_that_is_only_hoped_for_lets_no_worker_leave():
-    arriving = worker(1, ON_DEMAND, InstanceStage.ARRIVING)
-    decision = follow([FIRST, arriving, worker(2, ON_DEMAND)], {OD: 3}, {OD: 1, A: 2})
+    arriving = worker(1, ARRIVING, ON_DEMAND)
+    decision = follow([FIRST, arriving, worker(2, market=ON_DEMAND)], {OD: 3}, {OD: 1, A: 2})
     assert (decision.drain, decision.launch, decision.market) == ((), 2, SPOT)
 
 
-def test_a_pool_that_has_just_refused_is_not_asked():
-    assert follow([FIRST], {OD: 1, A: 2}, askable={B, OD}).launch == 0
+SPARE, AT_RISK = worker(1, market=ON_DEMAND), worker(1, InstanceStage.AT_RISK)
 
 
-def test_a_worker_leaves_once_its_replacement_trains():
-    spare = worker(1, ON_DEMAND)
-    arriving = worker(2, state=InstanceStage.ARRIVING)
-    assert follow([FIRST, spare, arriving], {OD: 1, A: 1}).drain == ()
-    assert follow([FIRST, spare, worker(2)], {OD: 1, A: 1}).drain == ("i-1",)
-
-
-def test_a_worker_at_risk_leaves_once_enough_others_train():
-    at_risk = worker(1, state=InstanceStage.AT_RISK)
-    assert follow([FIRST, at_risk], {OD: 1, A: 1}).drain == ()
-    assert follow([FIRST, at_risk, worker(2)], {OD: 1, A: 1}).drain == ("i-1",)
-
-
-def test_the_coordinator_never_leaves_and_the_newest_do():
-    workers = [FIRST, worker(1), worker(2), worker(3)]
-    assert follow(workers, {A: 1}).drain == ("i-3", "i-2")  # never below the target, and not i-0
-    assert follow([FIRST, worker(1)], {}).drain == ("i-1",)
-
-
-def test_an_arriving_surplus_instance_leaves_at_once():
-    assert follow([FIRST, worker(1, state=InstanceStage.ARRIVING)], {OD: 1}).drain == ("i-1",)
+@pytest.mark.parametrize(
+    ("others", "targets", "leaves"),
+    [
+        ([SPARE, worker(2, ARRIVING)], {OD: 1, A: 1}, ()),  # once its replacement trains
+        ([SPARE, worker(2)], {OD: 1, A: 1}, ("i-1",)),
+        ([AT_RISK], {OD: 1, A: 1}, ()),  # once enough others train
+        ([AT_RISK, worker(2)], {OD: 1, A: 1}, ("i-1",)),
+        ([worker(1), worker(2), worker(3)], {A: 1}, ("i-3", "i-2")),  # never below the target, and not i-0
+        ([worker(1)], {}, ("i-1",)),
+        ([worker(1, ARRIVING)], {OD: 1}, ("i-1",)),
+    ],
+)
+def test_the_newest_leave_once_others_train_and_the_coordinator_never(others, targets, leaves):
+    assert follow([FIRST, *others], targets).drain == leaves
 
 
 def test_a_history_waits_longer_after_each_refusal():
@@ -233,7 +220,7 @@ def test_the_policy_is_asked_on_events_and_by_the_timer_only():
     case.clock.advance(ASK_EVERY_S)
     case.decide(FIRST)
     assert len(case.situations) == 4
-    case.decide(FIRST, worker(1, state=InstanceStage.ARRIVING))
+    case.decide(FIRST, worker(1, state=ARRIVING))
     assert len(case.situations) == 6
 
 
@@ -275,34 +262,37 @@ def test_a_refused_pool_is_left_out_until_its_wait_is_over():
     assert case.decide(FIRST).pools == (A[1],)  # the cheapest, again
 
 
-@pytest.mark.parametrize(
-    ("hours", "newest", "usd", "leaves"),
-    [
-        (30, (9, 10**9), 0.05, True),
-        (52, (9, 10**9), 0.05, False),  # time enough to wait for spot here
-        (30, (9, 10**9), 0.17, False),  # hardly cheaper than on-demand here
-        (30, (9, 5 * 10**13), 0.05, False),  # 50 TB
-        (30, (0, 0), 0.05, True),  # nine steps of an hour, on four workers, are taken again
-        (26, (0, 0), 0.05, False),  # no time for them
-    ],
-)
-def test_a_region_without_spot_is_left_if_the_rest_costs_less_elsewhere(hours, newest, usd, leaves):
+def region_chosen(hours, usd, newest):
+    """The Region that a training leaves for after nine steps without spot, if any, and the message."""
     case = Case(hours=hours, work=Work(steps=100, per_hour=1))
-    step, size = newest
-    case.scaler.elsewhere = Elsewhere(
-        home="us-east-1", hourly_usd=lambda: {"us-west-2": usd}, newest=lambda _: (step, {"us-west-2": size})
-    )
+    case.scaler.elsewhere = Elsewhere(home="us-east-1", hourly_usd=lambda: usd, newest=lambda _: newest)
     for number in range(1, 10):
         case.step(number, 3600.0)
     for _ in (A, B):
         case.scaler.handle_request(RequestEnded(decision=case.decide(FIRST)))
-    if not leaves:
-        assert case.decide(FIRST).drain == ()
-        return
-    with pytest.raises(
-        RegionLeftError, match=f"us-east-1 has no spot capacity, leaving it at step {newest[0]}"
-    ):
-        case.decide(FIRST)
+    try:
+        drained = case.decide(FIRST).drain
+    except RegionLeftError as left:
+        return left.region, str(left)
+    assert drained == ()
+    return None, ""
+
+
+@pytest.mark.parametrize(
+    ("hours", "step", "size", "usd", "leaves"),
+    [
+        (30, 9, 10**9, 0.05, True),
+        (52, 9, 10**9, 0.05, False),  # time enough to wait for spot here
+        (30, 9, 10**9, 0.17, False),  # hardly cheaper than on-demand here
+        (30, 9, 5 * 10**13, 0.05, False),  # 50 TB
+        (30, 0, 0, 0.05, True),  # nine steps of an hour, on four workers, are taken again
+        (26, 0, 0, 0.05, False),  # no time for them
+    ],
+)
+def test_a_region_without_spot_is_left_if_the_rest_costs_less_elsewhere(hours, step, size, usd, leaves):
+    chosen, message = region_chosen(hours, {"us-west-2": usd}, (step, {"us-west-2": size}))
+    assert chosen == ("us-west-2" if leaves else None)
+    assert (f"us-east-1 has no spot capacity, leaving it at step {step}" in message) is leaves
 
 
 @pytest.mark.parametrize(
@@ -315,21 +305,7 @@ def test_a_region_without_spot_is_left_if_the_rest_costs_less_elsewhere(hours, n
     ],
 )
 def test_only_what_is_left_to_move_of_the_state_counts(left_to_move, goes_to):
-    case = Case(hours=30, work=Work(steps=100, per_hour=1))
-    usd = {"us-west-2": 0.05, "eu-west-1": 0.045}
-    case.scaler.elsewhere = Elsewhere(
-        home="us-east-1", hourly_usd=lambda: usd, newest=lambda _: (9, left_to_move)
-    )
-    for number in range(1, 10):
-        case.step(number, 3600.0)
-    for _ in (A, B):
-        case.scaler.handle_request(RequestEnded(decision=case.decide(FIRST)))
-    if goes_to is None:
-        assert case.decide(FIRST).drain == ()
-        return
-    with pytest.raises(RegionLeftError) as left:
-        case.decide(FIRST)
-    assert left.value.region == goes_to
+    assert region_chosen(30, {"us-west-2": 0.05, "eu-west-1": 0.045}, (9, left_to_move))[0] == goes_to
 
 
 def test_an_interruption_counts_against_its_pool():
@@ -358,7 +334,7 @@ def test_the_loss_of_one_of_two_is_a_part_of_its_pool():
 
 def test_a_boot_is_measured_from_launch_to_training():
     case = Case()
-    arriving = worker(0, state=InstanceStage.ARRIVING)
+    arriving = worker(0, state=ARRIVING)
     case.decide(FIRST, arriving)
     case.clock.advance(90)
     case.decide(FIRST, worker(0))

@@ -8,23 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcloud.model.cluster import Member
 from dlcloud.model.errors import BudgetError, QuotaError, RecipeError
 from dlcloud.model.instance import Market
 from dlcloud.model.money import ADDRESS_USD_PER_HOUR, committed_usd, price_of
 from dlcloud.planning.plan import ExistingCapacity, make_plan
 from dlcloud.planning.quotas import Usage, quotas
 from dlcloud.planning.resize import coordinator, decide_size, refuse_size
-from tests.fakes.samples import RECIPE, THEN, hardware, instance, observed, price, recipe
+from tests.fakes.samples import RECIPE, THEN, hardware, instance, member, observed, price, recipe
 
 ON_DEMAND, SPOT = Market.ON_DEMAND, Market.SPOT
 RANGE = RECIPE.replace("count: 2", "count: {min: 2, max: 4}")
-
-
-def member(number, market=ON_DEMAND, **other):
-    made = instance(f"i-{number:04d}", market=market, launched_at=THEN + timedelta(minutes=number))
-    values = {"hourly_usd": Decimal("0.6"), "price_source": "", "price_as_of": None, **other}
-    return Member(instance=made, **values)
 
 
 def ended(decision):
@@ -32,32 +25,38 @@ def ended(decision):
 
 
 def test_the_newest_end_first_and_the_oldest_on_demand_one_never():
-    members = [member(3), member(1), member(2)]
-    assert ended(decide_size(members, 1)) == ["i-0003", "i-0002"]
-    assert decide_size(members, 1).coordinator == member(1)
-    assert ended(decide_size(members, 2)) == ["i-0003"]
+    members = [member(3, ON_DEMAND), member(1, ON_DEMAND), member(2, ON_DEMAND)]
+    assert ended(decide_size(members, 1)) == ["i-3", "i-2"]
+    assert decide_size(members, 1).coordinator == member(1, ON_DEMAND)
+    assert ended(decide_size(members, 2)) == ["i-3"]
 
 
 def test_on_demand_beyond_the_base_ends_first_then_spot_then_the_base():
-    members = [member(1), member(2), member(3), member(4, SPOT), member(5, SPOT)]
+    members = [
+        member(1, ON_DEMAND),
+        member(2, ON_DEMAND),
+        member(3, ON_DEMAND),
+        member(4, SPOT),
+        member(5, SPOT),
+    ]
     rounds = (SPOT, ON_DEMAND)
-    assert ended(decide_size(members, 1, base=2, rounds=rounds)) == ["i-0003", "i-0005", "i-0004", "i-0002"]
-    assert ended(decide_size(members, 4, base=3, rounds=rounds)) == ["i-0005"]
+    assert ended(decide_size(members, 1, base=2, rounds=rounds)) == ["i-3", "i-5", "i-4", "i-2"]
+    assert ended(decide_size(members, 4, base=3, rounds=rounds)) == ["i-5"]
 
 
 def test_of_spot_alone_the_oldest_stays():
     members = [member(number, SPOT) for number in (2, 1, 3)]
     decision = decide_size(members, 1, rounds=(SPOT,))
-    assert ended(decision) == ["i-0003", "i-0002"]
+    assert ended(decision) == ["i-3", "i-2"]
     assert decision.coordinator is None
 
 
 def test_what_is_missing_is_launched_with_the_base_made_whole():
     decision = decide_size([member(1, SPOT)], 4, base=2, rounds=(SPOT,))
     assert (decision.launch, decision.on_demand, decision.end) == (3, 2, ())
-    assert decide_size([member(1)], 4).on_demand == 3
-    assert decide_size([member(1), member(2)], 4, base=1, rounds=(SPOT,)).on_demand == 0
-    assert decide_size([member(1)], 1).nothing
+    assert decide_size([member(1, ON_DEMAND)], 4).on_demand == 3
+    assert decide_size([member(1, ON_DEMAND), member(2, ON_DEMAND)], 4, base=1, rounds=(SPOT,)).on_demand == 0
+    assert decide_size([member(1, ON_DEMAND)], 1).nothing
 
 
 @given(
@@ -88,10 +87,13 @@ def test_a_size_within_them_is_not_and_a_plain_count_is_only_a_beginning(text, s
 
 
 def test_what_is_committed_ends_at_the_end_or_at_the_timer():
-    life_minutes = {"i-0001": 120}
-    gone = member(2, ended_at=THEN + timedelta(minutes=32))
+    life_minutes = {"i-1": 120}
+    gone = member(2, ON_DEMAND, "0.6", ended_at=THEN + timedelta(minutes=32))
     total = committed_usd(
-        [member(1), gone, member(3)], life_minutes=life_minutes, longest_minutes=60, disk_gib=0
+        [member(1, ON_DEMAND, "0.6"), gone, member(3, ON_DEMAND, "0.6")],
+        life_minutes=life_minutes,
+        longest_minutes=60,
+        disk_gib=0,
     )
     assert total == (Decimal("0.6") + ADDRESS_USD_PER_HOUR) * (2 + Decimal("0.5") + 1)
     unknown = replace(gone, hourly_usd=None)

@@ -9,9 +9,9 @@ from hypothesis import strategies as some
 from dlcloud.model.cluster import CONTROLLER_TAG, ControlClaim, Member
 from dlcloud.model.instance import InstanceState, Market
 from dlcloud.planning.resize import coordinator
-from dlcloud.scheduling.scaling import InstanceStage, TrainingInstance
+from dlcloud.scheduling.scaling import InstanceStage
 from dlcloud.scheduling.succession import TAKEOVER, Turn, choose_standbys, decide_succession
-from tests.fakes.samples import THEN, instance
+from tests.fakes.samples import THEN, instance, worker
 
 SOON, LATER = timedelta(minutes=1), TAKEOVER + timedelta(seconds=1)
 
@@ -115,11 +115,6 @@ def test_of_all_that_ask_at_most_one_controls_after_the_claims(claims, dead, min
         fenced = set(decisions[newest].fence)
         others = {name for term, name in winners.items() if name != newest}
         assert others <= fenced, "a later term ends the holder of an earlier one"
-
-
-def worker(number, *, state=InstanceStage.TRAINING, market=Market.SPOT):
-    made = instance(f"i-{number}", market=market, launched_at=THEN + timedelta(minutes=number))
-    return TrainingInstance(member=Member(instance=made), state=state)
 
 
 def test_on_demand_instances_stand_by_first_then_the_oldest():

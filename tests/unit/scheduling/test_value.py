@@ -1,9 +1,13 @@
+"""What the elastic policy expects of spells of spot, and what a state is worth to it."""
+
+import random
 from itertools import product
 from math import isfinite
 
 import pytest
 
 from dlcloud.scheduling.policies.value import WORK_STEPS, MarkovModel, Mode, ValueTable
+from dlcloud.scheduling.spells import HOUR_S, OFF, ON, Hazard, SpellFit
 
 MODEL = MarkovModel(
     on_factor=1.0,
@@ -71,3 +75,32 @@ def test_between_the_cells_every_cost_is_a_number_too(share):
         for age in range(3 if mode in {Mode.WAIT, Mode.OFF} else 5):
             for work_h, spare_h in product((0.001, 11.0, 24.0), (0.0, 1e-6, 0.01, 1.0, 3.99, 4.0, 9.0)):
                 assert isfinite(table.value(mode, age, work_h, spare_h, stays=stays))
+
+
+def test_nothing_is_known_but_what_is_usual():
+    assert SpellFit(ON).factor() == 1.0
+
+
+@pytest.mark.parametrize("hazard", [ON, OFF])
+def test_older_spells_end_less_often(hazard):
+    assert list(hazard.hourly) == sorted(hazard.hourly, reverse=True)
+    assert [hazard.age_class(age_h) for age_h in (0.0, *hazard.edges_h)] == list(range(len(hazard.hourly)))
+
+
+def test_the_expected_ends_are_the_hazard_summed_over_the_age():
+    hazard = Hazard(edges_h=(1.0, 3.0), hourly=(2.0, 1.0, 0.5))
+    assert [hazard.expected_ends(age_h) for age_h in (0.0, 0.5, 1.0, 2.0, 5.0)] == [0.0, 1.0, 2.0, 3.0, 5.0]
+
+
+@pytest.mark.parametrize("true", [0.25, 1.0, 4.0])
+def test_the_factor_of_many_spells_is_found(true):
+    source, fit = random.Random(1), SpellFit(Hazard(edges_h=(), hourly=(1.0,)))
+    for _ in range(2000):
+        fit.end(source.expovariate(true) * HOUR_S)
+    assert fit.factor() == pytest.approx(true, rel=0.6)
+
+
+def test_a_spell_that_goes_on_counts_as_at_least_so_long():
+    fit = SpellFit(ON)
+    fit.end(0.2 * HOUR_S)
+    assert fit.factor(10 * HOUR_S) < fit.factor(HOUR_S) < fit.factor()

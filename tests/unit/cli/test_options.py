@@ -1,4 +1,4 @@
-"""The notification at the end: a command, a webhook, and the file of the home."""
+"""Options of many commands: numbers, durations, and the notification at the end."""
 
 import json
 import threading
@@ -7,8 +7,54 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import click
 import pytest
 
-from dlcloud.cli.options import notify_end, notify_option
+from dlcloud.cli import main as cli
+from dlcloud.cli.options import Hours, NodeCounts, Number, notify_end, notify_option
 from dlcloud.model.errors import InstanceError
+
+
+def parameters(command, path="dlcloud"):
+    """Yield every parameter of a command and of its subcommands, with the command's words."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context) or cli.COMMANDS:
+            yield from parameters(command.get_command(context, name), f"{path} {name}")
+    yield from ((path, parameter) for parameter in command.params)
+
+
+def test_every_number_of_an_option_is_checked():
+    unchecked = [
+        (path, parameter.name)
+        for path, parameter in parameters(cli.dlcloud)
+        if isinstance(parameter.type, click.types.FloatParamType) and not isinstance(parameter.type, Number)
+    ]
+    assert unchecked == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts", "message"),
+    [
+        (NodeCounts(), ["0", "-1", "a", "", " ", "1,,2", "1001"], "not a list of numbers from 1 to 1000"),
+        (Number(), ["nan", "inf", "-Infinity", "1e999", "x", ""], None),
+        (Number(0, 2), ["3"], None),
+        (Hours(), ["soon", "0", "-1h", "nan", "400d"], "not a duration such as 52h"),
+    ],
+    ids=["node counts", "finite", "within limits", "duration"],
+)
+def test_what_an_option_cannot_mean_is_refused(kind, texts, message):
+    for text in texts:
+        with pytest.raises(click.BadParameter, match=message):
+            kind.convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"), [("52", 52), ("52h", 52), ("3d", 72), ("1d 12h", 36), ("90m", 1.5)]
+)
+def test_a_duration_is_a_number_of_hours_or_has_units(text, hours):
+    assert Hours().convert(text, None, None) == hours
+
+
+def test_a_number_within_its_limits_is_taken():
+    assert Number(0, 2).convert("1.5", None, None) == 1.5
 
 
 @pytest.fixture

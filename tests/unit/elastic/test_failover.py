@@ -1,4 +1,4 @@
-"""The loss of all instances is a pause where checkpoints are in S3: what is launched then, and until when."""
+"""After a loss: standbys that were prepared, and where all instances are lost, a launch from S3."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -8,7 +8,7 @@ import pytest
 
 from dlcloud.elastic.agents import AgentExited
 from dlcloud.elastic.controller import Controller, TrainingControl
-from dlcloud.elastic.failover import StateLostError
+from dlcloud.elastic.failover import PREPARE_AGAIN_S, Standbys, StateLostError
 from dlcloud.elastic.train import MOST_WITHOUT_PROGRESS, Relauncher, train
 from dlcloud.launch.launcher import LaunchedMembers
 from dlcloud.model.errors import (
@@ -20,9 +20,10 @@ from dlcloud.model.errors import (
     UnreachableError,
 )
 from dlcloud.model.instance import Market
+from dlcloud.scheduling.scaling import InstanceStage
 from tests.fakes.clock import START, FakeClock
 from tests.fakes.controller import FIRST, TRAINS, World, member, reports
-from tests.fakes.samples import cluster, plan, recipe
+from tests.fakes.samples import cluster, plan, recipe, worker
 
 URI = "s3://bucket/run"
 TEXT = f"{TRAINS}checkpoints: {URI}\n"
@@ -197,3 +198,46 @@ def test_a_training_of_several_regions_leaves_the_one_that_has_no_capacity():
     with pytest.raises(CapacityError, match="none is left"):
         relauncher(launcher, f"{TEXT}region: [us-east-1, us-west-2]\n").launch(LOST)
     assert (launcher.clock.now(), launcher.alive) == (START, [])
+
+
+class Preparing:
+    def __init__(self):
+        self.prepared, self.failing, self.events, self.clock = [], set(), [], FakeClock()
+        self.standbys = Standbys(prepare=self.prepare, clock=self.clock, emit=self.events.append)
+
+    def prepare(self, member, place):
+        name = member.instance.instance_id
+        self.prepared.append((name, place))
+        if name in self.failing:
+            raise UnreachableError(f"{name} does not answer")
+
+    def update(self, *workers):
+        self.standbys.update(workers, "i-0")
+        if self.standbys._thread is not None:
+            self.standbys._thread.join()
+
+
+def test_standbys_are_renewed_only_after_a_change():
+    preparing = Preparing()
+    for _ in range(3):
+        preparing.update(worker(0), worker(1), worker(2), worker(3, InstanceStage.ARRIVING))
+    assert preparing.prepared == [("i-1", 0), ("i-2", 1)]
+    preparing.update(worker(0), worker(1), worker(2), worker(3))
+    assert preparing.prepared[2:] == [("i-1", 0), ("i-2", 1)], "they must know of the new one"
+    preparing.update(worker(0), worker(1, InstanceStage.GONE), worker(2), worker(3))
+    assert preparing.prepared[4:] == [("i-2", 0), ("i-3", 1)]
+    assert [event.instance_id for event in preparing.events] == ["i-1", "i-2", "i-3"]
+
+
+def test_a_standby_that_does_not_answer_is_tried_again_later():
+    preparing = Preparing()
+    preparing.failing = {"i-1"}
+    preparing.update(worker(0), worker(1))
+    preparing.update(worker(0), worker(1))
+    assert preparing.prepared == [("i-1", 0)]
+    assert "does not answer" in preparing.events[0].message
+    preparing.failing = set()
+    preparing.clock.advance(PREPARE_AGAIN_S)
+    preparing.update(worker(0), worker(1))
+    assert preparing.prepared == [("i-1", 0), ("i-1", 0)]
+    assert "stands by" in preparing.events[-1].message

@@ -1,11 +1,12 @@
-"""`dlcloud simulate`: folders of traces in, a table per deadline and changeover out."""
+"""`dlcloud deadlines` and `dlcloud simulate`: recipes and traces in, tables and pictures out."""
 
 import json
 
 import pytest
 from click.testing import CliRunner
 
-from dlcloud.cli.deadlines import simulate as command
+from dlcloud.cli.deadlines import deadlines
+from dlcloud.cli.deadlines import simulate as simulate_command
 from dlcloud.model.errors import RecipeError
 from dlcloud.model.instance import SLOW_BOOT_S
 
@@ -19,28 +20,98 @@ instances:
 workload:
   command: python3 train.py
 """
+TRAINS = (
+    RECIPE.replace("on_demand_base: 0", "on_demand_base: 1")
+    + """\
+  elastic: {}
+budget: {max_hours: 60}
+deadline:
+  finish: 12h
+  work: {steps: 1000, per_hour: 50}
+"""
+)
 
 
 @pytest.fixture
-def simulate(tmp_path, monkeypatch):
+def invoke(tmp_path, monkeypatch):
+    """Return what runs a command with a recipe."""
     monkeypatch.setenv("DLCLOUD_HOME", str(tmp_path / "home"))
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(RECIPE)
 
-    def run(*arguments, text=None):
-        if text is not None:
-            recipe.write_text(text)
+    def run(command, text, *arguments):
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_text(text)
         done = CliRunner().invoke(command, [str(recipe), *arguments], catch_exceptions=False)
         assert done.exit_code == 0, done.output
-        return done.stdout
+        return done
+
+    return run
+
+
+def write_window(path, counts, **more):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        json.dumps({"metadata": {"gap_seconds": 3600, "meaning": "obtainable"}, "data": counts} | more)
+    )
+
+
+@pytest.fixture
+def plan(tmp_path, invoke):
+    for zone, counts in (("zone-a", [4] * 10 + [0] * 10), ("zone-b", [0] * 10 + [4] * 10)):
+        write_window(tmp_path / "traces" / zone / "0.json", counts, prices=[1.0] * 20)
+
+    def run(*arguments, text=TRAINS):
+        return invoke(deadlines, text, "--traces", str(tmp_path / "traces"), "--pooled", *arguments)
 
     run.folder = tmp_path
     return run
 
 
-def write_window(path, counts, gap_s=3600):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"metadata": {"gap_seconds": gap_s, "meaning": "obtainable"}, "data": counts}))
+@pytest.fixture
+def simulate(tmp_path, invoke):
+    def run(*arguments, text=RECIPE):
+        return invoke(simulate_command, text, *arguments).stdout
+
+    run.folder = tmp_path
+    return run
+
+
+def test_each_deadline_and_choice_of_pools_is_a_row(plan):
+    done = plan("--deadline", "6h", "--deadline", "1d", "--output", "json")
+    rows = json.loads(done.stdout)["result"]["records"]
+    assert [(row["hours"], row["pools"]) for row in rows] == [
+        (hours, pools) for hours in (6, 24) for pools in ("all 2 pools", "zone-a", "zone-b")
+    ]
+    assert all(row["usd"] <= row["on_demand_usd"] * 1.01 and row["missed"] == 0 for row in rows)
+    assert rows[2]["usd"] > rows[0]["usd"]  # zone-b has nothing in the first hours
+    assert rows[5]["usd"] < rows[2]["usd"]
+
+
+def test_the_recipe_s_deadline_and_a_ladder_are_the_default(plan):
+    rows = json.loads(plan("--output", "json").stdout)["result"]["records"]
+    hours = sorted({row["hours"] for row in rows})
+    assert 12 in hours
+    assert len(hours) == 7
+    assert hours[0] > 5  # 20 worker-hours on 4 workers
+
+
+def test_the_curve_is_drawn(plan):
+    path = plan.folder / "curve.svg"
+    assert "written" in plan("--plot", str(path)).stderr
+    assert "all on-demand" in path.read_text() or path.read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "message"),
+    [
+        (["--deadline", "1h"], TRAINS, "is too early: 4 workers on-demand take 5.0 h"),
+        (["--plot", "curve.gif"], TRAINS, "which format"),
+        ([], TRAINS.replace(", per_hour: 50", ""), "how much work is it"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_with_a_hint(plan, arguments, text, message):
+    with pytest.raises(RecipeError, match=message) as caught:
+        plan(*arguments, text=text)
+    assert caught.value.hint
 
 
 def records(output):
@@ -92,12 +163,8 @@ def test_the_recipes_on_demand_base_is_never_left(simulate):
 
 
 def test_work_and_deadline_come_from_the_recipe(simulate):
-    text = RECIPE.replace("python3 train.py", "python3 train.py\n  elastic: {}").replace(
-        "on_demand_base: 0", "on_demand_base: 1"
-    )
-    text += "deadline:\n  finish: 6h\n  work: {steps: 16000, per_hour: 1000}\n"
-    (row, _) = records(simulate("--generate", "1", "--policy", "greedy", "-o", "json", text=text))
-    assert (row["work_worker_hours"], row["deadline_hours"], row["workers"]) == (16, 6, 4)
+    (row, _) = records(simulate("--generate", "1", "--policy", "greedy", "-o", "json", text=TRAINS))
+    assert (row["work_worker_hours"], row["deadline_hours"], row["workers"]) == (20, 12, 4)
 
 
 @pytest.mark.parametrize(
