@@ -1,24 +1,37 @@
-"""The policies against AWS's Service Authorization Reference, and against what recorded calls touch.
+"""The policies against AWS's reference, against what recorded calls touch, and against the calls of the code.
 
 Every method of the cloud and of the account is called on moto, in this process; the local EC2's own rules say
 about which action on which resource IAM is asked for each of the calls.
 """
 
+import ast
 import contextlib
 import io
 import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import boto3
 import moto
 import pytest
+from botocore import xform_name
 from botocore.exceptions import BotoCoreError, ClientError
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
+import dlcloud
+import dlcloud.cloud
 from dlcloud.cloud.account.billing import Billing
 from dlcloud.cloud.account.limits import Ec2Account
 from dlcloud.cloud.api.clients import Clients, decode
+from dlcloud.cloud.api.partitions import partition_of, service_region
+from dlcloud.cloud.compute.capacity import Ec2Capacity
+from dlcloud.cloud.compute.images import Ec2OwnImages
+from dlcloud.cloud.compute.instances import Ec2Instances
+from dlcloud.cloud.ec2 import Ec2Caller
+from dlcloud.cloud.network.security_groups import Ec2Network
 from dlcloud.cloud.network.vpc import ready_endpoints
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.local.api.call import read_call
@@ -79,7 +92,10 @@ class Recorder:
         session.events.register_first("before-send", self.record)
 
     def record(self, request, **_):
-        headers = {key.lower(): as_text(value) for key, value in request.headers.items()}
+        headers = {
+            key.lower(): value.decode() if isinstance(value, bytes) else str(value)
+            for key, value in request.headers.items()
+        }
         body = request.body or b""
         call = read_call(
             {
@@ -94,18 +110,7 @@ class Recorder:
         self.requests += access_requests(call, DEFAULT_ACCOUNT_ID)
 
 
-def as_text(value):
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-class Forgetful:
-    """A cache that keeps nothing."""
-
-    def get(self, *_):
-        return None
-
-    def put(self, *_):
-        return None
+FORGETFUL = SimpleNamespace(get=lambda *_: None, put=lambda *_: None)
 
 
 class Tour:
@@ -114,8 +119,8 @@ class Tour:
     def __init__(self, clients):
         self.clients = clients
         self.clock = FakeClock()
-        self.cloud = cloud_over(clients, cache=Forgetful(), clock=self.clock, images=Forgetful())
-        self.account = Ec2Account(clients=clients, catalog=Catalog(), cache=Forgetful(), clock=self.clock)
+        self.cloud = cloud_over(clients, cache=FORGETFUL, clock=self.clock, images=FORGETFUL)
+        self.account = Ec2Account(clients=clients, catalog=Catalog(), cache=FORGETFUL, clock=self.clock)
         self.ec2 = boto3.client("ec2", region_name=REGION)
         self.tags = cluster().tags
         # A controller makes no dry runs: its cluster has launched.
@@ -373,38 +378,25 @@ def name(request):
     return request.param
 
 
-def test_every_part_of_a_statement_has_an_effect(name):
-    has_effect(POLICIES[name][-1])
+FURTHER = ("detach", "secrets", "storage", "batch", "private")
+OF_REFERENCE = POLICIES | {
+    name: [iam_policy(), iam_policy(f"iam_policy_{name}.json")] for name in FURTHER[1:]
+}
 
 
-def has_effect(document):
-    for statement in statements(document):
+@pytest.mark.parametrize("documents", OF_REFERENCE.values(), ids=OF_REFERENCE)
+def test_every_policy_names_actions_and_resources_of_the_reference(documents):
+    given = {(action, kind) for action, kind, _ in grants(documents)}
+    for statement in statements(documents[-1]):
         kinds = {action: granted(statement, action) for action in actions_of(statement)}
         assert all(kinds.values()), (statement["Sid"], kinds)
         for pattern in as_list(statement["Resource"]):
             kind = type_of(pattern)
             shown = {type_of(r.arn) for a in kinds for r in resource_types(a).values() if r.arn}
             assert kind in {"", "*"} or kind in shown or any(kind in some for some in kinds.values()), pattern
-
-
-def test_every_resource_that_an_action_always_has_is_allowed(name):
-    allowed = {(action, kind) for action, kind, _ in grants(POLICIES[name])}
-    for action in {action for action, _ in allowed}:
-        required = {kind.name for kind in resource_types(action).values() if kind.required}
-        assert required <= {kind for other, kind in allowed if other == action}, action
-
-
-FURTHER = [f"iam_policy_{name}.json" for name in ("batch", "detach", "private", "secrets", "storage")]
-
-
-@pytest.mark.parametrize("further", FURTHER)
-def test_every_policy_that_is_printed_names_actions_and_resources_of_the_reference(further):
-    policies = [iam_policy(), iam_policy(further)]
-    has_effect(policies[-1])
-    given = {(action, kind) for action, kind, _ in grants(policies)}
-    for action in {action for statement in statements(policies[-1]) for action in actions_of(statement)}:
-        required = {kind.name for kind in resource_types(action).values() if kind.required}
-        assert required <= {kind for other, kind in given if other == action}, action
+        for action in kinds:
+            required = {kind.name for kind in resource_types(action).values() if kind.required}
+            assert required <= {kind for other, kind in given if other == action}, action
 
 
 def test_the_local_ec2_asks_for_what_the_reference_lists(name, recorded):
@@ -444,3 +436,243 @@ def test_without_our_tags_only_what_is_shared_is_allowed(name, recorded):
         if one.action.startswith("ec2:") and one.context and type_of(one.resource) not in SHARED:
             bare = AccessRequest(action=one.action, resource=one.resource)
             assert not is_allowed(POLICIES[name], bare), one
+
+
+SOURCES = sorted(Path(dlcloud.cloud.__file__).parent.rglob("*.py"))
+PREFIXES = {"service-quotas": "servicequotas"}
+# What EC2 itself does or asks for on the way; no call of ours bears the name.
+IMPLIED = {"ec2:CreateTags", "iam:CreateServiceLinkedRole", "kms:Decrypt"}
+# Source: STS API reference, GetCallerIdentity: no permissions are required.
+FREE = {"sts:GetCallerIdentity"}
+IMPLIED_BY_BATCH = {"batch:TagResource", "iam:PassRole"}
+IMPLIED_BY_DETACHING = {"iam:PassRole", "iam:TagInstanceProfile", "iam:TagRole"}
+# What no controller on an instance ever does: it looks after its own cluster, and ends where that ends.
+ONLY_BY_PEOPLE = {
+    "regions": Ec2Caller,
+    "admit_key": Ec2Instances,
+    "allow_fabric": Ec2Network,
+    "create_placement_group": Ec2Capacity,
+    "delete_placement_group": Ec2Capacity,
+}
+# What a controller may do in buckets comes with them: tests/unit/planning/test_storage_policy.py.
+MODULES_OF_PEOPLE = {"batch_queues", "billing", "buckets", "roles", "leftovers", "secret_values", "tunnels"}
+CHANGES = ("Create", "Run", "Delete", "Terminate", "Authorize", "Revoke", "Put", "Add", "Remove", "Associate")
+
+
+# Source: Service Authorization Reference, Amazon S3: the actions that these operations need.
+ACTIONS = {
+    "CompleteMultipartUpload": "PutObject",
+    "CopyObject": "PutObject",
+    "CreateMultipartUpload": "PutObject",
+    "HeadBucket": "ListBucket",
+    "ListMultipartUploads": "ListBucketMultipartUploads",
+    "ListObjectsV2": "ListBucket",
+    "UploadPartCopy": "PutObject",
+}
+
+
+# Signed for a websocket: no call of boto3 bears the name.
+TUNNELS = {"ec2-instance-connect:OpenTunnel"}
+
+
+def methods(service):
+    """Return the API actions of a service by the names of boto3's methods."""
+    model = boto3.Session(region_name="us-east-1").client(service).meta.service_model
+    return {xform_name(action): action for action in model.operation_names}
+
+
+def calls_in(source):
+    """Yield (service, method) of every call: get("s").m, get_paginator("m"), pages("s", "m", ...), …"""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call):
+            service = service_of(node.value)
+            if service is not None and node.attr != "get_paginator":
+                yield service, node.attr
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "get_paginator":
+            service = service_of(node.func.value)
+            if service is not None:
+                yield service, node.args[0].value
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "pages":
+            yield node.args[0].value, node.args[1].value
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "_change":
+            yield "batch", node.args[0].value
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "call_until_visible":
+            yield "ec2", node.args[0].value
+
+
+def service_of(call):
+    """Return the service of a `clients.get("service")` or `….get_without_retries()`, else None."""
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return None
+    if call.func.attr == "get_without_retries":
+        return call.args[0].value if call.args else "ec2"
+    owner = getattr(call.func.value, "attr", getattr(call.func.value, "id", ""))
+    if call.func.attr == "get" and owner.endswith("clients"):
+        return call.args[0].value
+    return None
+
+
+def actions_called(sources):
+    found = {call for source in sources for call in calls_in(source)}
+    known = {service: methods(service) for service in {service for service, _ in found}}
+    names = {(service, known[service][method]) for service, method in found}
+    return {f"{PREFIXES.get(service, service)}:{ACTIONS.get(name, name)}" for service, name in names}
+
+
+def without(source, names):
+    """Return a module's text without the functions and classes of these names."""
+    tree = ast.parse(source)
+    bodies = [tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))]
+    for node in bodies:
+        node.body = [each for each in node.body if getattr(each, "name", "") not in names]
+    return ast.unparse(tree)
+
+
+def allowed(found):
+    return {action for statement in found for action in actions_of(statement)}
+
+
+PEOPLE, DETACHING, SECRETS, STORAGE, BATCH, PRIVATE = map(
+    iam_policy, ("iam_policy.json", *(f"iam_policy_{name}.json" for name in FURTHER))
+)
+CONTROLLER = control_policy("c0ffee", "eu-west-1")
+ADMINISTRATORS = "sts:AssumeRole"
+"""Of the self-test's part `policy`, which makes a role and takes its rights."""
+
+
+def test_the_policies_allow_exactly_the_calls_of_the_code():
+    used = actions_called(path.read_text() for path in SOURCES)
+    detaching = allowed(statements(DETACHING)) - IMPLIED_BY_DETACHING
+    assert len(used) > 20
+    secrets, private = allowed(statements(SECRETS)), allowed(statements(PRIVATE)) - TUNNELS
+    storage, batch = allowed(statements(STORAGE)), allowed(statements(BATCH)) - IMPLIED_BY_BATCH
+    printed = (allowed(statements(PEOPLE)) | secrets | storage | private | batch) - IMPLIED | detaching
+    assert printed == used - FREE - {ADMINISTRATORS}
+    # The image of a recipe may be a parameter of the user's own.
+    assert allowed(statements(PEOPLE)) & (secrets | private) == {"ssm:GetParameters"}
+    assert allowed(statements(PEOPLE)) & detaching <= IMPLIED
+
+
+def test_the_controller_of_a_cluster_may_make_exactly_its_calls():
+    assert all(hasattr(kind, name) for name, kind in ONLY_BY_PEOPLE.items())
+    names = {*ONLY_BY_PEOPLE, Ec2OwnImages.__name__}
+    sources = [path.read_text() for path in SOURCES if path.stem not in MODULES_OF_PEOPLE]
+    used = actions_called(without(source, names) for source in sources)
+    implied = {"iam:CreateServiceLinkedRole", "iam:PassRole", *KEY_ACTIONS}
+    assert allowed(statements(CONTROLLER)) - implied == used - FREE
+
+
+def test_the_controller_gives_its_own_rights_to_its_own_instances_only():
+    iam = {action for action in allowed(statements(CONTROLLER)) if action.startswith("iam:")}
+    assert iam == {"iam:CreateServiceLinkedRole", "iam:PassRole"}
+    (passing,) = [found for found in statements(CONTROLLER) if "iam:PassRole" in actions_of(found)]
+    assert passing["Resource"] == "arn:aws:iam::*:role/dlcloud/eu-west-1/dlcloud-c0ffee"
+    services = ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"]
+    assert passing["Condition"] == {"StringEquals": {"iam:PassedToService": services}}
+
+
+def test_the_reader_of_the_code_sees_every_kind_of_call():
+    source = 'clients.get("ec2").describe_x()\nb.get_without_retries().run_y(**z)\na.get("k").partition()\n'
+    source += 'd.call_until_visible("j")\n'
+    source += 'c.pages("sts", "list_z", "Z")\nf(g.get_without_retries().h)\nself._clients.get("ec2").i()'
+    assert set(calls_in(source)) == {
+        ("ec2", "describe_x"),
+        ("ec2", "run_y"),
+        ("sts", "list_z"),
+        ("ec2", "h"),
+        ("ec2", "i"),
+        ("ec2", "j"),
+    }
+
+
+def is_change(action):
+    return action.partition(":")[2].startswith(CHANGES)
+
+
+def names_shared_things(statement):
+    """True for a statement on what a launch only uses, or makes untagged."""
+    listed = statement["Resource"] if isinstance(statement["Resource"], list) else [statement["Resource"]]
+    kinds = {resource.rsplit(":", 1)[-1].split("/")[0] for resource in listed}
+    used = {"capacity-reservation", "image", "placement-group", "security-group", "snapshot"}
+    return kinds <= used | {"spot-instances-request", "subnet", "vpc"}
+
+
+def ours_by_path(statement):
+    listed = statement["Resource"]
+    return isinstance(listed, list) and all("/dlcloud/*" in resource for resource in listed)
+
+
+def test_a_policy_fits_into_the_quotas_of_iam_and_no_wildcard_allows_an_action():
+    # Source: IAM user guide, "IAM and AWS STS quotas": of a role's own policies, and of a managed one.
+    assert len("".join(control_policy("c" * 12, "ap-southeast-2").split())) <= 10_240
+    assert all(len("".join(document.split())) <= 6_144 for document in (PEOPLE, DETACHING))
+    for document in (PEOPLE, DETACHING, SECRETS, STORAGE, BATCH, PRIVATE, CONTROLLER):
+        names = [statement["Sid"] for statement in statements(document)]
+        assert len(set(names)) == len(names)
+        assert {statement["Effect"] for statement in statements(document)} == {"Allow"}
+        assert not any("*" in action for action in allowed(statements(document)))
+    assert "@" not in CONTROLLER
+
+
+@pytest.mark.parametrize(
+    "document", [PEOPLE, DETACHING, CONTROLLER], ids=["people", "detaching", "controller"]
+)
+def test_changes_and_removals_are_bound_to_our_tag_or_path_or_to_the_controllers_cluster(document):
+    is_own = document == CONTROLLER
+    for statement in statements(document):
+        changing = [action for action in actions_of(statement) if is_change(action)]
+        if is_own:
+            changing = [action for action in changing if action.startswith("ec2:")]
+            assert not changing or ":eu-west-1:" in json.dumps(statement["Resource"])
+        bound = json.dumps(statement.get("Condition", {}))
+        tag = '/dlcloud:cluster": "c0ffee"' if is_own else "aws:ResourceTag/dlcloud:managed"
+        is_bound = tag in bound if is_own else bound != "{}"
+        of_path = not is_own and ours_by_path(statement)
+        assert not changing or is_bound or names_shared_things(statement) or of_path, statement["Sid"]
+        if not is_own and tag not in bound and not of_path:
+            removing = ("Delete", "Terminate")
+            assert not [action for action in changing if action.partition(":")[2].startswith(removing)]
+
+
+def test_spot_requests_and_snapshots_need_no_tag():
+    # A launch template that tags spot requests fails its on-demand part: karpenter-provider-aws, issue 5850.
+    spot, snapshot = "spot-instances-request/*", "snapshot/*"
+    for document, kind in ((PEOPLE, spot), (PEOPLE, snapshot), (CONTROLLER, spot)):
+        launching = [found for found in statements(document) if "ec2:RunInstances" in actions_of(found)]
+        (naming,) = [found for found in launching if f":{kind}" in json.dumps(found["Resource"])]
+        assert "Condition" not in naming
+
+
+ROOT = Path(dlcloud.__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("region", "name", "principal", "pricing"),
+    [
+        ("eu-central-1", "aws", "ec2.amazonaws.com", "us-east-1"),
+        ("cn-north-1", "aws-cn", "ec2.amazonaws.com.cn", "cn-northwest-1"),
+        ("us-gov-west-1", "aws-us-gov", "ec2.amazonaws.com", ""),
+        ("il-south-9", "aws", "ec2.amazonaws.com", "us-east-1"),
+    ],
+)
+def test_a_region_says_its_partition(region, name, principal, pricing):
+    partition = partition_of(region)
+    assert (partition.name, partition.ec2_principal) == (name, principal)
+    assert service_region("api.pricing", region, "us-east-1") == pricing
+
+
+@pytest.mark.parametrize("name", ["iam_policy.json", "iam_policy_detach.json", "iam_policy_secrets.json"])
+def test_a_policy_of_china_names_nothing_of_another_partition(name):
+    china = partition_of("cn-north-1")
+    text = iam_policy(name, partition=china.name, dns_suffix=china.dns_suffix)
+    arns = re.findall(r'"arn:([^:]+):', text + control_policy("c0ffee", "cn-north-1", china.name))
+    assert set(arns) == {"aws-cn"}
+    assert "@" not in text
+    json.loads(text)
+
+
+def test_no_source_names_the_commercial_partition_in_an_arn():
+    sources = [*(ROOT / "dlcloud").rglob("*.py"), *filter(Path.is_file, (ROOT / "templates").iterdir())]
+    # The local EC2 is of that partition.
+    named = [path for path in sources if "arn:aws:" in path.read_text()]
+    assert [path for path in named if "local" not in path.parts] == []

@@ -218,26 +218,19 @@ def test_the_image_is_that_of_the_type_as_ec2_describes_it():
     assert there.images.asked[1:] == [(False, "x86_64"), (False, "arm64")]
 
 
-def test_a_small_quota_is_refused_before_launch_with_the_request_text():
-    account = FakeAccount(
-        kept_limit=8,
-        true_limit=8,
-        running=[Usage(instance_type="m5.large", market=Market.ON_DEMAND, vcpus=2)],
-    )
+def test_a_small_quota_is_refused_before_launch_with_the_request_text_but_not_a_kept_one():
+    account = FakeAccount(kept_limit=4, true_limit=64)
+    assert len(planned(account).pools) == 2
+    assert account.asked_anew == [[STANDARD_CODE]]
+    used = Usage(instance_type="m5.large", market=Market.ON_DEMAND, vcpus=2)
     there = cloud()
     with pytest.raises(QuotaError) as caught:
-        planned(account, there=there)
+        planned(FakeAccount(kept_limit=8, true_limit=8, running=[used]), there=there)
     # Two instances of 4 vCPUs, 2 of 8 in use.
     assert "2 of 4 vCPUs are needed" in caught.value.message
     assert "2 of 8 vCPUs in use, 6 left" in caught.value.message
     assert f"--quota-code {STANDARD_CODE} --desired-value 10" in caught.value.hint
     assert not there.requests
-
-
-def test_a_cached_limit_that_is_too_low_is_looked_up_again():
-    account = FakeAccount(kept_limit=4, true_limit=64)
-    assert len(planned(account).pools) == 2
-    assert account.asked_anew == [[STANDARD_CODE]]
 
 
 def test_a_market_without_quota_is_left_out_and_the_other_one_used():
@@ -249,16 +242,13 @@ def test_a_market_without_quota_is_left_out_and_the_other_one_used():
     assert any("spot is left out" in reason for reason in plan.reasons)
 
 
-def test_a_refused_question_is_noted_and_does_not_stop_a_launch():
-    plan = planned(FakeAccount(refuses=CredentialsError("not allowed to ask for limits")))
-    assert plan.pools
-    assert "not checked: not allowed to ask for limits" in plan.reasons
-
-
-def test_an_account_without_a_default_vpc_is_refused_with_a_command():
+def test_an_account_without_a_default_vpc_is_refused_and_one_that_does_not_say_is_not():
     with pytest.raises(CloudError) as caught:
         planned(FakeAccount(zones={}))
     assert caught.value.hint == "aws ec2 create-default-vpc --region us-east-1"
+    plan = planned(FakeAccount(refuses=CredentialsError("not allowed to ask for limits")))
+    assert plan.pools
+    assert "not checked: not allowed to ask for limits" in plan.reasons
 
 
 def test_zones_without_a_default_subnet_are_not_tried_and_scores_named():
