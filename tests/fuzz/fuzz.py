@@ -30,12 +30,17 @@ with atheris.instrument_imports(include=["dlcloud", "yaml"]):
     from dlcloud.recipe.recipe import read_recipe
     from dlcloud.scheduling.simulation.traces import READERS
     from dlcloud.store.database import Database
-    from tests.unit.hostile.command_lines import check, no_cloud, run
-    from tests.unit.hostile.input_texts import COMMANDS, RECIPES, WORDS, hostile_arguments
-    from tests.unit.hostile.record_lines import RECORDS, hostile_line
-    from tests.unit.hostile.record_readers import CONTROL, read_all
-    from tests.unit.hostile.trace_readers import live_through
-    from tests.unit.hostile.trace_texts import hostile_trace
+    from tests.unit.hostile.test_hostile_inputs import (
+        COMMANDS,
+        RECIPES,
+        WORDS,
+        check,
+        hostile_arguments,
+        no_cloud,
+        run,
+    )
+    from tests.unit.hostile.test_hostile_records import CONTROL, RECORDS, hostile_line, read_all
+    from tests.unit.hostile.test_hostile_traces import hostile_trace, live_through
 
 Target = Callable[[bytes], None]
 SEEDS = 200

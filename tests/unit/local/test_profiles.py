@@ -96,7 +96,7 @@ MISSING = "arn:aws:iam::123456789012:role/Missing"
         ({"ask": refuse}, "not a terminal", ""),
         ({"login": Login(aws_profile="owner", role=MISSING)}, f"assuming the role {MISSING}", ""),
         ({"login": Login(aws_profile="nobody")}, "has no profile nobody", ""),
-        ({"login": Login(aws_profile="sso")}, "", "aws sso login --profile sso"),
+        ({"login": Login(aws_profile="sso")}, None, "aws sso login --profile sso"),
     ],
     ids=["no code", "no role", "no profile", "expired login"],
 )

@@ -7,7 +7,7 @@ import pytest
 from dlcloud.launch.remote_jobs import folder_of, log_command
 from tests.fakes.samples import run
 from tests.needs import needs
-from tests.unit.hostile.input_texts import SHELL
+from tests.unit.hostile.test_hostile_inputs import SHELL
 
 pytestmark = needs("tar")
 
