@@ -1,8 +1,9 @@
-"""The agent, with workers that train nothing: notices, deaths, orders and deadlines."""
+"""The agent, with workers that train nothing: notices, deaths, orders, deadlines, and when it takes over."""
 
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
@@ -10,7 +11,19 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dlcloud.trainer.agent import Agent, OrphanWatch, power_off
+from dlcloud.model.secret_source import CONTROLLER_PREFIX
+from dlcloud.resources.texts import template
+from dlcloud.trainer.agent import (
+    ALONE_S,
+    NAMES,
+    PREFIX,
+    RETRY_S,
+    Agent,
+    OrphanWatch,
+    Successor,
+    controller_environment,
+    power_off,
+)
 from dlcloud.trainer.coordination.ledger import Entry
 from dlcloud.trainer.drain import DRAINED
 from dlcloud.trainer.instance.notices import MetadataError, SpotStatus
@@ -18,7 +31,7 @@ from dlcloud.trainer.instance.options import parse, promote
 from dlcloud.trainer.instance.processes import SupervisedProcess, make_workers
 from dlcloud.trainer.records import EventName, Records
 from dlcloud.trainer.settings import Control
-from tests.fakes.training import read_records, write_control_file
+from tests.fakes.training import read_records, wait_until, write_control_file
 
 DRAINS = "import signal,sys,time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(10)); time.sleep(3600)"
 STUBBORN = (
@@ -42,6 +55,17 @@ class Desk:
     def when(self, condition, action):
         """Do something once a condition holds, and what was to be done before is done."""
         self.actions.append((condition, action))
+
+    def answers(self, answer):
+        """Return an action: let the metadata service answer so."""
+        return lambda: setattr(self, "answer", answer)
+
+    def notices(self, seconds):
+        """Return an action: let the service give notice of an end in so many seconds from then."""
+        return lambda: setattr(self, "answer", notice(seconds))
+
+    def causes(self, kind):
+        return [event["cause"] for event in self.events(kind)]
 
     def once(self, kind, action, count=1):
         """Do something once so many events of a kind are recorded."""
@@ -97,27 +121,23 @@ class Desk:
         return [event for event in events if kind in {None, event["event"]}]
 
 
-def in_seconds(seconds):
-    return datetime.now(UTC) + timedelta(seconds=seconds)
+def notice(seconds):
+    """Return the answer that this instance ends in so many seconds."""
+    return SpotStatus(action="terminate", at=datetime.now(UTC) + timedelta(seconds=seconds))
 
 
 def test_a_worker_that_is_done_ends_the_agent(tmp_path):
     desk = Desk(tmp_path, DONE)
     assert desk.run() == 0
-    assert [event["cause"] for event in desk.events("worker_ended")] == ["done"]
+    assert desk.causes("worker_ended") == ["done"]
 
 
-def test_a_worker_that_fails_is_started_again_and_then_given_up(tmp_path):
-    desk = Desk(tmp_path, FAILS, "--restarts", "1")
+@pytest.mark.parametrize("option", [(), ("--lighthouse",)], ids=["alone", "with its lighthouse"])
+def test_a_worker_that_fails_is_started_again_and_then_given_up(tmp_path, option):
+    desk = Desk(tmp_path, FAILS, "--restarts", "1", *option)
     assert desk.run() == 1
     assert len(desk.events("worker_started")) == 2
-    assert "failed with status 3" in desk.events("worker_ended")[0]["cause"]
-
-
-def test_a_lighthouse_ends_with_a_worker_that_fails_before_any_step(tmp_path):
-    desk = Desk(tmp_path, FAILS, "--restarts", "1", "--lighthouse")
-    assert desk.run() == 1
-    assert len(desk.events("worker_started")) == 2
+    assert "failed with status 3" in desk.causes("worker_ended")[0]
 
 
 def test_a_lighthouse_serves_the_others_while_they_train(tmp_path, monkeypatch):
@@ -135,7 +155,7 @@ def test_a_worker_that_is_asked_to_leave_before_it_listens_has_left(tmp_path):
     desk = Desk(tmp_path, "import time; time.sleep(3600)")
     desk.once("worker_started", desk.leave)
     assert desk.run() == DRAINED
-    assert desk.events("worker_ended")[0]["cause"] == "ended by SIGTERM"
+    assert desk.causes("worker_ended") == ["ended by SIGTERM"]
 
 
 def test_a_worker_that_is_killed_is_started_again_and_said_so(tmp_path):
@@ -143,18 +163,16 @@ def test_a_worker_that_is_killed_is_started_again_and_said_so(tmp_path):
     desk.once("worker_started", lambda: os.kill(desk.events("worker_started")[0]["pid"], signal.SIGKILL))
     desk.once("worker_started", desk.leave, count=2)
     assert desk.run() == DRAINED
-    assert desk.events("killed")[0]["cause"] == "ended by SIGKILL"
+    assert desk.causes("killed") == ["ended by SIGKILL"]
     assert len(desk.events("worker_started")) == 2
 
 
 def test_a_notice_far_off_lets_the_worker_train_on_and_a_near_one_does_not(tmp_path):
     desk = Desk(tmp_path, DRAINS, "--margin", "60", "--last-seconds", "1")
-    desk.answer = SpotStatus(action="terminate", at=in_seconds(600))
+    desk.answer = notice(600)
     drains = []
     desk.some_ticks_after("notice", lambda: drains.extend(desk.events("drain")))
-    desk.when(
-        lambda: True, lambda: setattr(desk, "answer", SpotStatus(action="terminate", at=in_seconds(50)))
-    )
+    desk.when(lambda: True, desk.notices(50))
     assert desk.run() == DRAINED
     assert drains == []
     notices = desk.events("notice")
@@ -169,14 +187,9 @@ def test_a_notice_far_off_lets_the_worker_train_on_and_a_near_one_does_not(tmp_p
 def test_a_worker_that_does_not_leave_is_ended_before_the_deadline(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     desk = Desk(tmp_path, STUBBORN, "--margin", "90", "--last-seconds", "60")
-    deadline = in_seconds(61.5)
-    desk.when(
-        (tmp_path / "ready").exists,
-        lambda: setattr(desk, "answer", SpotStatus(action="terminate", at=deadline)),
-    )
+    desk.when((tmp_path / "ready").exists, desk.notices(61.5))
     assert desk.run() == 1
-    killed = desk.events("killed")[0]
-    assert datetime.fromisoformat(killed["time"]) < deadline
+    assert desk.events("killed")[0]["time"] < desk.events("notice")[0]["deadline"]
 
 
 def test_the_controller_may_ask_a_worker_to_leave(tmp_path):
@@ -184,7 +197,7 @@ def test_the_controller_may_ask_a_worker_to_leave(tmp_path):
     path = tmp_path / "control.json"
     desk.once("worker_started", lambda: write_control_file(path, generation=1, drain="resize to 2"))
     assert desk.run() == DRAINED
-    assert desk.events("drain")[0]["cause"] == "resize to 2"
+    assert desk.causes("drain") == ["resize to 2"]
 
 
 def test_an_agent_takes_over_from_a_coordinator_that_is_lost(tmp_path):
@@ -224,89 +237,71 @@ def test_an_agent_asks_the_ledger_of_the_coordinator_that_took_over(tmp_path):
 @pytest.mark.parametrize("drain", [True, False])
 def test_a_rebalance_recommendation_is_recorded_and_followed_if_wished(tmp_path, drain):
     desk = Desk(tmp_path, DRAINS, *(["--drain-on-rebalance"] if drain else []))
-    desk.answer = SpotStatus(rebalance=in_seconds(0))
+    desk.answer = SpotStatus(rebalance=datetime.now(UTC))
     if not drain:
         desk.some_ticks_after("rebalance", desk.leave)
     assert desk.run() == DRAINED
     assert len(desk.events("rebalance")) == 1
-    assert desk.events("drain")[0]["cause"] == ("rebalance recommendation" if drain else "SIGTERM")
+    assert desk.causes("drain") == ["rebalance recommendation" if drain else "SIGTERM"]
 
 
-def test_a_metadata_service_that_is_away_is_reported_once(tmp_path):
+AWAY, ANSWERS = MetadataError("answered 503"), "the metadata service answers again"
+BROKEN = ValueError("Invalid header value")
+FAILED = "the metadata client failed: ValueError('Invalid header value')"
+
+
+@pytest.mark.parametrize(
+    ("answers", "causes"),
+    [
+        ([AWAY, SpotStatus()], ["answered 503", ANSWERS]),
+        ([BROKEN, SpotStatus()], [FAILED, ANSWERS]),
+        ([AWAY, BROKEN], ["answered 503", FAILED]),
+    ],
+    ids=["away", "a fault of the client", "a fault where the service failed before"],
+)
+def test_what_fails_of_the_metadata_service_is_reported_once(tmp_path, answers, causes):
     desk = Desk(tmp_path, DRAINS)
-    desk.answer = MetadataError("no metadata service")
-    desk.some_ticks_after("metadata", lambda: setattr(desk, "answer", SpotStatus()))
+    desk.answer, after = answers
+    desk.some_ticks_after("metadata", desk.answers(after))
     desk.once("metadata", desk.leave, count=2)
     assert desk.run() == DRAINED
-    assert [event["cause"] for event in desk.events("metadata")] == [
-        "no metadata service",
-        "the metadata service answers again",
-    ]
+    assert desk.causes("metadata") == causes
 
 
 def test_a_notice_is_followed_where_the_rebalance_path_fails(tmp_path):
     desk = Desk(tmp_path, DRAINS)
-    desk.answer = MetadataError(
-        "answered 503 for rebalance", SpotStatus(action="terminate", at=in_seconds(30))
-    )
+    desk.answer = MetadataError("answered 503 for rebalance", notice(30))
     assert desk.run() == DRAINED
-    assert [event["cause"] for event in desk.events("metadata")] == ["answered 503 for rebalance"]
+    assert desk.causes("metadata") == ["answered 503 for rebalance"]
     assert len(desk.events("notice")) == 1
-    assert desk.events("drain")[0]["cause"] == "interruption notice"
+    assert desk.causes("drain") == ["interruption notice"]
 
 
 def test_a_notice_whose_time_slides_is_followed_and_recorded_once(tmp_path):
     desk = Desk(tmp_path, DRAINS, "--margin", "60", "--last-seconds", "1")
-    desk.fetch = lambda: SpotStatus(action="terminate", at=in_seconds(61))
+    desk.fetch = lambda: notice(61)
     assert desk.run() == DRAINED
-    (event,) = desk.events("notice")
-    (drain,) = desk.events("drain")
+    (event,), (drain,) = desk.events("notice"), desk.events("drain")
     assert drain["cause"] == "interruption notice"
     assert drain["deadline"] == event["deadline"]
-
-
-def test_an_exception_of_the_metadata_client_is_recorded_once(tmp_path):
-    desk = Desk(tmp_path, DRAINS)
-    desk.answer = ValueError("Invalid header value")
-    notice = SpotStatus(action="terminate", at=in_seconds(30))
-    desk.some_ticks_after("metadata", lambda: setattr(desk, "answer", notice))
-    assert desk.run() == DRAINED
-    assert [event["cause"] for event in desk.events("metadata")] == [
-        "the metadata client failed: ValueError('Invalid header value')",
-        "the metadata service answers again",
-    ]
-    assert desk.events("drain")[0]["cause"] == "interruption notice"
-
-
-def test_an_exception_is_recorded_where_the_service_failed_before(tmp_path):
-    desk = Desk(tmp_path, DRAINS)
-    desk.answer = MetadataError("answered 503")
-    desk.once("metadata", lambda: setattr(desk, "answer", ValueError("Invalid header value")))
-    desk.once("metadata", desk.leave, count=2)
-    assert desk.run() == DRAINED
-    causes = [event["cause"] for event in desk.events("metadata")]
-    assert causes == ["answered 503", "the metadata client failed: ValueError('Invalid header value')"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_polling_thread_that_ends_is_started_again(tmp_path):
     desk = Desk(tmp_path, DRAINS)
-    answers = [SystemExit(), SystemExit()]
+    fetch, ends = desk.fetch, [SystemExit(), SystemExit()]
 
-    def fetch():
-        if answers:
-            raise answers.pop()
-        return desk.answer
+    def fetch_or_end():
+        if ends:
+            raise ends.pop()
+        return fetch()
 
-    desk.fetch = fetch
-    notice = SpotStatus(action="terminate", at=in_seconds(30))
-    desk.once("metadata", lambda: setattr(desk, "answer", notice), count=2)
+    desk.fetch = fetch_or_end
+    desk.once("metadata", desk.notices(30), count=2)
     assert desk.run() == DRAINED
-    assert [event["cause"] for event in desk.events("metadata")] == [
-        "the thread that polls the metadata service ended; starting it again",
-        "the metadata service answers again",
-    ]
-    assert desk.events("drain")[0]["cause"] == "interruption notice"
+    ended = "the thread that polls the metadata service ended; starting it again"
+    assert desk.causes("metadata") == [ended, ANSWERS]
+    assert desk.causes("drain") == ["interruption notice"]
 
 
 def test_an_instance_without_coordinator_and_controller_ends_itself(tmp_path):
@@ -389,3 +384,97 @@ def test_bad_arguments_are_refused_at_once(capsys, arguments, message):
         parse(arguments, {})
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+JOB = template("job.py")
+
+
+class Standby:
+    """An instance with the folders of a controller, and the agent's look at them."""
+
+    def __init__(self, folder, records):
+        self.folder, self.now = folder, 0.0
+        self.program = folder / "control" / "stand-by"
+        self.job = folder / "runs" / "control"
+        self.job.mkdir(parents=True)
+        self.successor = Successor(program=self.program, records=records)
+
+    def install(self, status=0):
+        self.program.parent.mkdir(exist_ok=True)
+        self.program.write_text(f"echo ran >> {self.folder}/ran; exit {status}")
+
+    def poll(self, alone_s=0.0, *, coordinates=False, later_s=1.0):
+        self.now += later_s
+        self.successor.poll(alone_s, self.now, coordinates=coordinates)
+
+    def runs(self):
+        path = self.folder / "ran"
+        return len(path.read_text().split()) if path.exists() else 0
+
+
+@pytest.fixture
+def standby(tmp_path):
+    with Records(path=tmp_path / "records.jsonl", run="r", worker="w") as records:
+        yield Standby(tmp_path, records)
+
+
+def test_an_instance_that_does_not_stand_by_does_nothing(standby):
+    standby.poll(10 * ALONE_S)
+    Successor(program=None, records=standby.successor.records).poll(10 * ALONE_S, 1.0, coordinates=False)
+    assert standby.runs() == 0
+
+
+def test_a_coordinator_that_is_silent_for_a_moment_is_waited_for(standby):
+    standby.install()
+    standby.poll(ALONE_S - 1)
+    assert standby.successor._process is None
+    standby.poll(ALONE_S)
+    wait_until(lambda: standby.runs() == 1, "the program")
+    (record,) = read_records(standby.folder / "records.jsonl")
+    assert record["event"] == "take_over"
+
+
+def test_a_take_over_that_was_refused_is_tried_again_later(standby):
+    standby.install(status=1)
+    standby.poll(ALONE_S)
+    standby.successor._process.wait()
+    standby.poll(ALONE_S)
+    standby.poll(ALONE_S, later_s=RETRY_S / 2)
+    assert standby.runs() == 1
+    standby.poll(ALONE_S, later_s=RETRY_S)
+    wait_until(lambda: standby.runs() == 2, "the program again")
+
+
+def ended_process():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize(
+    ("pid", "status", "starts"),
+    [(True, None, True), (True, "137", True), (True, "0", False), (True, "1", False), (False, None, False)],
+)
+def test_only_a_controller_that_was_killed_is_started_again(standby, pid, status, starts):
+    standby.install()
+    if pid:
+        (standby.job / "pid").write_text(str(ended_process()))
+    if status is not None:
+        (standby.job / "exit_status").write_text(status)
+    standby.poll(coordinates=True)
+    assert (standby.successor._process is not None) is starts
+
+
+def test_a_controller_inherits_secrets_by_other_names_and_no_variables():
+    training = {"PATH": "/bin", "AWS_ACCESS_KEY_ID": "theirs", "PYTHONPATH": "..", "NOTE": "x"}
+    training |= {"DLCLOUD_SECRETS": "TOKEN AWS_ACCESS_KEY_ID GONE", "TOKEN": "t"}
+    expected = {"DLCLOUD_SECRET_TOKEN": "t", "DLCLOUD_SECRET_AWS_ACCESS_KEY_ID": "theirs", "PATH": "/bin"}
+    assert controller_environment(training) == expected
+    assert NAMES in JOB
+    assert PREFIX == CONTROLLER_PREFIX
+
+
+def test_the_coordinator_never_takes_over_from_itself(standby):
+    standby.install()
+    standby.poll(10 * ALONE_S, coordinates=True)
+    assert standby.successor._process is None

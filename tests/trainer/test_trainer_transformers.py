@@ -17,16 +17,17 @@ def trainer_python():
     return python_with(ROOT / "dlcloud" / "trainer" / "requirements" / "transformers.txt")
 
 
+def read(folder, name):
+    return json.loads((folder / f"{name}.json").read_text())
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["dropout", "language"])
 def test_alone_its_losses_are_those_of_trainer_to_the_bit(run_program, alone, kind):
     """Partial batches at the end of epochs, accumulation, dropout, a schedule, evaluation and bf16."""
     for name in ("Trainer", "ElasticTrainer"):
         run_program(str(PROGRAM), name, kind, str(alone / f"{name}.json"))
-    plain, elastic = (
-        json.loads((alone / f"{name}.json").read_text()) for name in ("Trainer", "ElasticTrainer")
-    )
-    assert elastic == plain
+    assert read(alone, "ElasticTrainer") == read(alone, "Trainer")
 
 
 @pytest.mark.long
@@ -39,7 +40,7 @@ def test_with_several_workers_its_losses_are_those_of_trainer_within_rounding(
         agents.start("first", "--lighthouse", "--workers", "3")
         assert agents.wait("first") == 0
         assert {record["world_size"] for record in agents.steps("first")} == {3}
-    plain, elastic = (json.loads((alone / f"{name}.json").read_text()) for name in ("plain", "elastic"))
+    plain, elastic = read(alone, "plain"), read(alone, "elastic")
     assert len(plain[0]) == len(elastic[0])
     for expected, found in zip(plain[0], elastic[0], strict=True):
         assert found == pytest.approx(expected, rel=1e-4)
