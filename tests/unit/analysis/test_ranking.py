@@ -36,10 +36,8 @@ def metric(low, value, high, samples=9):
     return Measurement(value=value, low=low, high=high, unit="images/s", samples=samples)
 
 
-def plain(bounds=(9, 10, 11), setting="fp32", *, of="a", kind="c5.large", compared=None, **other):
-    one = run(of, instance_type=kind, **other)
-    result = Result(case="vgg16", setting=setting, baseline=False, metrics={"throughput": metric(*bounds)})
-    return ResultRow(measured=MeasuredRun(run=one), result=result, comparison=compared)
+def plain(bounds=(9, 10, 11), setting="fp32", *, of="a", **other):
+    return line(*bounds, setting, run_id=of, usd=None, **other)
 
 
 PAIRED = Comparison(
@@ -134,20 +132,18 @@ def test_differences_are_named_and_of_lists_what_only_one_side_has():
 
 
 def line(low, value, high, setting="fp32", *, usd="1", kind="c5.large", spot=None, latency=None, **other):
-    case = other.pop("case", "vgg16")
-    stable = other.pop("stable", True)
-    metrics = {"throughput": Measurement(value=value, low=low, high=high, unit="images/s", samples=9)}
+    parts = {name: other.pop(name, default) for name, default in (("case", "vgg16"), ("stable", True))}
+    compared = other.pop("compared", None)
+    metrics = {"throughput": metric(low, value, high)}
     if latency:
-        metrics["latency_p50"] = Measurement(
-            value=latency, low=latency, high=latency + 1, unit="ms", samples=9
-        )
+        metrics["latency_p50"] = replace(metric(latency, latency, latency + 1), unit="ms")
     quote = MarketPrices(
         on_demand=price(kind, usd) if usd else None,
         spot=price(kind, spot, Market.SPOT) if spot else None,
     )
     of = run(other.pop("run_id", f"{kind}-{setting}"), instance_type=kind, **other)
-    result = Result(case=case, setting=setting, baseline=False, metrics=metrics, stable=stable)
-    return ResultRow(measured=MeasuredRun(run=of, prices=quote), result=result)
+    result = Result(setting=setting, baseline=False, metrics=metrics, **parts)
+    return ResultRow(measured=MeasuredRun(run=of, prices=quote), result=result, comparison=compared)
 
 
 def best_of(rows, by, market):

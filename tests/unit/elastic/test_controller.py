@@ -155,22 +155,15 @@ def test_a_target_below_the_minimum_lowers_it_for_all_that_train():
     assert sorted(world.workers.drained) == ["i-1", "i-2"]
 
 
-def test_while_workers_wait_the_progress_says_for_what():
-    waits = event(EventName.HOLD) | {"cause": "1 of 2 instances needed"}
-    script = {
-        "i-0": [reports("i-0", step(4)), reports("i-0", waits), reports("i-0", DONE)],
-        "i-2": [ends("i-0"), ends("i-1"), ends("i-2")],
-    }
-    world = World(script).go()
+def test_while_workers_wait_the_progress_says_for_what_and_warns_after_the_first_step():
+    waits = reports("i-0", event(EventName.HOLD) | {"cause": "1 of 2 instances needed"})
+    done = [ends("i-0"), ends("i-1"), ends("i-2")]
+    world = World({"i-0": [reports("i-0", step(4)), waits, reports("i-0", DONE)], "i-2": done}).go()
     (warning,) = [event for event in world.events if event.message == "waiting: 1 of 2 instances needed"]
     assert isinstance(warning, Warned)
     assert "step 4, loss 1.5, waiting: 1 of 2 instances needed" in world.messages
-
-
-def test_waiting_for_the_first_step_is_no_warning():
-    waits = event(EventName.HOLD) | {"cause": "1 of 2 instances needed"}
-    script = {"i-0": [reports("i-0", waits, DONE)], "i-2": [ends("i-0"), ends("i-1"), ends("i-2")]}
-    assert not [event for event in World(script).go().events if isinstance(event, Warned)]
+    at_first = World({"i-0": [waits, reports("i-0", DONE)], "i-2": done}).go()
+    assert not [event for event in at_first.events if isinstance(event, Warned)]
 
 
 def taken(number, generation=0, size=3):
@@ -279,16 +272,22 @@ def test_a_denied_request_for_the_only_coordinator_ends_the_run():
         world.go()
 
 
-def test_a_program_failing_on_the_coordinator_at_first_ends_the_run():
-    world = World({"i-0": [ends("i-0", 1, RunState.FAILED)]})
-    with pytest.raises(RemoteCommandError, match="sample failed on i-0"):
-        world.go()
+def exited(name, error):
+    return AgentExited(instance_id=name, error=error)
 
 
-@pytest.mark.parametrize("error", [RemoteCommandError("no such image"), CredentialsError("denied")])
-def test_a_set_up_failing_on_the_coordinator_at_first_ends_the_run(error):
-    world = World({"i-0": [AgentExited(instance_id="i-0", error=error)]})
-    with pytest.raises(type(error), match=str(error)):
+@pytest.mark.parametrize(
+    ("ending", "error", "message"),
+    [
+        (ends("i-0", 1, RunState.FAILED), RemoteCommandError, "sample failed on i-0"),
+        (exited("i-0", RemoteCommandError("no such image")), RemoteCommandError, "no such image"),
+        (exited("i-0", CredentialsError("denied")), CredentialsError, "denied"),
+        (exited("i-1", ZeroDivisionError("a bug in a thread")), ZeroDivisionError, "a bug in a thread"),
+    ],
+)
+def test_what_fails_on_the_coordinator_at_first_and_a_bug_end_the_run(ending, error, message):
+    world = World({ending.instance_id: [ending]})
+    with pytest.raises(error, match=message):
         world.go()
     assert world.asked == []
 
@@ -315,11 +314,6 @@ def test_a_program_that_fails_wherever_it_runs_ends_the_run():
         len([message for message in world.messages if "replacing the instance" in message])
         == MOST_FAILURES - 1
     )
-
-
-def test_a_bug_in_a_thread_is_raised_and_not_waited_for():
-    with pytest.raises(ZeroDivisionError):
-        World({"i-1": [AgentExited(instance_id="i-1", error=ZeroDivisionError())]}).go()
 
 
 def test_all_spot_is_refused():

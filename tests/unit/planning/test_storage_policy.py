@@ -69,13 +69,10 @@ def test_checkpoints_in_s3_are_of_something_and_data_of_a_command():
         read_recipe(plain.replace("command: python3 train.py", "benchmark: quantization") + DATA, "r.yaml")
 
 
-def test_a_folder_of_this_machine_cannot_be_detached():
+def test_what_comes_from_or_to_this_machine_cannot_be_detached():
     with pytest.raises(RecipeError, match="folder of this machine"):
         check_detachable(recipe(DATA))
     check_detachable(recipe(CHECKPOINTS))
-
-
-def test_checkpoints_of_a_command_that_come_to_this_machine_cannot_be_detached():
     kept = TEXT.replace(", elastic: {}", ", checkpoints: ckpt")
     with pytest.raises(RecipeError, match="would be copied to this machine"):
         check_detachable(read_recipe(kept, "r.yaml"))

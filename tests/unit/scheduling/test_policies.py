@@ -32,19 +32,11 @@ def test_on_demand_always_runs_the_full_number():
     assert counts("on-demand", situation(maximum=3)) == (0, 3)
 
 
-def test_spot_policies_wait_while_there_is_time_and_no_spot():
-    for name in ("greedy", "gang", "uniform-progress", "elastic"):
-        assert counts(name, situation(slack_h=12)) == (0, 0), name
-
-
-def test_spot_policies_take_spot_where_there_is_some():
-    for name in ("greedy", "gang", "uniform-progress", "elastic"):
-        assert counts(name, situation(spot=replace(SPOT, obtainable=1))) == (1, 0), name
-
-
-def test_every_policy_ends_on_demand_when_time_runs_out():
-    for name in POLICIES:
-        assert counts(name, situation(slack_h=0.01)) == (0, 1), name
+@pytest.mark.parametrize("name", sorted(POLICIES.keys() - {"on-demand"}))
+def test_a_spot_policy_takes_spot_waits_for_it_and_ends_on_demand_when_time_runs_out(name):
+    assert counts(name, situation(spot=replace(SPOT, obtainable=1))) == (1, 0)
+    assert counts(name, situation(slack_h=12)) == (0, 0)
+    assert counts(name, situation(slack_h=0.01)) == (0, 1)
 
 
 def test_a_gang_waits_for_all_but_others_take_any_size():
@@ -69,18 +61,14 @@ def test_capacity_that_is_paid_for_comes_first():
     assert POLICIES["elastic"](now).targets == {(Market.ON_DEMAND, "cr-1"): 2, (Market.SPOT, "a"): 1}
 
 
-def test_the_cheapest_pool_with_instances_is_taken_first():
-    cheap = replace(SPOT, name="b", hourly_usd=0.5, obtainable=1)
-    now = situation(spot=replace(SPOT, obtainable=8), more=(cheap,), slack_h=12, maximum=3, changeover_s=1.0)
-    assert POLICIES["elastic"](now).targets == {(Market.SPOT, "b"): 1, (Market.SPOT, "a"): 2}
-
-
-def test_one_cheaper_instance_is_not_worth_the_stop_that_its_loss_is():
-    cheap = replace(SPOT, name="b", hourly_usd=0.5, obtainable=1)
-    now = situation(
-        spot=replace(SPOT, obtainable=8), more=(cheap,), slack_h=12, maximum=3, changeover_s=180.0
-    )
-    assert POLICIES["elastic"](now).targets == {(Market.SPOT, "a"): 3}
+@pytest.mark.parametrize(("changeover_s", "cheap", "others"), [(1.0, 1, 2), (180.0, 0, 3)])
+def test_the_cheapest_pool_is_taken_first_unless_its_loss_is_a_stop_that_costs_more(
+    changeover_s, cheap, others
+):
+    spot, one = replace(SPOT, obtainable=8), replace(SPOT, name="b", hourly_usd=0.5, obtainable=1)
+    now = situation(spot=spot, more=(one,), slack_h=12, maximum=3, changeover_s=changeover_s)
+    targets = POLICIES["elastic"](now).targets
+    assert (targets.get((Market.SPOT, "b"), 0), targets[Market.SPOT, "a"]) == (cheap, others)
 
 
 def test_one_instance_is_not_moved_from_pool_to_pool():
@@ -106,23 +94,21 @@ def test_a_running_pool_is_left_when_another_saves_more_than_the_stop():
         assert POLICIES["elastic"](now).targets == {(Market.SPOT, pool): 4}
 
 
-@pytest.mark.parametrize(("slack_h", "moves"), [(24, True), (0.9, False)])
-def test_a_move_costs_the_more_the_less_spare_time_is_left(slack_h, moves):
-    """It was priced by its minutes alone, and took the spare time that the loss of spot needs later."""
+@pytest.mark.parametrize(
+    ("slack_h", "usual_here", "usual_usd", "moves"),
+    [
+        (24, 0.0, 0.0, True),
+        (0.9, 0.0, 0.0, False),  # the spare time is needed if spot is lost later
+        (24, 0.97, 0.0, True),
+        (24, 0.97, 0.6, True),
+        (24, 0.97, 4.8, False),  # it is cheap for the moment only
+    ],
+)
+def test_a_pool_is_left_for_what_another_usually_costs_if_time_is_left(slack_h, usual_here, usual_usd, moves):
     old = Availability(observed_s=36000.0, available_s=36000.0, unchanged_s=36000.0)
-    running = replace(SPOT, running=1, obtainable=1, availability=old)
-    cheaper = replace(SPOT, name="b", hourly_usd=0.6, obtainable=1, availability=old)
-    now = situation(spot=running, more=(cheaper,), slack_h=slack_h, changeover_s=720.0, refusal_s=0.0)
-    assert POLICIES["elastic"](now).targets == {(Market.SPOT, "b" if moves else "a"): 1}
-
-
-@pytest.mark.parametrize(("usual_usd", "moves"), [(0.6, True), (4.8, False), (0.0, True)])
-def test_a_pool_is_left_for_what_another_usually_costs(usual_usd, moves):
-    """Both have the same price now as in the other cases; one is cheap for the moment only."""
-    old = Availability(observed_s=36000.0, available_s=36000.0, unchanged_s=36000.0)
-    running = replace(SPOT, running=1, obtainable=1, availability=old, usual_usd=0.97)
+    running = replace(SPOT, running=1, obtainable=1, availability=old, usual_usd=usual_here)
     cheaper = replace(SPOT, name="b", hourly_usd=0.6, obtainable=1, availability=old, usual_usd=usual_usd)
-    now = situation(spot=running, more=(cheaper,), slack_h=24, changeover_s=720.0, refusal_s=0.0)
+    now = situation(spot=running, more=(cheaper,), slack_h=slack_h, changeover_s=720.0, refusal_s=0.0)
     assert POLICIES["elastic"](now).targets == {(Market.SPOT, "b" if moves else "a"): 1}
 
 
