@@ -148,6 +148,11 @@ def command(rig, instance, tmp_path):
     return [find("ssh"), "-F", "none", "-i", str(identity), "-p", str(port), *words, address]
 
 
+@needs("bash")
+def test_a_login_shell_still_finds_the_shims(rig, instance, root):
+    assert rig.on(instance, "bash -lc 'command -v shutdown'")[1] == f"{root}/bin/shutdown\n"
+
+
 @needs("ssh")
 def test_opensshs_client_gets_login_shells_without_prompts(command, root):
     def run(*words, text):
