@@ -1,5 +1,6 @@
 """A Cloud in memory: pools with capacity, a quota, tokens, answers that lag, calls that fail on demand."""
 
+import functools
 import threading
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -53,6 +54,17 @@ class _Record:
     asked_at: float = float("inf")
 
 
+def _counted(method):
+    """Count a call of a subject, and let it fail if that is due: before it is carried out, or after."""
+
+    @functools.wraps(method)
+    def call(self, *arguments, **options):
+        name = f"{type(self).__name__.removeprefix('Fake').lower()}.{method.__name__}"
+        return self._cloud._call(name, lambda: method(self, *arguments, **options))
+
+    return call
+
+
 class _Subject:
     """One part of a cloud, which shares the cloud's memory."""
 
@@ -63,61 +75,52 @@ class _Subject:
 class FakeCaller(_Subject):
     """Who calls."""
 
+    @_counted
     def identity(self):
-        return self._cloud._call(
-            "caller.identity", lambda: CallerIdentity(account="123456789012", arn="arn:aws:iam::1:user/me")
-        )
+        return CallerIdentity(account="123456789012", arn="arn:aws:iam::1:user/me")
 
     def session_ends_at(self):
         return None
 
+    @_counted
     def cidr(self):
-        return self._cloud._call("caller.cidr", lambda: "203.0.113.7/32")
+        return "203.0.113.7/32"
 
 
 class FakeTypes(_Subject):
     """What the region offers."""
 
     def hardware(self, names):
-        return {
-            name: self._cloud.known_hardware[name] for name in names if name in self._cloud.known_hardware
-        }
+        there = self._cloud.known_hardware
+        return {name: there[name] for name in names if name in there}
 
     listed = hardware
 
+    @_counted
     def zones(self, names):
         offered = {name: self._cloud.offered.get(name, self._cloud.zones) for name in names}
-        return self._cloud._call(
-            "types.zones", lambda: {name: where for name, where in offered.items() if where}
-        )
+        return {name: where for name, where in offered.items() if where}
 
 
 class FakePrices(_Subject):
     """What it costs."""
 
+    @_counted
     def find(self, instance_types, markets):
-        return self._cloud._call(
-            "prices.find",
-            lambda: [
-                p
-                for p in self._cloud.known_prices
-                if p.instance_type in instance_types and p.market in markets
-            ],
-        )
+        prices = self._cloud.known_prices
+        return [p for p in prices if p.instance_type in instance_types and p.market in markets]
 
     def spot_history(self, instance_types, since):
-        return [
-            price for price in self.find(instance_types, [Market.SPOT]) if price.zone and price.as_of >= since
-        ]
+        prices = self.find(instance_types, [Market.SPOT])
+        return [price for price in prices if price.zone and price.as_of >= since]
 
 
 class FakeImages(_Subject):
     """The image that every name is of."""
 
+    @_counted
     def resolve(self, image, *, gpu, architecture="x86_64"):  # noqa: ARG002  the EC2 class's
-        return self._cloud._call(
-            "images.resolve", lambda: replace(IMAGE, name=f"{image} {'gpu' if gpu else 'cpu'}")
-        )
+        return replace(IMAGE, name=f"{image} {'gpu' if gpu else 'cpu'}")
 
     def last(self, image, *, gpu, architecture="x86_64"):  # noqa: ARG002  the EC2 class's
         return None
@@ -126,160 +129,134 @@ class FakeImages(_Subject):
 class FakeInstances(_Subject):
     """Instances with a memory."""
 
+    @_counted
     def find(self, cluster_id=""):
         tag, value = (CLUSTER_TAG, cluster_id) if cluster_id else (MANAGED_TAG, "true")
+        now = self._cloud.clock.monotonic()
+        listed = [record for record in self._cloud._records.values() if record.visible_at <= now]
+        return [self._cloud._as_of(each, now) for each in listed if each.instance.tags.get(tag) == value]
 
-        def list_instances():
-            now = self._cloud.clock.monotonic()
-            seen = [record for record in self._cloud._records.values() if record.visible_at <= now]
-            return [self._cloud._as_of(each, now) for each in seen if each.instance.tags.get(tag) == value]
-
-        return self._cloud._call("instances.find", list_instances)
-
+    @_counted
     def healthy(self, instance_ids):
-        return self._cloud._call("instances.healthy", lambda: self._cloud.healthy & set(instance_ids))
+        return self._cloud.healthy & set(instance_ids)
 
+    @_counted
     def launch(self, request):
-        return self._cloud._call("instances.launch", lambda: self._cloud._launch(request))
+        return self._cloud._launch(request)
 
+    @_counted
     def terminate(self, instance_ids):
-        return self._cloud._call(
-            "instances.terminate", lambda: [self._cloud._terminate(each) for each in instance_ids] and None
-        )
+        for each in instance_ids:
+            self._cloud._terminate(each)
 
+    @_counted
     def put_tags(self, resource_ids, tags):
-        def put():
-            for each in resource_ids:
-                record = self._cloud._records[each]
-                record.instance = replace(record.instance, tags={**record.instance.tags, **tags})
+        for each in resource_ids:
+            record = self._cloud._records[each]
+            record.instance = replace(record.instance, tags={**record.instance.tags, **tags})
 
-        return self._cloud._call("instances.put_tags", put)
-
+    @_counted
     def attach_profile(self, instance_id, profile):
-        def attach():
-            if instance_id not in self._cloud.alive():
-                raise CloudError(f"there is no instance {instance_id} (InvalidInstanceID.NotFound)")
-            if profile.removeprefix("dlcloud-") not in self._cloud.roles_made:
-                raise CloudError(f"there is no profile {profile} (InvalidParameterValue)")
-            if self._cloud.profiles.setdefault(instance_id, profile) != profile:
-                raise CloudError(f"{instance_id} has another instance profile already")
+        if instance_id not in self._cloud.alive():
+            raise CloudError(f"there is no instance {instance_id} (InvalidInstanceID.NotFound)")
+        if profile.removeprefix("dlcloud-") not in self._cloud.roles_made:
+            raise CloudError(f"there is no profile {profile} (InvalidParameterValue)")
+        if self._cloud.profiles.setdefault(instance_id, profile) != profile:
+            raise CloudError(f"{instance_id} has another instance profile already")
 
-        return self._cloud._call("instances.attach_profile", attach)
-
+    @_counted
     def admit_key(self, instance, user, public_key):
-        def admit():
-            record = self._cloud._records.get(instance.instance_id)
-            now = self._cloud.clock.monotonic()
-            if record is None or self._cloud._as_of(record, now).state is not InstanceState.RUNNING:
-                raise CloudError(f"{instance.instance_id} does not run (EC2InstanceStateInvalidException)")
-            self._cloud.admitted.append((instance.instance_id, user, public_key))
-
-        return self._cloud._call("instances.admit_key", admit)
+        record = self._cloud._records.get(instance.instance_id)
+        now = self._cloud.clock.monotonic()
+        if record is None or self._cloud._as_of(record, now).state is not InstanceState.RUNNING:
+            raise CloudError(f"{instance.instance_id} does not run (EC2InstanceStateInvalidException)")
+        self._cloud.admitted.append((instance.instance_id, user, public_key))
 
 
 class FakeFleets(_Subject):
     """Fleets and their templates."""
 
+    @_counted
     def create_template(self, request):
         name = f"dlcloud-{request.tags[CLUSTER_TAG]}"
         name += "-burstable" if is_burstable(request.instance_type) else ""
-        return self._cloud._call(
-            "fleets.create_template", lambda: self._cloud.templates.setdefault(name, request) and name
-        )
+        self._cloud.templates.setdefault(name, request)
+        return name
 
+    @_counted
     def launch(self, request):
-        return self._cloud._call("fleets.launch", lambda: self._cloud._launch_fleet(request))
+        return self._cloud._launch_fleet(request)
 
+    @_counted
     def find(self, cluster_id):
         assert cluster_id
-        return self._cloud._call("fleets.find", lambda: sorted(self._cloud.fleets_made))
+        return sorted(self._cloud.fleets_made)
 
     def delete(self, fleet_ids):
-        for fleet_id in fleet_ids:
-            self._cloud._call(
-                "fleets.delete", lambda fleet_id=fleet_id: self._cloud.fleets_made.discard(fleet_id)
-            )
+        for fleet_id in fleet_ids:  # each is a call
+            self._cloud._call("fleets.delete", lambda one=fleet_id: self._cloud.fleets_made.discard(one))
 
+    @_counted
     def delete_templates(self, cluster_id):
-        return self._cloud._call(
-            "fleets.delete_templates",
-            lambda: (
-                [self._cloud.templates.pop(f"dlcloud-{cluster_id}{end}", None) for end in ("", "-burstable")]
-                and None
-            ),
-        )
+        for end in ("", "-burstable"):
+            self._cloud.templates.pop(f"dlcloud-{cluster_id}{end}", None)
 
 
 class FakeNetwork(_Subject):
     """Security groups and their rules."""
 
+    @_counted
     def create_group(self, cluster_id, tags, *, vpc_id=""):  # noqa: ARG002  the EC2 class's
         assert tags[CLUSTER_TAG] == cluster_id
+        visible_at = self._cloud.clock.monotonic() + self._cloud.lag_s
+        self._cloud._group_visible_at.setdefault(cluster_id, visible_at)
+        return self._cloud.groups.setdefault(cluster_id, f"sg-{cluster_id}")
 
-        def create():
-            self._cloud._group_visible_at.setdefault(
-                cluster_id, self._cloud.clock.monotonic() + self._cloud.lag_s
-            )
-            return self._cloud.groups.setdefault(cluster_id, f"sg-{cluster_id}")
-
-        return self._cloud._call("network.create_group", create)
-
+    @_counted
     def find_group(self, cluster_id):
-        return self._cloud._call("network.find_group", lambda: self._cloud.groups[cluster_id])
+        return self._cloud.groups[cluster_id]
 
+    @_counted
     def delete_groups(self, cluster_id):
-        def delete():
-            group, now = self._listed_group(cluster_id), self._cloud.clock.monotonic()
-            if group is None:
-                return []
-            mine = [
-                r for r in self._cloud._records.values() if r.instance.tags.get(CLUSTER_TAG) == cluster_id
-            ]
-            if any(self._cloud._as_of(each, now).state is not InstanceState.TERMINATED for each in mine):
-                return [group]
-            del self._cloud.groups[cluster_id]
+        group, now = self._listed_group(cluster_id), self._cloud.clock.monotonic()
+        if group is None:
             return []
+        mine = [r for r in self._cloud._records.values() if r.instance.tags.get(CLUSTER_TAG) == cluster_id]
+        if any(self._cloud._as_of(each, now).state is not InstanceState.TERMINATED for each in mine):
+            return [group]
+        del self._cloud.groups[cluster_id]
+        return []
 
-        return self._cloud._call("network.delete_groups", delete)
-
+    @_counted
     def allow_ssh(self, security_group_id, cidr, *, named=False):  # noqa: ARG002  the EC2 class's
         assert security_group_id in self._cloud.groups.values()
-        return self._cloud._call(
-            "network.allow_ssh", lambda: self._cloud.rules.add((security_group_id, cidr))
-        )
+        self._cloud.rules.add((security_group_id, cidr))
 
+    @_counted
     def move_ssh(self, cluster_id, cidr):
         group = self._cloud.groups[cluster_id]
+        old = sorted(rule for rule in self._cloud.rules if rule[0] == group)
+        if (group, cidr) in old:
+            return None
+        self._cloud.rules = self._cloud.rules - set(old) | {(group, cidr)}
+        return [network for _, network in old]
 
-        def move():
-            old = sorted(rule for rule in self._cloud.rules if rule[0] == group)
-            if (group, cidr) in old:
-                return None
-            self._cloud.rules = self._cloud.rules - set(old) | {(group, cidr)}
-            return [network for _, network in old]
-
-        return self._cloud._call("network.move_ssh", move)
-
+    @_counted
     def allow_peers(self, security_group_id):
         assert security_group_id in self._cloud.groups.values()
-        return self._cloud._call(
-            "network.allow_peers", lambda: self._cloud.rules.add((security_group_id, security_group_id))
-        )
+        self._cloud.rules.add((security_group_id, security_group_id))
 
+    @_counted
     def allow_fabric(self, security_group_id):
-        return self._cloud._call(
-            "network.allow_fabric", lambda: self._cloud.rules.add((security_group_id, "fabric"))
-        )
+        self._cloud.rules.add((security_group_id, "fabric"))
 
+    @_counted
     def revoke_ssh(self, cluster_id):
-        def revoke():
-            group = self._listed_group(cluster_id)
-            if group is None:
-                return []
-            self._cloud.rules.difference_update({rule for rule in self._cloud.rules if rule[0] == group})
-            return [group]
-
-        return self._cloud._call("network.revoke_ssh", revoke)
+        group = self._listed_group(cluster_id)
+        if group is None:
+            return []
+        self._cloud.rules.difference_update({rule for rule in self._cloud.rules if rule[0] == group})
+        return [group]
 
     def _listed_group(self, cluster_id):
         is_listed = self._cloud._group_visible_at.get(cluster_id, 0.0) <= self._cloud.clock.monotonic()
@@ -289,29 +266,24 @@ class FakeNetwork(_Subject):
 class FakeCapacity(_Subject):
     """Reservations, of which instances take, and placement groups."""
 
+    @_counted
     def reservations(self):
-        def list_reservations():
-            return [
-                replace(one, available=one.total - self._cloud._used(one.reservation_id))
-                for one in self._cloud.capacity_reservations
-            ]
+        return [
+            replace(one, available=one.total - self._cloud._used(one.reservation_id))
+            for one in self._cloud.capacity_reservations
+        ]
 
-        return self._cloud._call("capacity.reservations", list_reservations)
-
+    @_counted
     def create_placement_group(self, cluster_id, tags):
         name = f"dlcloud-{cluster_id}"
-        return self._cloud._call(
-            "capacity.create_placement_group",
-            lambda: self._cloud.placement_groups.setdefault(name, tags) and name,
-        )
+        self._cloud.placement_groups.setdefault(name, tags)
+        return name
 
+    @_counted
     def delete_placement_group(self, cluster_id):
-        def delete():
-            if self._cloud.group_zones and self._cloud.alive():
-                raise CloudError("the placement group is in use (InvalidPlacementGroup.InUse)")
-            self._cloud.placement_groups.pop(f"dlcloud-{cluster_id}", None)
-
-        return self._cloud._call("capacity.delete_placement_group", delete)
+        if self._cloud.group_zones and self._cloud.alive():
+            raise CloudError("the placement group is in use (InvalidPlacementGroup.InUse)")
+        self._cloud.placement_groups.pop(f"dlcloud-{cluster_id}", None)
 
 
 class FakeBuckets(_Subject):
@@ -323,8 +295,9 @@ class FakeBuckets(_Subject):
     def newest_step(self, uri):
         return self._cloud.checkpoints.get(uri, 0)
 
+    @_counted
     def abort_uploads(self, uri):
-        return self._cloud._call("buckets.abort_uploads", lambda: self._cloud.uploads.pop(uri, 0))
+        return self._cloud.uploads.pop(uri, 0)
 
     def last_step(self, uri, program):
         return self.newest_step(uri) if (uri, program) in self._cloud.finished else 0
@@ -336,8 +309,9 @@ class FakeBuckets(_Subject):
 class FakeBatch(_Subject):
     """AWS Batch without jobs."""
 
+    @_counted
     def delete(self, cluster_id):
-        return self._cloud._call("batch.delete", lambda: self._cloud.queues.discard(cluster_id))
+        self._cloud.queues.discard(cluster_id)
 
     def find(self):
         return iter(())
@@ -346,44 +320,38 @@ class FakeBatch(_Subject):
 class FakeRoles(_Subject):
     """Roles, whose profiles instances are given."""
 
+    @_counted
     def put_control(self, cluster_id, tags, *, boundary="", storage="", own=""):  # noqa: ARG002
         assert tags[CLUSTER_TAG] == cluster_id
-
-        def put():
-            self._cloud.policies[f"{cluster_id} control"] = own
-            self._cloud.roles_made.setdefault(cluster_id, dict(tags))
-            return f"dlcloud-{cluster_id}"
-
-        return self._cloud._call("roles.put_control", put)
+        self._cloud.policies[f"{cluster_id} control"] = own
+        self._cloud.roles_made.setdefault(cluster_id, dict(tags))
+        return f"dlcloud-{cluster_id}"
 
     def put_storage(self, cluster_id, policy, tags, *, boundary=""):  # noqa: ARG002  the EC2 class's
         self._cloud.policies[cluster_id] = policy
         self._cloud.roles_made.setdefault(f"{cluster_id}-storage", dict(tags))
         return f"dlcloud-{cluster_id}-storage"
 
+    @_counted
     def delete(self, cluster_id):
-        return self._cloud._call(
-            "roles.delete", lambda: self._cloud.roles_made.pop(cluster_id, None) and None
-        )
+        self._cloud.roles_made.pop(cluster_id, None)
 
 
 class FakeClaims(_Subject):
     """Claims, one a term."""
 
+    @_counted
     def claim(self, term, instance_id, tags):
-        def claim():
-            if any(claim.term == term for claim in self._cloud.claims_made):
-                return False
-            self._cloud.claims_made.append(
-                ControlClaim(term=term, instance_id=instance_id, at=self._cloud.clock.now())
-            )
-            return True
-
         assert tags[CLUSTER_TAG]
-        return self._cloud._call("claims.claim", claim)
+        if any(claim.term == term for claim in self._cloud.claims_made):
+            return False
+        made = ControlClaim(term=term, instance_id=instance_id, at=self._cloud.clock.now())
+        self._cloud.claims_made.append(made)
+        return True
 
+    @_counted
     def find(self, cluster_id):  # noqa: ARG002  the EC2 class's
-        return self._cloud._call("claims.find", lambda: list(self._cloud.claims_made))
+        return list(self._cloud.claims_made)
 
 
 @dataclass
