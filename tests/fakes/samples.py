@@ -31,7 +31,7 @@ def recipe(text=RECIPE):
     return read_recipe(text, "recipe.yaml")
 
 
-def price(instance_type="c7i.xlarge", usd="0.1785", market=Market.ON_DEMAND):
+def price(instance_type="c7i.xlarge", usd="0.1785", market=Market.ON_DEMAND, zone=""):
     return Price(
         instance_type=instance_type,
         region="us-east-1",
@@ -39,6 +39,7 @@ def price(instance_type="c7i.xlarge", usd="0.1785", market=Market.ON_DEMAND):
         hourly_usd=Decimal(usd),
         as_of=PRICE_DATE,
         source="bundled table",
+        zone=zone,
     )
 
 

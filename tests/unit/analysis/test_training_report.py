@@ -8,7 +8,6 @@ from decimal import Decimal
 import pytest
 
 from dlcloud.analysis.training import Happening, build_timelines, course_of, market_usd, summarize_training
-from dlcloud.model.cluster import Member
 from dlcloud.model.instance import Market
 from dlcloud.model.money import ADDRESS_USD_PER_HOUR, money
 from dlcloud.report.table import Format, Report, render
@@ -20,47 +19,47 @@ from dlcloud.report.training import (
     training_report,
     trainings_section,
 )
-from tests.fakes.samples import THEN, instance
+from tests.fakes import samples
+from tests.fakes.samples import THEN
 
 NOW = THEN + timedelta(hours=1)
 WORKERS = [("i-0", "i-1"), ("i-0", "i-1"), ("i-0",), ("i-0", "i-2")]
 
 
-def at(seconds):
-    return (THEN + timedelta(seconds=seconds)).isoformat()
+def record(kind, at, worker="w0", **values):
+    time = (THEN + timedelta(seconds=at)).isoformat()
+    return {"record": kind, "time": time, "run": "digits", "worker": worker, **values}
 
 
-def records(workers=WORKERS, missing=()):
+def step(number, at, world_size=1, worker="w0", **other):
+    values = {"step": number, "world_size": world_size, "samples": 64, "loss": 2.0, "seconds": 0.5, **other}
+    return record("step", at, worker, **values)
+
+
+def records(workers=WORKERS):
     """A step of 100 samples every 10 s; every worker of a step records it."""
     for number, names in enumerate(workers, 1):
         for name in names:
-            if (number, name) not in missing:
-                yield {
-                    "record": "step", "run": "r", "worker": name, "time": at(10 * number), "step": number,
-                    "samples": 100, "world_size": len(names), "loss": 1 / number, "seconds": 10.0,
-                }  # fmt: skip
+            more = {"samples": 100, "loss": 1 / number, "seconds": 10.0}
+            yield step(number, 10 * number, len(names), name, **more)
     events = [
         (5, "joined", "i-0", {}), (16, "notice", "i-1", {}), (24, "lost", "i-0", {"workers": ["i-1"]}),
         (24.1, "lost", "i-2", {"workers": ["i-1"]}), (35, "healed", "i-2", {}), (35.1, "joined", "i-2", {}),
         (36, "checkpoint", "i-0", {}), (40, "drained", "i-2", {}),
     ]  # fmt: skip
     for seconds, name, worker, more in events:
-        yield {"record": "event", "run": "r", "worker": worker, "time": at(seconds), "event": name, **more}
+        yield record("event", seconds, worker, event=name, **more)
 
 
-def member(number, market, usd, *, launched_s, seconds, **more):
+def member(number, market, usd, *, launched_s=-20, seconds=60):
     launched_at = THEN + timedelta(seconds=launched_s)
-    return Member(
-        instance=instance(f"i-{number}", market=market, launched_at=launched_at),
-        hourly_usd=usd and Decimal(usd),
-        ended_at=launched_at + timedelta(seconds=seconds),
-        **more,
-    )
+    ended_at = launched_at + timedelta(seconds=seconds)
+    return samples.member(number, market, usd, launched_at=launched_at, ended_at=ended_at)
 
 
 MEMBERS = [
-    member(0, Market.ON_DEMAND, "3.6", launched_s=-20, seconds=90),
-    member(1, Market.SPOT, "0.36", launched_s=-20, seconds=50),
+    member(0, Market.ON_DEMAND, "3.6", seconds=90),
+    member(1, Market.SPOT, "0.36", seconds=50),
     member(2, Market.SPOT, "0.36", launched_s=20, seconds=40),
 ]
 
@@ -147,16 +146,6 @@ def test_a_run_of_one_step_claims_no_saving_and_no_speed():
     assert "%" not in text
 
 
-def record(kind, at, worker="w0", **values):
-    time = (THEN + timedelta(seconds=at)).isoformat()
-    return {"record": kind, "time": time, "run": "digits", "worker": worker, **values}
-
-
-def step(number, at, world_size=1, worker="w0", **other):
-    values = {"step": number, "world_size": world_size, "samples": 64, "loss": 2.0, "seconds": 0.5, **other}
-    return record("step", at, worker, **values)
-
-
 RECORDS = [
     record("event", 0, event="worker_started", cause="asked for"),
     step(1, 1),
@@ -239,26 +228,15 @@ def resized_records():
         changed = number > 1 and SIZES[number - 2] != size
         seconds = 1.5 if changed else 1.0
         at += seconds
-        yield {
-            "record": "step", "run": "r", "worker": "i-0", "time": (THEN + timedelta(seconds=at)).isoformat(),
-            "step": number, "samples": 96, "world_size": size, "loss": 1.0 / number, "seconds": seconds,
-        }  # fmt: skip
-    for event in ("notice", "retry", "worker_started", "done"):
-        yield {"record": "event", "run": "r", "worker": "i-1", "time": THEN.isoformat(), "event": event}
-
-
-def resized_member(number, market, usd, *, seconds=60):
-    made = instance(f"i-{number}", market=market, launched_at=THEN - timedelta(seconds=20))
-    ended = THEN - timedelta(seconds=20) + timedelta(seconds=seconds)
-    return Member(
-        instance=made, hourly_usd=usd and Decimal(usd), price_source="", price_as_of=None, ended_at=ended
-    )
+        yield step(number, at, size, "i-0", samples=96, loss=1.0 / number, seconds=seconds)
+    for name in ("notice", "retry", "worker_started", "done"):
+        yield record("event", 0, "i-1", event=name)
 
 
 RESIZED = [
-    resized_member(0, Market.ON_DEMAND, "3.6"),
-    resized_member(1, Market.SPOT, "0.36"),
-    resized_member(2, Market.SPOT, "0.36", seconds=120),
+    member(0, Market.ON_DEMAND, "3.6"),
+    member(1, Market.SPOT, "0.36"),
+    member(2, Market.SPOT, "0.36", seconds=120),
 ]
 
 
@@ -325,7 +303,7 @@ def test_traffic_is_bounded_while_instances_of_two_zones_are_up():
 
 def test_without_a_price_nothing_is_claimed():
     assert training(on_demand={}).baseline is None
-    unknown = training([*RESIZED, resized_member(3, Market.SPOT, None)])
+    unknown = training([*RESIZED, member(3, Market.SPOT, None)])
     assert (unknown.usd, unknown.saved_fraction) == (None, None)
     text = render(training_report(unknown, cluster="x", rehearsal=False), Format.TABLE)
     assert "a price is not known" in text

@@ -24,6 +24,15 @@ def denial(region):
     return error
 
 
+def cloud_of(region, leftovers, regions=lambda: REGIONS):
+    return SimpleNamespace(
+        caller=SimpleNamespace(regions=regions),
+        leftovers=SimpleNamespace(find=leftovers),
+        prices=SimpleNamespace(find=lambda *_: [price()]),
+        region=region,
+    )
+
+
 class FakeContext:
     """A context whose regions have nothing left, or refuse to be listed."""
 
@@ -41,9 +50,7 @@ class FakeContext:
                 raise self.errors[region]
             return []
 
-        return SimpleNamespace(
-            caller=SimpleNamespace(regions=lambda: REGIONS), leftovers=SimpleNamespace(find=leftovers)
-        )
+        return cloud_of(region, leftovers)
 
 
 def collect(errors, *regions):
@@ -109,13 +116,7 @@ class Home(FakeContext):
                 if cluster.cloud == name
             ]
 
-        regions = leftovers if name == "aws" else lambda: [region]
-        return SimpleNamespace(
-            caller=SimpleNamespace(regions=regions),
-            leftovers=SimpleNamespace(find=leftovers),
-            prices=SimpleNamespace(find=lambda *_: [price()]),
-            region=region,
-        )
+        return cloud_of(region, leftovers, leftovers if name == "aws" else lambda: [region])
 
     def gc(self, *, is_chosen=False):
         collectors = [
@@ -169,11 +170,7 @@ def owned(*, clusters=(), all_owners=False):
         for name, owner in HOMES.items()
         for kind in ("volume", "security-group")
     ]
-    context.cloud = lambda _name, region: SimpleNamespace(
-        caller=SimpleNamespace(regions=lambda: ["us-east-1"]),
-        leftovers=SimpleNamespace(find=lambda: items),
-        region=region,
-    )
+    context.cloud = lambda _name, region: cloud_of(region, lambda: items, lambda: ["us-east-1"])
     chosen = frozenset(clusters)
     collector = Collector(context=context, cloud="aws", regions=(), clusters=chosen, all_owners=all_owners)
     return {item.cluster_id for item in collector.find().leftovers}, [e.message for e in context.events]

@@ -1,17 +1,25 @@
-"""A training with a deadline: what the policy is asked, what follows, and what is remembered."""
+"""A training with a deadline: pools and prices, what the policy is asked, what follows and is remembered."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from dlcloud.elastic.controller import RequestEnded
 from dlcloud.elastic.deadline_scaler import (
     ASK_EVERY_S,
+    PRICES_EVERY_S,
     DeadlineScaler,
     Elsewhere,
     PoolHistory,
+    PoolPrices,
     RegionLeftError,
+    end_deadline,
+    make_scaler,
+    mean_prices,
+    prices_of,
 )
 from dlcloud.elastic.registry import (
     ASSUMED_CHANGEOVER_S,
@@ -23,10 +31,12 @@ from dlcloud.elastic.registry import (
 from dlcloud.model.errors import CapacityError
 from dlcloud.model.instance import Market
 from dlcloud.planning.launch_request import PoolRefusal
+from dlcloud.planning.plan import CapacityPool
 from dlcloud.recipe.deadline import Work
 from dlcloud.scheduling.deadline_scaling import (
     OnDemandRecord,
     follow_targets,
+    limit_plan,
     pool_of,
     probability_of_deadline,
     spot_pool,
@@ -34,8 +44,10 @@ from dlcloud.scheduling.deadline_scaling import (
 from dlcloud.scheduling.policies import POLICIES
 from dlcloud.scheduling.policies.situation import PoolDecision, PoolState, Scaling, Situation
 from dlcloud.scheduling.scaling import InstanceStage
+from dlcloud.store.clusters import DEADLINE, Clusters
+from dlcloud.store.database import Database
 from tests.fakes.clock import START, FakeClock
-from tests.fakes.samples import worker
+from tests.fakes.samples import RECIPE, cluster, plan, price, recipe, worker
 
 SPOT, ON_DEMAND = Market.SPOT, Market.ON_DEMAND
 ARRIVING = InstanceStage.ARRIVING
@@ -379,3 +391,107 @@ def test_the_probability_falls_with_the_slack_and_with_refusals():
     assert probability_of_deadline(situation(hours_left=-1), calm) == 0
     assert probability_of_deadline(situation(hours_left=28, running=4), busy) > early
     assert probability_of_deadline(situation(hours_left=1, work_h=0), calm) == 1
+
+
+TEXT = RECIPE.replace(
+    "count: 2", "count: {min: 1, max: 4}\n  market: spot-then-on-demand\n  on_demand_base: 1"
+).replace("benchmark: quantization", "command: ./train\n  elastic: {}")
+TEXT += "deadline:\n  finish: 52h\n  work: {steps: 100}\n"
+
+
+def spot(usd, zone="us-east-1a"):
+    return price(usd=usd, market=SPOT, zone=zone)
+
+
+POOLS = (
+    CapacityPool(
+        instance_type=TYPE,
+        market=SPOT,
+        zone="",
+        price=spot("0.05"),
+        zones=("us-east-1a", "us-east-1b"),
+        zone_prices=(spot("0.05"), spot("0.06", "us-east-1b")),
+    ),
+    CapacityPool(instance_type=TYPE, market=ON_DEMAND, zone="", price=price(usd="0.18")),
+)
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    database = Database(tmp_path / "store.sqlite")
+    clusters = Clusters(database)
+    clusters.add(cluster(created_at=START))
+    events = []
+    yield SimpleNamespace(
+        store=SimpleNamespace(clusters=clusters),
+        cluster=cluster(created_at=START),
+        cluster_id=cluster().cluster_id,
+        clock=FakeClock(),
+        emit=events.append,
+        events=events,
+    )
+    database.close()
+
+
+def scaler_of(launcher):
+    parsed = recipe(TEXT)
+    return make_scaler(launcher, parsed, parsed.deadline, pools={}, registry=TrainingRegistry())
+
+
+def test_a_later_controller_has_the_deadline_of_the_first(launcher):
+    launcher.clock.advance(60)
+    assert scaler_of(launcher).deadline == START + timedelta(hours=52)
+    launcher.clock.advance(3600)
+    later = scaler_of(launcher)
+    assert (later.began_at, later.deadline) == (START, START + timedelta(hours=52))
+    assert len(launcher.store.clusters.intents(launcher.cluster_id, DEADLINE)) == 1
+
+
+def test_a_kept_cluster_that_trains_again_has_a_new_deadline(launcher):
+    scaler_of(launcher)
+    end_deadline(launcher)
+    assert launcher.events[-1].message == "finished 52.00 h before the deadline"
+    launcher.clock.advance(100 * 3600)
+    again = scaler_of(launcher)
+    assert again.deadline == START + timedelta(hours=152)
+    launcher.clock.advance(53 * 3600)
+    end_deadline(launcher)
+    assert "1.00 h after the deadline" in launcher.events[-1].message
+    outcomes = [i.outcome for i in launcher.store.clusters.intents(launcher.cluster_id, DEADLINE)]
+    assert outcomes == ["met", "missed"]
+
+
+def test_the_pools_of_a_plan_have_prices_by_zone():
+    assert prices_of(replace(plan(), pools=POOLS)) == PRICES
+
+
+def test_prices_are_asked_for_again_from_time_to_time(launcher):
+    launcher.cloud = SimpleNamespace(prices=SimpleNamespace(find=lambda *_: [spot("0.09")]))
+    launcher.cloud.prices.spot_history = lambda *_: []
+    prices = PoolPrices(launcher=launcher, types=(TYPE,), prices={A: 0.05})
+    assert prices() == {A: 0.05}
+    launcher.clock.advance(PRICES_EVERY_S)
+    prices._ask()
+    assert prices.prices == {A: 0.09}
+
+
+def test_the_usual_price_of_a_pool_is_weighted_by_time():
+    """It held for an hour before the time that counts, then changed twice within it."""
+    hours = [(-1, "0.05"), (6, "0.01"), (9, "0.08")]
+    history = [replace(spot(usd), as_of=START + timedelta(hours=at)) for at, usd in hours]
+    later = replace(spot("0.07", "us-east-1b"), as_of=START + timedelta(hours=10))
+    means = mean_prices([*history, later], START, START + timedelta(hours=10))
+    assert means == {
+        A: pytest.approx((6 * 0.05 + 3 * 0.01 + 1 * 0.08) / 10),
+        B: 0.07,
+    }
+
+
+def test_a_plan_is_limited_to_the_pools_that_are_asked():
+    limited = limit_plan(replace(plan(), pools=POOLS), SPOT, [B[1]], 7)
+    assert [(pool.market, pool.zones) for pool in limited.pools] == [(SPOT, ("us-east-1b",))]
+    assert (limited.rounds, limited.max_count, limited.on_demand_base) == ((SPOT,), 7, 0)
+    on_demand = limit_plan(replace(plan(), pools=POOLS), ON_DEMAND, [TYPE], 3)
+    assert on_demand.pools == (POOLS[1],)
+    with pytest.raises(CapacityError):
+        limit_plan(replace(plan(), pools=POOLS[1:]), SPOT, [A[1]], 3)

@@ -86,9 +86,10 @@ def test_the_newest_checkpoint_of_all_workers_and_kept_files_come_home(world):
     assert f"1 file(s) downloaded to {world.paths.run_files('run-1')}" in world.texts()
 
 
-def test_a_worker_that_does_not_stop_leaves_its_checkpoint_all_the_same(world):
-    world.put(0, NEW)
-    world.machines[0].failing[" stop "] = (1, b"no such process")
+def test_a_worker_that_does_not_stop_leaves_its_checkpoint_and_an_instance_that_is_gone_hides_none(world):
+    world.put(1, NEW)
+    world.machines[0].gone = True
+    world.machines[1].failing[" stop "] = (1, b"no such process")
     bring_home(world.managed, recipe(RECIPE))
     assert "the checkpoint of step 120 is kept" in world.texts()
 
@@ -103,13 +104,6 @@ def test_checkpoints_in_s3_are_not_copied(world):
 def test_before_the_first_checkpoint_nothing_is_copied(world):
     bring_home(world.managed, recipe(RECIPE))
     assert world.events == []
-
-
-def test_an_instance_that_does_not_answer_is_passed_over(world):
-    world.put(1, NEW)
-    world.machines[0].gone = True
-    bring_home(world.managed, recipe(RECIPE))
-    assert "the checkpoint of step 120 is kept" in world.texts()
 
 
 def test_only_where_no_worker_has_the_files_there_is_a_warning(world):

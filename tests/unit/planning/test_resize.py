@@ -101,8 +101,8 @@ def test_what_is_committed_ends_at_the_end_or_at_the_timer():
 
 
 def test_the_price_of_a_zone_goes_before_that_of_all():
-    everywhere, here = price(usd="0.1"), replace(price(usd="0.2"), zone="us-east-1a")
-    elsewhere = replace(price(usd="0.3"), zone="us-east-1b")
+    everywhere, here = price(usd="0.1"), price(usd="0.2", zone="us-east-1a")
+    elsewhere = price(usd="0.3", zone="us-east-1b")
     assert price_of(instance(), [everywhere, elsewhere, here]) == here
     assert price_of(instance(), [everywhere, elsewhere]) == everywhere
     assert price_of(instance(), [elsewhere]) is None

@@ -21,27 +21,24 @@ def noisy(rate, count, spread=0.01, seed=1):
     return [rate * (1 + rng.gauss(0, spread)) for _ in range(count)]
 
 
-def test_a_much_dearer_type_is_stopped_after_three_samples():
-    standing = judge([entrant("a", noisy(100, 3)), entrant("b", noisy(50, 3, seed=2))])
-    assert standing.verdict is Verdict.DECIDED
-    assert standing.kept == ("a",)
-    assert re.fullmatch(r"at least \d+\.\d% dearer than a after 3 samples", str(standing.stopped["b"]))
-
-
-def test_the_price_counts_not_the_speed():
-    standing = judge([entrant("fast", noisy(100, 8), usd=4.0), entrant("slow", noisy(50, 8, seed=2))])
-    assert standing.kept == ("slow",)
-
-
-def test_one_sample_stops_nothing():
-    standing = judge([entrant("a", [100]), entrant("b", [10, 11])])
-    assert standing.verdict is Verdict.GOES_ON
-
-
-def test_a_type_without_samples_can_still_be_the_cheapest():
-    standing = judge([entrant("a", noisy(100, 9)), entrant("b", [])])
-    assert standing.verdict is Verdict.GOES_ON
-    assert standing.kept == ("a", "b")
+@pytest.mark.parametrize(
+    ("entrants", "verdict", "kept"),
+    [
+        ([entrant("a", noisy(100, 3)), entrant("b", noisy(50, 3, seed=2))], Verdict.DECIDED, ("a",)),
+        # The price counts, not the speed.
+        ([entrant("a", noisy(100, 8), usd=4.0), entrant("b", noisy(50, 8, seed=2))], Verdict.DECIDED, ("b",)),
+        ([entrant("a", [100]), entrant("b", [10, 11])], Verdict.GOES_ON, ("a", "b")),
+        ([entrant("a", noisy(100, 9)), entrant("b", [])], Verdict.GOES_ON, ("a", "b")),
+    ],
+)
+def test_a_dearer_type_is_stopped_after_three_samples_of_each(entrants, verdict, kept):
+    standing = judge(entrants)
+    assert (standing.verdict, standing.kept) == (verdict, kept)
+    for name, reason in standing.stopped.items():
+        samples = len(entrants[0].throughputs)
+        assert re.fullmatch(
+            rf"at least \d+\.\d% dearer than {kept[0]} after {samples} samples", str(reason)
+        ), name
 
 
 def test_equal_types_are_tied_by_name():

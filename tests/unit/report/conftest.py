@@ -1,6 +1,5 @@
 """Lines as a store would give them: two settings of one case, with a comparison."""
 
-from dataclasses import replace
 from decimal import Decimal
 
 from dlcloud.analysis.cost import MeasuredRun, RunCost, prices_of_run, rows_of_run
@@ -51,7 +50,7 @@ BILL = RunCost(
 
 
 def quote(on_demand="0.1785", spot="0.0714"):
-    in_zone = replace(price(usd=spot, market=Market.SPOT), zone="us-east-1a")
+    in_zone = price(usd=spot, market=Market.SPOT, zone="us-east-1a")
     return MarketPrices(on_demand=price(usd=on_demand), spot=in_zone)
 
 

@@ -116,11 +116,6 @@ def test_a_summary_has_the_job_also_where_no_winner_is_named():
     assert "counts images" in other
 
 
-def test_a_rehearsed_job_on_several_types_says_why_it_has_no_usd():
-    both = text(of_type("c7i.xlarge", cloud="local") + of_type("c5.large", cloud="local"), job=JOB)
-    assert "no USD: one speed, of this machine, for 2 types; --cloud aws measures each" in both
-
-
 def test_settings_that_differ_by_nothing_are_left_to_the_user():
     rows = lines(result(), result("nhwc", throughput=metric(10.01, 9.8, 10.26)))
     assert "nhwc and fp32 differ by 0.1 %: more runs would hardly decide; take either" in " ".join(
@@ -133,7 +128,10 @@ def test_a_rehearsal_is_no_figure_of_a_type():
     answer = alone.partition("your job")[2]
     assert "setting" in answer
     assert "c7i.xlarge int8" not in answer
-    both = text(of_type("c7i.xlarge", cloud="local") + of_type("c5.large", cloud="local"), job=JOB)
+    rows = of_type("c7i.xlarge", cloud="local") + of_type("c5.large", cloud="local")
+    both = text(rows, job=JOB)
+    assert "no USD: one speed, of this machine, for 2 types; --cloud aws measures each" in both
+    assert "none: all types were rehearsed on this one machine" in " ".join(text(rows, summary=True).split())
     answer = both.partition("your job")[2]
     assert "USD*" not in answer.partition("the answer")[0]
     assert "no cheapest is named: all types were rehearsed on this one machine" in answer
@@ -150,11 +148,6 @@ def test_the_summary_has_one_line_for_each_case(width):
     assert sum("c7i.xlarge int8" in line for line in summary.splitlines()) == 3
     assert sum("the same" in line for line in summary.splitlines()) == 3, "the cheapest is the fastest"
     assert max(map(len, summary.splitlines())) <= width
-
-
-def test_a_summary_says_why_a_rehearsal_of_types_names_none():
-    rows = of_type("c7i.xlarge", cloud="local") + of_type("c5.large", cloud="local")
-    assert "none: all types were rehearsed on this one machine" in " ".join(text(rows, summary=True).split())
 
 
 def test_programs_read_the_answer_and_the_job():

@@ -153,18 +153,24 @@ def test_the_plan_of_a_rehearsal_says_how_long_it_takes():
     assert "on AWS; a rehearsal measures what this machine's CPU can compute, these too" in text
 
 
+QUOTA = Quota(family="Standard", market=Market.ON_DEMAND, code="L-1216C47A", limit=96, used=0)
+TWO = (("c5.18xlarge", 72, "us-east-1"), ("c7i.16xlarge", 64, "us-west-2"))
+
+
+def planned(name, vcpus, region, *elsewhere):
+    """A type whose language model waits for these vCPUs of each region's quota."""
+    plans = [
+        replace(plan(), region=one, quota_needs={QUOTA.code: (QUOTA, vcpus)}) for one in (region, *elsewhere)
+    ]
+    fit = Fit(benchmarks=("language",), left_out=(), advice=())
+    return TypePlan(
+        instance_type=name, fit=fit, waiting=fit.benchmarks, plan=plans[0], elsewhere=tuple(plans[1:])
+    )
+
+
 def test_types_that_do_not_fit_the_quota_together_are_said_to_wait_with_the_increase():
     matrix = matrix_of("c5.18xlarge", "c7i.16xlarge")
-    quota = Quota(family="Standard", market=Market.ON_DEMAND, code="L-1216C47A", limit=96, used=0)
-    types = [
-        TypePlan(
-            instance_type=name,
-            fit=Fit(benchmarks=("language",), left_out=(), advice=()),
-            waiting=("language",),
-            plan=replace(plan(), quota_needs={quota.code: (quota, vcpus)}),
-        )
-        for name, vcpus in (("c5.18xlarge", 72), ("c7i.16xlarge", 64))
-    ]
+    types = [planned(name, vcpus, "us-east-1") for name, vcpus, _ in TWO]
     text = render(bench_plan_report(types, matrix), Format.MARKDOWN)
     assert "types wait for each other: together they take 136 vCPUs" in text
     assert "--desired-value 136" in text
@@ -173,22 +179,12 @@ def test_types_that_do_not_fit_the_quota_together_are_said_to_wait_with_the_incr
 
 def test_each_region_has_its_own_quota():
     """Two types in two regions never wait for each other, and a failover finds the quota of its region."""
-    quota = Quota(family="Standard", market=Market.ON_DEMAND, code="L-1216C47A", limit=96, used=0)
-    first, second = (
-        TypePlan(
-            instance_type=name,
-            fit=Fit(benchmarks=("language",), left_out=(), advice=()),
-            waiting=("language",),
-            plan=replace(plan(), region=region, quota_needs={quota.code: (quota, vcpus)}),
-            elsewhere=(replace(plan(), region="eu-west-1", quota_needs={quota.code: (quota, vcpus)}),),
-        )
-        for name, vcpus, region in (("c5.18xlarge", 72, "us-east-1"), ("c7i.16xlarge", 64, "us-west-2"))
-    )
+    first, second = (planned(*one, "eu-west-1") for one in TWO)
     needs = shared_needs([first, second])
     assert {place: vcpus for place, (_, vcpus) in needs.items()} == {
-        ("us-east-1", quota.code): 72,
-        ("us-west-2", quota.code): 64,
-        ("eu-west-1", quota.code): 0,
+        ("us-east-1", QUOTA.code): 72,
+        ("us-west-2", QUOTA.code): 64,
+        ("eu-west-1", QUOTA.code): 0,
     }
     text = render(
         bench_plan_report([first, second], matrix_of("c5.18xlarge", "c7i.16xlarge")), Format.MARKDOWN

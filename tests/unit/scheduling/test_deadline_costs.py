@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from itertools import pairwise
 
 import pytest
 
-from dlcloud.model.instance import Market, Price
+from dlcloud.model.instance import Market
 from dlcloud.report.deadlines import deadline_costs_chart, deadline_costs_report
 from dlcloud.report.table import Format, render
 from dlcloud.scheduling.policies import POLICIES
@@ -15,6 +14,7 @@ from dlcloud.scheduling.simulation.generate import AVAILABILITY, Rates, generate
 from dlcloud.scheduling.simulation.replay import SimulatedJob, replay
 from dlcloud.scheduling.simulation.summary import choose_pools, cost_of_deadlines, keep_base
 from dlcloud.scheduling.simulation.traces import from_ticks
+from tests.fakes import samples
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 JOB = SimulatedJob(
@@ -29,15 +29,8 @@ def windows(number=6, pools=2):
 
 
 def price(zone, usd, days_ago):
-    return Price(
-        instance_type="c7i.xlarge",
-        region="us-east-1",
-        market=Market.SPOT,
-        hourly_usd=Decimal(usd),
-        as_of=NOW - timedelta(days=days_ago),
-        source="history",
-        zone=zone,
-    )
+    made = samples.price(usd=usd, market=Market.SPOT, zone=zone)
+    return replace(made, as_of=NOW - timedelta(days=days_ago))
 
 
 def test_pools_are_compared_together_and_each_alone():
