@@ -8,7 +8,7 @@ from dlcloud.analysis.cost import BilledCost, ResultRow, reconcile
 from dlcloud.analysis.spending import ClusterCost, costs_of_clusters
 from dlcloud.app.context import Context
 from dlcloud.app.results.predict import gpu_types, prices_of_types
-from dlcloud.app.results.rows import commands_again, load_rows, refuse_unknown
+from dlcloud.app.results.rows import commands_again, load_rows, refuse_unknown, warn_of_namesakes
 from dlcloud.app.results.training import StoredTraining, load_timelines, read_timelines, trainings_of_home
 from dlcloud.app.terminal.screen import say
 from dlcloud.model.errors import CloudError, RecipeError
@@ -80,6 +80,7 @@ def run(
     _refuse_unknown_format(plot)
     newest = view.newest and not selection.names
     rows = load_rows(store, selection, context.clock.now(), newest=newest)
+    warn_of_namesakes(context, rows)
     # A training without results still has a timeline, where it is named.
     named = store.run_ids(selection) if selection.names_runs else []
     empty = "" if rows else _empty(context, named)

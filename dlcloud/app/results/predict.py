@@ -11,7 +11,7 @@ from decimal import Decimal
 
 from dlcloud.analysis.cost import ResultRow
 from dlcloud.app.context import Context
-from dlcloud.app.results.rows import load_rows, refuse_unknown
+from dlcloud.app.results.rows import load_rows, refuse_unknown, warn_of_namesakes
 from dlcloud.app.terminal.screen import say
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.cluster import DEFAULT_REGION
@@ -63,6 +63,7 @@ def run(
     refuse_unknown(store, selection)
     table = type_table()
     rows = load_rows(store, selection, context.clock.now(), newest=True)
+    warn_of_namesakes(context, rows)
     prices = prices_of_types(context, table, region, market, live=live) if rows else {}
     jobs = predict_jobs(rows, table, prices, market, reference, gpu_types())
     most = len(prices) if every else FEW

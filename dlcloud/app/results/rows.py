@@ -19,6 +19,7 @@ from dlcloud.analysis.result import Run
 from dlcloud.app.context import Context
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import RecipeError
+from dlcloud.model.events import Warned
 from dlcloud.model.instance import Market, hardware_of
 from dlcloud.resources.texts import recipe_names
 from dlcloud.runs.matrix import sweepable_benchmarks
@@ -159,6 +160,20 @@ def commands_again(context: Context, rows: Iterable[ResultRow]) -> Mapping[str, 
             words = ["dlcloud", "up" if run.experiment else "bench", *source, *options]
             commands[run.run_id] = shlex.join(words)
     return commands
+
+
+def warn_of_namesakes(context: Context, rows: Iterable[ResultRow]) -> None:
+    """Emit which names belong to recipes in several folders: they may be of different jobs, shown as one."""
+    folders: dict[str, set[str]] = {}
+    for run in {row.run.run_id: row.run for row in rows}.values():
+        cluster = context.clusters.find(run.cluster_id)
+        if cluster and cluster.recipe_path:
+            folders.setdefault(run.workload, set()).add(str(Path(cluster.recipe_path).parent))
+    for name, places in folders.items():
+        if len(places) > 1:
+            message = f"{name} is the name of recipes in {' and '.join(sorted(places))}, compared as one job"
+            hint = "if they are different jobs, name them differently"
+            context.emit(Warned(message=f"{message}; {hint}"))
 
 
 def _bundled(name: str) -> tuple[str, ...]:

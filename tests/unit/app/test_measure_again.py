@@ -10,7 +10,7 @@ from dlcloud.analysis.ranking import MOST
 from dlcloud.app.bench.one_type import recipe_file
 from dlcloud.app.bench.run import command_again, offer_again, read_matrix
 from dlcloud.app.results.predict import choose_measured
-from dlcloud.app.results.rows import commands_again
+from dlcloud.app.results.rows import commands_again, warn_of_namesakes
 from dlcloud.model.errors import RecipeError
 from dlcloud.report.cost_tables import PLAIN
 from dlcloud.resources.texts import recipe_text
@@ -143,3 +143,18 @@ def test_an_experiment_is_repeated_by_up():
     of = run("mpi-0001", instance_type="c7i.xlarge", workload="mpi", experiment="abc", trial=1)
     rows = lines(result(), of=of, quoted=quote(), bill=BILL)
     assert commands_again(context, rows)["mpi-0001"].startswith("dlcloud up mpi ")
+
+
+@pytest.mark.parametrize(("paths", "count"), [(("/a/train.yaml", "/b/train.yaml"), 1), (("/a/x", "/a/y"), 0)])
+def test_a_name_that_two_projects_share_is_stated(paths, count):
+    stored = dict(zip(TYPES, paths, strict=True))
+    find = SimpleNamespace(find=lambda name: SimpleNamespace(recipe_path=stored[name]))
+    emitted = []
+    shown = [
+        row
+        for name in TYPES
+        for row in lines(result(), of=run(f"{name}-1", cluster_id=name), quoted=quote(), bill=BILL)
+    ]
+    warn_of_namesakes(SimpleNamespace(clusters=find, emit=emitted.append), shown)
+    names = [event.message.partition(",")[0].partition(" is ")[2] for event in emitted]
+    assert names == ["the name of recipes in /a and /b"] * count
