@@ -50,7 +50,12 @@ def test_one_instance_is_reclaimed_and_the_run_ends_on_another(user, grace):
     user.run("local", "interrupt", first, "--grace", grace)
     wait_until(lambda: first not in user.alive() and user.alive() and has_started(user, name))
     (second,) = user.alive()
-    _, err = end(user, name, process)
+    out, err = end(user, name, process)
+    bill = out.partition("what the runs cost")[2]
+    lost, repeated = re.findall(rf"^{name}-\w+ .* (\S+)\*$", bill, re.MULTILINE)
+    assert float(lost) < 0.0005, "EC2 took it back in its first hour, which is free; its bill is final"
+    assert repeated.endswith("+"), "it is up while the report is printed"
+    assert "interrupted, and repeated or continued by the run below" in out
     assert f"{first} was reclaimed by EC2 (a spot interruption)" in err
     assert f"{second}  replaces {first}: the run starts again" in err
     launched = re.findall(r"(c5\S+) spot in (\S+)", err)
