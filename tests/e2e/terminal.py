@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,10 +124,18 @@ class User:
             if instance["State"]["Name"] not in {"terminated", "shutting-down"}
         ]
 
-    def store(self, statement: str) -> list[tuple]:
-        """Execute a statement of SQL on this home's store."""
-        with sqlite3.connect(self.home / ".dlcloud" / "store.sqlite") as connection:
-            return connection.execute(statement).fetchall()
+    def store(self, statement: str, *values: object) -> list[tuple]:
+        """Execute a statement of SQL on this home's store; no rows before it has its tables."""
+        path = self.home / ".dlcloud" / "store.sqlite"
+        if not path.exists():
+            return []
+        try:
+            with closing(sqlite3.connect(path)) as connection, connection:
+                return connection.execute(statement, values).fetchall()
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                return []
+            raise
 
     def aws(self, *arguments: str) -> dict:
         """Ask the local EC2 with the AWS command line."""
@@ -192,6 +201,16 @@ def wait_until(true, *, seconds: float = TIMEOUT_S) -> None:
         assert now < deadline, "it never came true"
         time.sleep(min(1.0, max(0.05, 2 * (now - began))))
         began = time.monotonic()
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    """Return the progress of a command up to the first line that has these words."""
+    printed = ""
+    for line in process.stderr or ():
+        printed += line
+        if words in line:
+            return printed
+    raise AssertionError(f"{words!r} was never printed\n{printed}")
 
 
 def await_handlers(process: subprocess.Popen[Any]) -> None:

@@ -1,7 +1,9 @@
-"""dlcloud elsewhere: one loopback address as on macOS, names beyond ASCII, folders that are read-only."""
+"""dlcloud elsewhere: as on macOS, in folders that are read-only, full or removed, names beyond ASCII."""
+
+import shutil
 
 import pytest
-from terminal import User
+from terminal import DLCLOUD, TIMEOUT_S, User, read_until
 
 from tests.fakes.read_only import read_only
 
@@ -37,20 +39,18 @@ print("images/sec: 5")
 
 
 @pytest.mark.long
-def test_a_machine_with_one_loopback_address_has_several_instances(tmp_path):
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(ONE_ADDRESS)
-    user = User(tmp_path, variables={"PYTHONPATH": str(tmp_path / "site")})
-    try:
-        user.run("up", user.recipe(count=2), "--keep", "--name", "x")
-        records = user.json("status")["result"]["records"]
-        assert {record["host"] for record in records} == {"127.0.0.1"}
-        assert len({record["ssh_port"] for record in records}) == 2
-        assert len(user.run("exec", "x", "--", "echo", "here").stdout.split("here")) == 3
-        user.run("down", "x")
-        assert user.alive() == []
-    finally:
-        user.run("local", "stop")
+def test_a_machine_with_one_loopback_address_has_several_instances(newcomer):
+    site = newcomer.home / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(ONE_ADDRESS)
+    newcomer.variables["PYTHONPATH"] = str(site)
+    newcomer.run("up", newcomer.recipe(count=2), "--keep", "--name", "x")
+    records = newcomer.json("status")["result"]["records"]
+    assert {record["host"] for record in records} == {"127.0.0.1"}
+    assert len({record["ssh_port"] for record in records}) == 2
+    assert len(newcomer.run("exec", "x", "--", "echo", "here").stdout.split("here")) == 3
+    newcomer.run("down", "x")
+    assert newcomer.alive() == []
 
 
 def test_a_read_only_folder_and_names_beyond_ascii_will_do(tmp_path):
@@ -69,3 +69,35 @@ def test_a_read_only_folder_and_names_beyond_ascii_will_do(tmp_path):
         assert user.alive() == []
     finally:
         user.run("local", "stop")
+
+
+@pytest.mark.long
+def test_a_home_that_is_removed_under_a_command_is_no_bug(newcomer):
+    process = newcomer.begin("up", newcomer.recipe("sleep 600"))
+    read_until(process, "running command")
+    shutil.rmtree(newcomer.home / ".dlcloud", ignore_errors=True)
+    _, printed = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode in {1, 3, 4}, printed
+    assert "a bug in dlcloud" not in printed
+    assert "Traceback" not in printed
+
+
+FULL = ("sh", "-c", 'ulimit -f 0; exec "$@"', "sh", str(DLCLOUD))
+
+
+@pytest.mark.timeout(300)
+def test_instances_are_terminated_from_a_full_disk(user):
+    user.run("up", user.recipe(), "--keep")
+    full = User(home=user.home, command=FULL)
+    down = full.run("down", "--all", expect=1)
+    assert "is terminated, but" in down.stderr
+    assert "hint: free space on" in down.stderr
+    assert "terminated" in full.run("status").stdout
+
+
+def test_a_full_disk_is_named_where_the_local_ec2_cannot_start(newcomer):
+    full = User(home=newcomer.home, command=FULL)
+    newcomer.run("status")
+    refused = full.run("local", "start", expect=1)
+    assert "nothing can be written there: File too large" in refused.stderr
+    assert "hint: free space on" in refused.stderr

@@ -266,3 +266,31 @@ def test_an_instance_reads_a_bucket_with_its_role(rig):
     status, _, err = rig.on(instance, f"echo x | {command} - s3://for-role/in/b")
     assert status != 0
     assert "s3:PutObject" in err
+
+
+CLIENTS = Path(os.environ.get("DLCLOUD_TEST_CLIENTS") or "/nonexistent") / "bin"
+BUCKETS = """
+import pandas, s3fs
+files = s3fs.S3FileSystem()
+files.mkdir("tables")
+frame = pandas.DataFrame({"x": range(1000), "y": [f"row {i}" for i in range(1000)]})
+frame.to_csv("s3://tables/a/frame.csv", index=False)
+assert pandas.read_csv("s3://tables/a/frame.csv").equals(frame)
+with files.open("tables/large", "wb", block_size=5 << 20) as stream:
+    for _ in range(12):
+        stream.write(bytes(1 << 20))
+assert files.info("tables/large")["size"] == 12 << 20
+assert files.ls("tables") == ["tables/a", "tables/large"]
+files.rm("tables", recursive=True)
+"""
+
+
+@pytest.mark.skipif(not (CLIENTS / "python").exists(), reason="DLCLOUD_TEST_CLIENTS names no environment")
+def test_pandas_and_s3fs_write_and_read_buckets(rig, tmp_path):
+    """They need a botocore of their own: `.ci/run` makes an environment, and names it where CI is set."""
+    environ = {"PATH": f"{CLIENTS}:{os.environ['PATH']}", "HOME": str(tmp_path), "LANG": "C.UTF-8"}
+    environ |= {**rig.endpoint.environment(), "TMPDIR": str(tmp_path)}
+    (tmp_path / "program.py").write_text(BUCKETS)
+    command = [CLIENTS / "python", "program.py"]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 from functools import cache
 from pathlib import Path
 
@@ -104,19 +103,6 @@ def test_what_only_shows_leaves_no_local_ec2_running(newcomer):
     newcomer.run("local", "start")
     newcomer.run("up", newcomer.recipe(), "--dry-run")
     newcomer.run("local", "status")
-
-
-@pytest.mark.long
-def test_a_home_that_is_removed_under_a_command_is_no_bug(newcomer):
-    process = newcomer.begin("up", newcomer.recipe("sleep 600"))
-    for line in process.stderr:
-        if "running command" in line:
-            break
-    shutil.rmtree(newcomer.home / ".dlcloud", ignore_errors=True)
-    _, printed = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode in {1, 3, 4}, printed
-    assert "a bug in dlcloud" not in printed
-    assert "Traceback" not in printed
 
 
 def test_two_commands_start_one_local_cloud_that_listens_on_loopback(newcomer):

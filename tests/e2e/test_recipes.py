@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import sqlite3
 from contextlib import suppress
 from functools import partial
 
@@ -19,6 +18,7 @@ from dlcloud.elastic.agents import program_of as training_of
 from dlcloud.recipe.recipe import read_recipe
 from dlcloud.resources.texts import recipe_names, recipe_text
 from dlcloud.runs.program import program_of
+from tests.needs import needs
 
 CHEAP = {"quickstart", "quantization-int8"}
 ALL = os.environ.get("DLCLOUD_TEST_RECIPES") == "all"
@@ -119,14 +119,48 @@ def _cases(user: User) -> list[tuple[str, str]]:
 
 
 def _records(user: User, kind: str, cluster: str) -> list[dict]:
-    """Return the stored records of a kind, of the clusters whose names begin so, in order."""
-    store = user.home / ".dlcloud" / "store.sqlite"
-    if not store.exists():
-        return []
-    with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as connection:
-        rows = connection.execute(
-            "SELECT line FROM records JOIN runs USING (run_id)"
-            " WHERE kind = ? AND cluster_name LIKE ? || '%' ORDER BY started_at, position",
-            (kind, cluster),
-        ).fetchall()
+    """Return the stored records of a kind, of the clusters with names that begin so, in order."""
+    rows = user.store(
+        "SELECT line FROM records JOIN runs USING (run_id)"
+        " WHERE kind = ? AND cluster_name LIKE ? || '%' ORDER BY started_at, position",
+        kind,
+        cluster,
+    )
     return [json.loads(line) for (line,) in rows]
+
+
+@pytest.mark.timeout(1200)  # environments of up to 1.5 GB, and Java
+@pytest.mark.skipif(not ALL, reason="DLCLOUD_TEST_RECIPES=all")
+@pytest.mark.parametrize("name", [name for name in recipe_names() if recipe(name).workload.nodes])
+def test_a_recipe_over_nodes_is_rehearsed(user, name):
+    """As it stands: its engine is the real one."""
+    rows = user.json("up", name, "--cloud", "local")["result"]["records"]
+    assert {row["nodes"] for row in rows} == {recipe(name).instances.maximum}
+    assert all(row["throughput"] > 0 for row in rows)
+    assert user.alive() == []
+
+
+SMALL = {
+    "cloud: aws": "cloud: local",
+    "[c5.18xlarge, c7i.16xlarge, c7a.16xlarge]": "[c7i.xlarge]",
+    "engine: [openvino, bigdl]": "engine: [bigdl]",
+    "network: [vgg16, vgg19, digits]": "network: [tiny]",
+    "max-seconds: 300": "max-seconds: 3",
+}
+
+
+@pytest.mark.timeout(1000)  # it installs 423 MB and starts four Java machines
+@pytest.mark.skipif(not ALL, reason="DLCLOUD_TEST_RECIPES=all")
+@needs("java")
+def test_the_recipe_for_bigdl_runs_small_on_the_local_cloud(user):
+    text = recipe_text("quantization-bigdl")[0]
+    for of_aws, of_here in SMALL.items():
+        assert of_aws in text
+        text = text.replace(of_aws, of_here)
+    path = user.home / "bigdl.yaml"
+    path.write_text(text)
+    out, err = user.begin("up", str(path), "--yes", "--output", "json").communicate(timeout=900)
+    assert out, err
+    rows = json.loads(out)["result"]["records"]
+    assert {row["setting"] for row in rows} == {"bigdl fp32", "bigdl int8"}
+    assert user.alive() == []
