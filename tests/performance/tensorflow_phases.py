@@ -76,8 +76,8 @@ def measure(options: Namespace) -> None:
             parts.append(self)
 
     parts, built = [], []
-    build, training.Update = training.build, Parts
-    training.build = lambda *arguments: built.append(build(*arguments)) or built[0]
+    build, training.Update = training.build_network, Parts
+    training.build_network = lambda *arguments: built.append(build(*arguments)) or built[0]
     precision = SETTINGS[options.inside][1]
     job = training.train(
         network=options.network, batch=options.batch, optimizer="rmsprop", seed=0, precision=precision,
