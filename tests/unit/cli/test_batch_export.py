@@ -1,4 +1,4 @@
-"""Recipes for AWS Batch, checked against botocore's model of RegisterJobDefinition."""
+"""AWS Batch: job definitions, checked against botocore's model, and arrays that fail before they report."""
 
 import json
 import subprocess
@@ -7,10 +7,13 @@ import pytest
 from botocore.session import get_session
 from botocore.validate import ParamValidator
 
+from dlcloud.app.clusters.batch import BatchUp
+from dlcloud.cloud.compute.batch_queues import BatchJob
 from dlcloud.cloud.offers.catalog import Catalog
 from dlcloud.model.errors import RecipeError
 from dlcloud.recipe.batch import batch_job_definition, batch_notes
 from dlcloud.recipe.recipe import Recipe, read_recipe
+from dlcloud.runs.experiment_runner import FIRST_FAILURES
 from tests.needs import needs
 
 TRAINING = """
@@ -145,3 +148,16 @@ def test_the_command_prints_the_input_of_register_job_definition(dlcloud, tmp_pa
     ended = dlcloud("export", "--as", "batch", str(tmp_path / "r.yaml"), "--setting", "large")
     assert json.loads(ended.stdout)["jobDefinitionName"] == "training"
     assert "# the queue's compute environment" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("counts", "is_hopeless"),
+    [
+        ({"FAILED": FIRST_FAILURES, "RUNNABLE": 9000}, True),
+        ({"FAILED": FIRST_FAILURES - 1, "RUNNABLE": 9000}, False),
+        ({"FAILED": 50, "SUCCEEDED": 1, "RUNNABLE": 9000}, False),
+    ],
+)
+def test_children_that_all_fail_without_a_result_end_the_array(counts, is_hopeless):
+    job = BatchJob(counts=counts, is_over=False, reason="")
+    assert bool(BatchUp._is_hopeless(None, job, [])) is is_hopeless

@@ -8,7 +8,7 @@ import pytest
 
 from dlcloud.analysis.cost import RunCost
 from dlcloud.analysis.result import RunState
-from dlcloud.analysis.trials import Trial, TrialState, TrialStatus, number_trials
+from dlcloud.analysis.trials import TrialState, TrialStatus, number_trials
 from dlcloud.report.experiment import (
     MOST_POINTS,
     MOST_ROWS,
@@ -22,7 +22,7 @@ from tests.fakes.samples import THEN, run
 TRIALS = number_trials([{"lr": "0.1"}, {"lr": "0.3", "depth": "2"}, {"lr": "1.0"}])
 
 
-def table(*statuses, **other):
+def experiment(*statuses, **other):
     values = {
         "name": "sweep",
         "statuses": statuses,
@@ -32,7 +32,11 @@ def table(*statuses, **other):
         "rehearsal": False,
         "total": len(statuses),
     }
-    return experiment_report(ExperimentTable(**(values | other)))
+    return ExperimentTable(**(values | other))
+
+
+def table(*statuses):
+    return experiment_report(experiment(*statuses))
 
 
 def done(trial, value):
@@ -71,19 +75,14 @@ def test_a_terminal_has_the_best_rows_and_says_how_many_more_there_are():
     assert max(map(len, render(report, Format.TABLE, 80).splitlines())) <= 80
 
 
-def seeds_table(*, maximize=False):
+def seeds_table():
     values = {("0.1", "1"): 2.0, ("0.1", "2"): 4.0, ("0.2", "1"): 1.0, ("0.2", "2"): 1e27, ("0.3", "1"): 0.5}
+    trials = number_trials([{"lr": lr, "trainer.seed": seed} for lr, seed in values])
     statuses = [
-        TrialStatus(
-            trial=Trial(number=number, values={"lr": lr, "trainer.seed": seed}),
-            state=TrialState.DONE,
-            value=value,
-        )
-        for number, ((lr, seed), value) in enumerate(values.items(), start=1)
+        TrialStatus(trial=trial, state=TrialState.DONE, value=value)
+        for trial, value in zip(trials, values.values(), strict=True)
     ]
-    return ExperimentTable(
-        name="a", statuses=statuses, costs={}, metric="loss", maximize=maximize, rehearsal=False, total=5
-    )
+    return experiment(*statuses, metric="loss", maximize=False)
 
 
 def test_means_over_seeds_are_ranked_with_their_deviation():
@@ -114,22 +113,10 @@ COST = RunCost(
 
 
 def charts_of(values, *, costs=True, runs=()):
-    statuses = [
-        TrialStatus(
-            trial=trial, state=TrialState.DONE, run=run(f"r-{trial.number}"), value=float(trial.number)
-        )
-        for trial in number_trials(values)
-    ]
-    table = ExperimentTable(
-        name="sweep",
-        statuses=statuses,
-        costs={status.run.run_id: COST for status in statuses} if costs else {},
-        metric="accuracy",
-        maximize=True,
-        rehearsal=True,
-        total=len(statuses),
-    )
-    return {chart.name: chart for chart in experiment_charts(table, runs)}
+    statuses = [done(trial, float(trial.number)) for trial in number_trials(values)]
+    known = {status.run.run_id: COST for status in statuses} if costs else {}
+    charts = experiment_charts(experiment(*statuses, costs=known, rehearsal=True), runs)
+    return {chart.name: chart for chart in charts}
 
 
 def test_the_metric_is_drawn_by_each_parameter_and_by_cost():
