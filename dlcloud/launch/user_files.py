@@ -200,9 +200,7 @@ class _Reporter:
             return
         self._due = self._clock.monotonic() + PROGRESS_EVERY_S
         message = f"sent {format_size(self._sent)} of {format_size(self._total)}"
-        self._emit(
-            Progress(message=message, instance_id=self._instance_id, done=self._sent, total=self._total)
-        )
+        self._emit(Progress(message=message, instance_id=self._instance_id))
 
 
 class Sharing:

@@ -239,7 +239,7 @@ def _line_of(event: Event) -> str:
         case Progress() if event.total:
             # A narrow terminal cuts the line off at its end: the counts come first.
             left = f", about {time_left(event.remaining_s)} left" if event.remaining_s else ""
-            return f"{where}{event.done or 0:g} of {event.total:g}{left}: {event.message}"
+            return f"{where}{event.done or 0:,.10g} of {event.total:,.10g}{left}: {event.message}"
         case _:
             return f"{where}{event.message}"
 

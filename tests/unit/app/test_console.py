@@ -34,6 +34,7 @@ from dlcloud.report.table import Format, Report, Section, render
         (Progress(message="vgg16", instance_id="i-1"), "i-1  vgg16"),
         (Progress(message="vgg16", done=1, total=4), "1 of 4: vgg16"),
         (Progress(message="vgg16", total=4.0), "0 of 4: vgg16"),
+        (Progress(message="step", done=1_234_567, total=2e6), "1,234,567 of 2,000,000: step"),
         (Progress(message="vgg16", done=2, total=4, remaining_s=29.6), "2 of 4, about 30 s left: vgg16"),
         (Progress(message="b", done=2, total=4, remaining_s=400), "2 of 4, about 7 min left: b"),
         (Progress(message="b", done=2, total=4, remaining_s=7500), "2 of 4, about 2 h 5 min left: b"),
