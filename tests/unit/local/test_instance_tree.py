@@ -160,7 +160,8 @@ def test_only_the_device_that_is_meant_is_opened(opened, tree):
 
 
 @as_root
-def test_the_cache_is_given_to_the_instances_and_not_what_its_links_lead_to(tmp_path, outside):
+@pytest.mark.parametrize("filled_by", [0, ORDINARY])
+def test_the_cache_is_given_to_the_instances_and_not_what_its_links_lead_to(tmp_path, outside, filled_by):
     cache = tmp_path / "cache"
     (cache / "pip/http").mkdir(parents=True)
     (cache / "dlcloud/environments/key/bin").mkdir(parents=True)
@@ -170,11 +171,10 @@ def test_the_cache_is_given_to_the_instances_and_not_what_its_links_lead_to(tmp_
         (cache / f"{link}-up").symlink_to("../" * 3 + "outside")
     os.link(outside / "secret", cache / "hard")
     before = states(outside)
-    for owner in (0, ORDINARY):  # as root has filled it, and as instances have
-        os.chown(cache, owner, owner)
-        share_cache(cache, Isolation(level=Level.USER, owner=ORDINARY))
-        assert states(outside) == before
-        assert {path.lstat().st_uid for path in (cache, cache / "x", *own)} == {ORDINARY}
+    os.chown(cache, filled_by, filled_by)
+    share_cache(cache, Isolation(level=Level.USER, owner=ORDINARY))
+    assert states(outside) == before
+    assert {path.lstat().st_uid for path in (cache, cache / "x", *own)} == {ORDINARY}
 
 
 @as_root
