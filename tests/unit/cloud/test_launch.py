@@ -226,7 +226,10 @@ def test_tenancy_is_asked_for_in_launches_and_templates(tenancy):
 @pytest.mark.parametrize(
     ("name", "specification"),
     [
-        *((name, {"CpuCredits": "standard"}) for name in ("t2.micro", "t3.xlarge", "t3a.large", "t4g.micro")),
+        *(
+            (name, {"CpuCredits": "standard"})
+            for name in ("t2.micro", "t3.xlarge", "t3a.large", "t4g.micro", "t8i.nano")
+        ),
         *((name, None) for name in ("t1.micro", "trn1.2xlarge", "c7i.xlarge")),  # EC2 would refuse it
     ],
 )
