@@ -88,7 +88,7 @@ def test_the_cheapest_of_six_equally_noisy_types_is_rarely_stopped():
         samples = {str(i): [] for i in range(6)}
         out = set()
         for _ in range(15):
-            for name in samples.keys() - out:
+            for name in sorted(samples.keys() - out):
                 samples[name].append(100 * (1 + rng.gauss(0, 0.05)) / (1 + 0.01 * int(name)))
             standing = judge([entrant(name, values) for name, values in sorted(samples.items())], out=out)
             out |= standing.stopped.keys()
