@@ -72,7 +72,7 @@ async def _serve(paths: SitePaths) -> None:
     thread.start()
     watcher = asyncio.create_task(_end_with_the_folder(paths, ended))
     try:
-        endpoint.pages.state = _announce(paths, server.port)
+        _announce(paths, endpoint.pages, server.port)
         await ended.wait()
     finally:
         watcher.cancel()
@@ -157,13 +157,13 @@ def _build_endpoint(
     )
 
 
-def _announce(paths: SitePaths, port: int) -> SiteState:
-    state = SiteState(
+def _announce(paths: SitePaths, pages: ControlPages, port: int) -> None:
+    """Write where the daemon answers; its pages know the token before another process can read it."""
+    pages.state = SiteState(
         pid=os.getpid(),
         url=f"http://127.0.0.1:{port}",
         token=secrets.token_urlsafe(32),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    write_state(paths.state, state)
-    log.info("the local cloud answers at %s", state.url)
-    return state
+    write_state(paths.state, pages.state)
+    log.info("the local cloud answers at %s", pages.state.url)

@@ -11,11 +11,13 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
 from botocore.exceptions import ClientError
 
+from dlcloud.local import service
 from dlcloud.local.api.faults import Fault, FaultInjector
 from dlcloud.local.site import LocalSite, SharedSite
 from dlcloud.local.site_files import SiteState, read_state, write_state
@@ -90,6 +92,14 @@ def test_the_daemon_outlives_its_command_and_ends_its_children(site):
     site.stop()
     assert not processes_of({root})
     assert not list(site._paths.folder.glob("instances/*"))
+
+
+def test_the_pages_know_the_token_before_a_command_can_read_it(site, monkeypatch):
+    """A command that read it a moment too early was refused: "the control token is missing or wrong"."""
+    pages, known_first = SimpleNamespace(state=None), []
+    monkeypatch.setattr(service, "write_state", lambda _, state: known_first.append(pages.state is state))
+    service._announce(site._paths, pages, 1)
+    assert known_first == [True]
 
 
 def test_a_stale_state_file_is_nothing(site):
